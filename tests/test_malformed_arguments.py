@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from annotated_types import Ge
 from hypothesis import given
 from hypothesis import strategies as st
 from support.loop_runs import begin
@@ -34,8 +35,8 @@ from cactus_decoding import (
     verify,
     verify_block,
 )
+from cactus_decoding.core.declared import fields_of
 from cactus_decoding.core.drafting.registry import as_draft_length
-from cactus_decoding.core.knobs import parameters
 from cactus_decoding.core.policy.budget import as_budget
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.core.sampling.rows import SparseProbs
@@ -299,10 +300,10 @@ def beside(of: str, knob: Any) -> dict[str, Any]:
     """Return values for what else must be given next to a knob."""
     if of == "budget" and knob.name in ("expected_tokens", "max_relaxed"):
         return {"nats": 1}
-    return {each.name: 1 for each in parameters(OBJECTS[of]) if each.required}
+    return {each.name: 1 for each in fields_of(OBJECTS[of]) if each.required}
 
 
-KNOBS = [(name, each) for name, made in OBJECTS.items() for each in parameters(made)]
+KNOBS = [(name, each) for name, made in OBJECTS.items() for each in fields_of(made)]
 
 
 @all_of("of, knob", KNOBS)
@@ -311,7 +312,7 @@ def test_knobs_refuse_what_is_no_number_or_out_of_range(of: str, knob: Any) -> N
     for wrong in [*NO_NUMBERS, *OUT_OF_RANGE]:
         if wrong is None and knob.optional:
             continue
-        lowest = knob.knob.ge
+        lowest = knob.limit(Ge)
         if lowest is not None and lowest < 0 and isinstance(wrong, (int, float, Fraction)) and lowest <= wrong < 0:
             continue  # of the few that may be negative
         fields = beside(of, knob)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from cactus_decoding.cli.app import COMMANDS
+from cactus_decoding.cli.app import app
+from cactus_decoding.cli.help import commands_of
 
 INTRODUCTION = """# Command line
 
@@ -16,7 +17,7 @@ code 2 and one sentence, a check that failed with 1, an interruption with 130.
 
 def command_page() -> str:
     """Return a section for each command: what it does, its options with their defaults, examples."""
-    return "\n".join([INTRODUCTION, *(_section(str(command.name), command.loaded) for command in COMMANDS)])
+    return "\n".join([INTRODUCTION, *(_section(name, command) for name, command in commands_of(app).items())])
 
 
 def _section(name: str, command: Any) -> str:

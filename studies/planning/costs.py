@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cactus_decoding.core.values import check_choice, check_number, shown
+from cactus_decoding.core.mistakes import check_choice, check_number, shown
 
 SHAPE = '{"steps": {"LENGTH": {"BATCH": SECONDS, …}, …}, "prompt": SECONDS}'
 """How measured costs are written: seconds of a step by proposals and batch size, and what reading a prompt adds."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
-from cactus_decoding.core.values import check_integer, check_number
+from cactus_decoding.core.mistakes import check_integer, check_number
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, plain, style_of, to_svg
 from cactus_decoding.lab.reporting.report import read_all

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.core.values import check_number
+from cactus_decoding.core.mistakes import check_number
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 from studies.planning.costs import ReplicaCosts, StepTimes

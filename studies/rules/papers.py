@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +91,7 @@ def answered(pair: Pair, task: Task, problems: int, settings: dict[str, Any], pr
     request = Request(**({"num_speculative_tokens": proposals, "stop": task.stop} | settings))
     found: dict[str, list[float]] = {name: [] for name in COUNTS}
     for place, problem in enumerate(task.problems[:problems]):
-        response, regret = stream(pair, problem.prompt, replace(request, seed=seed_of(0, place))), 0.0
+        response, regret = stream(pair, problem.prompt, request.replace(seed=seed_of(0, place))), 0.0
         for outcome in response:
             for visit in outcome.visits[: len(outcome.path)]:
                 row = outcome.rows.untempered_of(visit.node)

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import typer
 
-from cactus_decoding.cli.app import COMMANDS
-from cactus_decoding.cli.help import FURTHER, Application
+from cactus_decoding.cli.app import app
+from cactus_decoding.cli.help import Application, commands_of, left_out_of_help
 
-COMMAND: dict[str, Any] = {str(each.name): each.loaded for each in COMMANDS}
+COMMANDS = commands_of(app)
+LEFT_OUT = left_out_of_help()
 LINES = 72
 
 
@@ -19,37 +20,43 @@ def hundred_columns(monkeypatch, settings_of_the_libraries):
     monkeypatch.setenv("COLUMNS", "100")
 
 
-@pytest.mark.parametrize("name", COMMAND)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_three_screens(run, name):
     code, out, _ = run(name, "--help")
     assert code == 0
     assert len(out.splitlines()) <= LINES
-    left_out = [each for each in COMMAND[name].params if each.name in FURTHER and not each.required]
+    left_out = [each for each in COMMANDS[name].params if each.name in LEFT_OUT and not each.required]
     if left_out:
         last = out.strip().splitlines()[-1].strip()
         assert last.startswith(f"{len(left_out)} more option")
         assert last.endswith(f"cactus {name} --help-all")
 
 
-@pytest.mark.parametrize("name", COMMAND)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_all_help_shows_every_option_to_its_last_word(run, name):
     code, out, _ = run(name, "--help-all")
     assert code == 0
     # words of all panels run together: what breaks over lines is whole, and borders are no words
     words = " ".join(each for each in out.split() if each != "│")
-    for parameter in COMMAND[name].params:
+    for parameter in COMMANDS[name].params:
         for option in parameter.opts if parameter.param_type_name == "option" else ():
             assert option in out
         for word in (parameter.help or "").replace("[", " [").split():
             assert word in words or "-" in word, (parameter.name, word)
-    for line in (COMMAND[name].epilog or "").split("\n\n"):
+    for line in (COMMANDS[name].epilog or "").split("\n\n"):
         assert " ".join(line.replace("[bold]", "").replace("[/bold]", "").split()) in words
 
 
+def test_the_list_of_commands_says_what_their_own_help_begins_with():
+    listed: Any = typer.main.get_command(app)
+    for name, command in COMMANDS.items():
+        assert listed.commands[name].help == command.help.split("\n\n")[0]
+
+
 def test_neighbouring_commands_name_each_other():
-    neighbours = {"diagnose", "frontier", "calibrate"}
+    neighbours = {"diagnose", "frontier", "calibrate", "plan"}
     for name in neighbours:
-        told = COMMAND[name].help
+        told = COMMANDS[name].help
         assert "Asks " in told
         assert any(f"'cactus {other}'" in told for other in neighbours - {name})
 
@@ -68,8 +75,3 @@ def test_what_a_command_requires_is_never_left_out(capsys):
     assert "--threads" not in out
     assert "And more" not in out
     assert "1 more option, and more on these" in out
-
-
-@pytest.mark.parametrize("late", COMMANDS, ids=lambda each: each.name)
-def test_the_application_says_of_a_command_what_the_command_says(late):
-    assert late.help == late.loaded.help.partition("\n\n")[0]

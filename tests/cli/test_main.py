@@ -24,7 +24,6 @@ HEAVY = {"torch", "transformers", "numpy", "tokenizers"}
         "import cactus_decoding",
         "from cactus_decoding.cli import main; main(['--help'])",
         "from cactus_decoding.cli import main; main(['--version'])",
-        "from cactus_decoding.cli import main; [main([name, '--help']) for name in 'generate demo eval play'.split()]",
     ],
 )
 def test_help_does_not_wait_for_torch(code):

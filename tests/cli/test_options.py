@@ -10,6 +10,7 @@ from support.importances import digits_file
 
 from cactus_decoding import Budget, Request
 from cactus_decoding.cli.app import app as cactus
+from cactus_decoding.cli.help import commands_of
 from cactus_decoding.cli.options import Settings, as_request, check_budget, request_options
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 
@@ -103,7 +104,7 @@ def test_one_rule_that_spends_is_enough():
 
 
 def test_what_is_written_goes_by_one_name():
-    commands = typer.main.get_command(cactus).commands
+    commands = commands_of(cactus)
     spelled = {
         name: next(each.opts for each in command.params if "--output" in each.opts)
         for name, command in commands.items()

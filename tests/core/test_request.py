@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from dataclasses import replace
 
 import pytest
 
@@ -53,7 +52,9 @@ def test_texts_and_numbers_become_objects():
     assert request.budget == Budget(nats=0.25)
     assert request.num_speculative_tokens == FixedLength(4)
     assert request.stop == ("a",)
-    assert Request() == Request(Lossless(), None, "token", 6, SamplingParams())
+    assert Request() == Request(
+        Lossless(), None, verification="token", num_speculative_tokens=6, sampling=SamplingParams()
+    )
 
 
 def test_a_request_goes_to_plain_json_and_back():
@@ -184,7 +185,7 @@ def test_a_tree_takes_the_place_of_a_number():
         "static=3.2", FixedLength(2), request.tree,
     )  # fmt: skip
     assert Request.from_dict(request.as_dict()) == request
-    assert replace(request, seed=3).tree == request.tree
+    assert request.replace(seed=3).tree == request.tree
     assert request.proposing(4) == Request(num_speculative_tokens=4)
     assert Request(num_speculative_tokens=4).proposing(StaticTree("3.2")) == request
     with pytest.raises(ValueError, match="tree and num_speculative_tokens exclude each other"):

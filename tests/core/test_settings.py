@@ -1,35 +1,41 @@
-"""Refusals, made from what settings declare: the same in Python, on the command line and in requests to servers."""
+"""A setting is a field of a request and nothing else: options, forms, keys, keywords and refusals come from it."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from annotated_types import Ge, Gt, Le, Lt
 
-from cactus_decoding import Request
-from cactus_decoding.cli.app import MISTAKE, run
-from cactus_decoding.core.knobs import Parameter, settings_of, switch
+from cactus_decoding import Budget, Request, SamplingParams, speculative_generate
+from cactus_decoding.cli.app import MISTAKE, app, run
+from cactus_decoding.cli.help import commands_of
+from cactus_decoding.core.declared import Declared, settings_of, switch
+from cactus_decoding.core.keywords import Settings
 from cactus_decoding.core.policy.relaxation import relaxation_policy
-from cactus_decoding.core.sampling.settings import SamplingSettings
-from cactus_decoding.core.settings import PARTS, SETTINGS
+from cactus_decoding.core.request import DECODING, SETTINGS
 from cactus_decoding.engines.llama_cpp.server.request import read_completion
-from cactus_decoding.engines.openai.keys import BUDGET_KEY, POLICY_KEYS, RULE_KEY
-from cactus_decoding.engines.vllm.request import request_of
+from cactus_decoding.engines.openai.keys import BUDGET_KEY, KEYS, POLICY_KEYS, RULE_KEY
+from cactus_decoding.engines.vllm.request import REQUEST_KEYS, request_of
+from cactus_decoding.lab.playground.form import Limits, form
+from scripts.write_keywords import FILE, keywords
 
 GIVEN = {"protect": "digits", "importance": "importance.safetensors"}
 """What there must be for a setting of a part that there need not be."""
 
 
-def wrong(setting: Parameter) -> Iterator[Any]:
+def wrong(setting: Declared) -> Iterator[Any]:
     """Yield values that a setting does not allow: out of its range, and of another kind."""
-    knob = setting.knob
+    least, most, *open_ends = map(setting.limit, (Ge, Le, Gt, Lt))
     if setting.kind in (int, float):
-        yield from (end - 1 for end in (knob.ge,) if end is not None)
-        yield from (end + 1 for end in (knob.le,) if end is not None)
-        yield from (end for end in (knob.gt, knob.lt) if end is not None)
+        yield from (end - 1 for end in (least,) if end is not None)
+        yield from (end + 1 for end in (most,) if end is not None)
+        yield from (end for end in open_ends if end is not None)
         yield from ("much", math.nan)
     if setting.kind is int:
         yield 1.5
@@ -37,8 +43,7 @@ def wrong(setting: Parameter) -> Iterator[Any]:
 
 def beside(name: str) -> dict[str, Any]:
     """Return what goes with a setting."""
-    part = next(part for part in PARTS.values() if name in settings_of(part))
-    key = switch(part)
+    key = switch(SETTINGS[name].part)
     return {key: GIVEN[key]} if key in GIVEN and key != name else {}
 
 
@@ -48,7 +53,7 @@ names = pytest.mark.parametrize(("name", "value"), REFUSED, ids=[f"{name}={value
 
 def test_most_settings_have_limits() -> None:
     assert len({name for name, _ in REFUSED}) >= 11
-    assert all(setting.knob.doc.endswith(".") for setting in SETTINGS.values())
+    assert all(setting.doc.endswith(".") for setting in SETTINGS.values())
 
 
 @names
@@ -72,14 +77,14 @@ def test_the_command_line_names_the_option(name: str, value: Any, capsys: pytest
     assert str(value) in err
 
 
-KEYS = [
+ASKED = [
     (BUDGET_KEY if name == "budget_nats" else name, value)
     for name, value in REFUSED
     if name in ("budget_nats", *POLICY_KEYS)
 ]
 
 
-@pytest.mark.parametrize(("key", "value"), KEYS, ids=[f"{key}={value}" for key, value in KEYS])
+@pytest.mark.parametrize(("key", "value"), ASKED, ids=[f"{key}={value}" for key, value in ASKED])
 def test_servers_name_the_key(key: str, value: Any) -> None:
     server = Request("cactus:delta=1", policy=relaxation_policy(**GIVEN))
     with pytest.raises((TypeError, ValueError), match=f"^{key} must be"):
@@ -91,7 +96,7 @@ def test_servers_name_the_key(key: str, value: Any) -> None:
 SAMPLED = [
     (name, value)
     for name, value in REFUSED
-    if name in settings_of(SamplingSettings) and (name, value) != ("top_k", -1)  # which keeps all, as for OpenAI
+    if name in settings_of(SamplingParams) and (name, value) != ("top_k", -1)  # which keeps all, as for OpenAI
 ]
 
 
@@ -112,3 +117,101 @@ def test_names_that_nobody_declared_are_unknown_everywhere(name: str, capsys: py
             request_of({f"{name}z": 1})
         with pytest.raises(ValueError, match=f"a request has no '{name}z'"):
             read_completion({"prompt": "Hi", f"{name}z": 1}, {}, chat=False)
+
+
+# --- a setting is its field and nothing else ---
+
+GREEDY = SamplingParams(temperature=0)
+
+
+@pytest.mark.parametrize("name", [*SETTINGS])
+def test_a_setting_stands_wherever_it_can_be_made(name: str) -> None:
+    setting = SETTINGS[name]
+    assert {option.name for option in commands_of(app)["generate"].params} >= {name}
+    fields = [each["name"] for part in form(Limits(), models=True)["settings"] for each in part["fields"]]
+    assert (name in fields) is (name != "rule")  # which the page chooses in its own way
+    assert name in Settings.__annotations__
+    assert name in inspect.signature(speculative_generate).parameters or not {"decoding"} & groups_of(name)
+    assert name in Request(budget=Budget(1, max_relaxed=1), rule="relaxed_greedy:margin=1", sampling=GREEDY).as_dict()
+    if setting.setting.from_clients:
+        own = {"sampling", "answer"} & set(setting.groups)
+        assert setting.key in KEYS or own
+        assert setting.key in REQUEST_KEYS or own
+        read_completion({"prompt": "Hi", setting.key: None}, {}, chat=False)  # which is as good as absent
+
+
+def groups_of(name: str) -> set[str]:
+    """Return what a setting is of: ``decoding`` for those that calls of other libraries take."""
+    return {"decoding"} if name in DECODING else set()
+
+
+def test_what_no_call_of_another_library_takes_is_its_own() -> None:
+    assert {*SETTINGS} - {*DECODING} == {
+        "temperature", "top_k", "top_p", "min_p", "max_new_tokens", "stop", "seed",
+        "budget_nats", "max_shift", "expected_tokens", "max_relaxed",
+    }  # fmt: skip  # of the last four, which are given as one budget
+    assert "budget" in inspect.signature(speculative_generate).parameters
+
+
+def test_types_of_keyword_arguments_are_those_of_the_fields() -> None:
+    assert FILE.read_text(encoding="utf-8") == keywords(), "run scripts/write_keywords.py"
+
+
+def test_pydantic_describes_nothing_that_is_not_ours() -> None:
+    for model in (Request, *(each.part for each in SETTINGS.values())):
+        assert (model.model_config["frozen"], model.model_config["strict"], model.model_config["extra"]) == (
+            True, True, "forbid",
+        )  # fmt: skip
+
+
+# --- what clients may send ---
+
+NOT_FOR_CLIENTS: dict[str, Any] = {
+    "rule": "antigravity:Rule,ratio=1",
+    "protect": "(a+)+$",
+    "relax_within": ["<" * 65, ">"],
+    "importance": "/etc/passwd",
+    "importance_scale": True,
+    "max_shift": 0.1,
+    "expected_tokens": 9,
+    "max_relaxed": 1,
+    "verification": "block",
+    "num_speculative_tokens": "auto:profile=/etc/passwd",
+    "tree": "static=2.2",
+}
+
+
+def test_every_setting_is_open_to_clients_or_tried_below() -> None:
+    opened = {name for name, each in SETTINGS.items() if each.setting.from_clients is True}
+    assert {*SETTINGS} - opened == {*NOT_FOR_CLIENTS}
+
+
+@pytest.mark.parametrize("name", NOT_FOR_CLIENTS)
+def test_what_imports_reads_files_or_takes_unlimited_time_is_refused_by_both_servers(name: str) -> None:
+    key, value = SETTINGS[name].key, NOT_FOR_CLIENTS[name]
+    rule = {} if key == RULE_KEY else {RULE_KEY: "clamped:width=1"}
+    for read in (
+        lambda: request_of({**rule, key: value}),
+        lambda: read_completion({"prompt": "Hi", **rule, key: value}, {}, chat=False),
+        lambda: read_completion({"messages": [{"role": "user", "content": "Hi"}], **rule, key: value}, {}, chat=True),
+    ):
+        with pytest.raises((TypeError, ValueError)) as refused:
+            read()
+        assert key in str(refused.value)
+        assert "\n" not in str(refused.value)
+    assert "antigravity" not in sys.modules
+
+
+def test_a_rule_that_the_server_was_started_with_may_be_named() -> None:
+    with pytest.raises(ValueError, match=r"acceptance_rule: rule 'somewhere:Nowhere' is not taken from here"):
+        read_completion({"prompt": "Hi", RULE_KEY: "somewhere:Nowhere"}, {}, chat=False)
+    for spelling in ("lossless", "cactus:delta=1"):
+        assert read_completion({"prompt": "Hi", RULE_KEY: spelling}, {}, chat=False).settings == {"rule": spelling}
+
+
+@pytest.mark.parametrize("value", ["\ud800", "cactus:delta=\udfff", "digits|\ud800"])
+def test_halves_of_characters_are_refused_in_words(value: str) -> None:
+    for key in (RULE_KEY, "protect", "relax_within"):
+        with pytest.raises((TypeError, ValueError)) as refused:
+            read_completion({"prompt": "Hi", key: value}, {}, chat=False)
+        assert str(refused.value).encode()  # what can be sent

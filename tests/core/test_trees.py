@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -260,8 +259,8 @@ def test_a_text_that_is_looked_up_is_verified_as_a_whole_only_losslessly(verific
     request = Request(rule="clamped:width=1", verification=verification, tree="static=2.2.2")
     with pytest.raises(ValueError, match=f"{verification} verification of a relaxed rule needs a draft model"):
         request.check_drafter(NgramDrafter())
-    replace(request, rule="lossless").check_drafter(NgramDrafter())
-    replace(request, verification="recursive").check_drafter(NgramDrafter())
+    request.replace(rule="lossless").check_drafter(NgramDrafter())
+    request.replace(verification="recursive").check_drafter(NgramDrafter())
     request.check_drafter(ModelDrafter(tiny_llama(1)))
 
 

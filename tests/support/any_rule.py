@@ -5,35 +5,37 @@ from __future__ import annotations
 import math
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import reject
 from hypothesis import strategies as st
 from torch import Tensor
 
-from cactus_decoding.core.knobs import Parameter, parameters
+from cactus_decoding.core.declared import Declared, fields_of
 from cactus_decoding.core.rules import RULES, Rule
 
 
-def values_of(parameter: Parameter, largest: float = math.inf) -> st.SearchStrategy:
+def values_of(parameter: Declared, largest: float = math.inf) -> st.SearchStrategy:
     """Return what a parameter may be, by its own limits, numbers up to a largest one."""
-    knob, kinds = parameter.knob, [st.none()] if parameter.optional else []
+    ge, gt, le, lt = map(parameter.limit, (Ge, Gt, Le, Lt))
+    kinds = [st.none()] if parameter.optional else []
     if parameter.choices:
         kinds.append(st.sampled_from(parameter.choices))
     elif parameter.kind is int:
-        most = 10**9 if knob.le is None else int(knob.le)
-        kinds.append(st.integers(int(knob.ge or 0), int(min(most, largest))))
+        most = 10**9 if le is None else int(le)
+        kinds.append(st.integers(int(ge or 0), int(min(most, largest))))
     else:
-        low, high = (knob.ge if knob.gt is None else knob.gt), (knob.le if knob.lt is None else knob.lt)
+        low, high = (ge if gt is None else gt), (le if lt is None else lt)
         finite = None if min(high or math.inf, largest) == math.inf else min(high or math.inf, largest)
         infinite = high is None and largest == math.inf
-        kinds.append(st.floats(low, finite, allow_nan=False, allow_infinity=infinite, exclude_min=knob.gt is not None))
-        kinds.append(st.integers(math.ceil(low) + (knob.gt == low), int(min(high or 1000, 1000, largest))))  # 1 for 1.0
+        kinds.append(st.floats(low, finite, allow_nan=False, allow_infinity=infinite, exclude_min=gt is not None))
+        kinds.append(st.integers(math.ceil(low) + (gt == low), int(min(high or 1000, 1000, largest))))  # 1 for 1.0
     return st.one_of(kinds)
 
 
 @st.composite
 def rules_of(draw: st.DrawFn, name: str, largest: float = math.inf) -> Rule:
     """Return a rule of a class, with any values that go together."""
-    given = {each.name: draw(values_of(each, largest)) for each in parameters(RULES[name])}
+    given = {each.name: draw(values_of(each, largest)) for each in fields_of(RULES[name])}
     try:
         rule = RULES[name](**given)
     except ValueError:

@@ -6,135 +6,65 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from functools import cached_property
-from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-from cactus_decoding.cli.examples import ASK
-from cactus_decoding.core.values import suggestion
+from cactus_decoding.cli.help import ASK, Application
+from cactus_decoding.core.mistakes import suggestion
 
 MISTAKE = 2
-USE, MEASURE, LEARN = "Use", "Measure", "Learn"
 
-
-class LateCommand(TyperCommand):
-    """A command whose module, and all that it imports, is imported when the command is run or asked for its help.
-
-    Args:
-        name: of the command; its module in this folder has a function of that name, perhaps ``EXAMPLES`` and
-            ``CONTEXT_SETTINGS``.
-        panel: of the application's help.
-        help: the first paragraph of the function's docstring.
-    """
-
-    def __init__(self, name: str, panel: str, help: str) -> None:
-        super().__init__(name, help=help, rich_help_panel=panel)
-
-    @cached_property
-    def loaded(self) -> Any:
-        """The command itself."""
-        from cactus_decoding.cli.help import Application
-
-        word = "evaluate" if self.name == "eval" else str(self.name).replace("-", "_")
-        module = import_module(f"cactus_decoding.cli.{word}")
-        settings = {"help_option_names": ["-h", "--help"], **getattr(module, "CONTEXT_SETTINGS", {})}
-        application = Application(rich_markup_mode="rich", add_completion=False, pretty_exceptions_enable=False)
-        application.command(self.name, epilog=getattr(module, "EXAMPLES", None), context_settings=settings)(
-            getattr(module, word)
-        )
-        return typer.main.get_command(application)
-
-    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Import the command, and have it read its arguments."""
-        return self.loaded.make_context(info_name, args, parent, **extra)
-
-
-COMMANDS = (
-    LateCommand(
-        "generate", USE, "Continue a prompt by drafting and verifying, with every token styled by how it came about."
-    ),
-    LateCommand(
-        "trace", USE, "Show a response token by token: what both models and the rule thought there, and what it cost."
-    ),
-    LateCommand(
-        "play", USE, "Open a page that shows what a rule does to an answer: token by token, what if, and side by side."
-    ),
-    LateCommand(
-        "demo",
-        USE,
-        "Answer word problems that the bundled models never saw: lossless, relaxed with care, without, on a budget.",
-    ),
-    LateCommand(
-        "serve", USE, "Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."
-    ),
-    LateCommand("rules", USE, "List the acceptance rules, how to spell them, and what each guarantees per position."),
-    LateCommand(
-        "eval",
-        MEASURE,
-        "Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off.",
-    ),
-    LateCommand(
-        "frontier",
-        MEASURE,
-        "Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise.",
-    ),
-    LateCommand(
-        "calibrate",
-        MEASURE,
-        "Recommend a rule, its knob, protection and length for a limit, with evidence, or say that lossless is better.",
-    ),
-    LateCommand(
-        "diagnose",
-        MEASURE,
-        "Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length.",
-    ),
-    LateCommand(
-        "conform",
-        MEASURE,
-        "Say whether an engine's speculation is lossless: whether tokens have the law of the target alone.",
-    ),
-    LateCommand(
-        "tune",
-        MEASURE,
-        "Say in three minutes whether speculation pays on this machine, with which draft and how many proposals.",
-    ),
-    LateCommand(
-        "report",
-        MEASURE,
-        "Show what rules cost and what they buy: pictures and tables, every number with its interval.",
-    ),
-    LateCommand(
-        "train-draft",
-        LEARN,
-        "Train a draft so that its target, or a relaxed rule, accepts more of it; say by how much.",
-    ),
-    LateCommand("learn-importance", LEARN, "Learn where relaxing spoils answers, for --importance of other commands."),
-    LateCommand(
-        "show",
-        LEARN,
-        "Show a learned importance: its training, how well it tells positions apart, and the tokens that matter to it.",
-    ),
-)
-
-
-class Commands(TyperGroup):
-    """The commands in the order of `COMMANDS`."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.commands = {str(each.name): each for each in COMMANDS}
-
-
-app = typer.Typer(
+app = Application(
     rich_markup_mode="rich",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+USE, MEASURE, LEARN = "Use", "Measure", "Learn"
+app.add(USE, {
+    "generate": ("generate:generate",
+        "Continue a prompt by drafting and verifying, with every token styled by how it came about."),
+    "trace": ("trace:trace",
+        "Show a response token by token: what both models and the rule thought there, and what it cost."),
+    "play": ("play:play",
+        "Open a page that shows what a rule does to an answer: token by token, what if, and side by side."),
+    "demo": ("demo:demo",
+        "Answer word problems that the bundled models never saw: "
+        "lossless, relaxed with care, without, on a budget."),
+    "serve": ("serve:serve",
+        "Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."),
+    "rules": ("rules:rules",
+        "List the acceptance rules, how to spell them, and what each guarantees per position."),
+})  # fmt: skip
+app.add(MEASURE, {
+    "eval": ("evaluate:evaluate",
+        "Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."),
+    "frontier": ("frontier:frontier",
+        "Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise."),
+    "calibrate": ("calibrate:calibrate",
+        "Recommend a rule, its knob, protection and length for a limit, with evidence, "
+        "or say that lossless is better."),
+    "diagnose": ("diagnose:diagnose",
+        "Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length."),
+    "conform": ("conform:conform",
+        "Say whether an engine's speculation is lossless: whether tokens have the law of the target alone."),
+    "tune": ("tune:tune",
+        "Say in three minutes whether speculation pays on this machine, with which draft and how many proposals."),
+    "report": ("report:report",
+        "Show what rules cost and what they buy: pictures and tables, every number with its interval."),
+})  # fmt: skip
+app.add(LEARN, {
+    "train-draft": ("train_draft:train_draft",
+        "Train a draft so that its target, or a relaxed rule, accepts more of it; say by how much."),
+    "learn-importance": ("learn_importance:learn_importance",
+        "Learn where relaxing spoils answers, for --importance of other commands."),
+    "show": ("show:show",
+        "Show a learned importance: its training, how well it tells positions apart, "
+        "and the tokens that matter to it."),
+})  # fmt: skip
+"""Every command: its home, and the first sentence of its help."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -146,7 +76,6 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback(
-    cls=Commands,
     invoke_without_command=True,
     epilog=f"Try [bold]cactus demo[/bold], or [bold]{ASK}[/bold]\n\n"
     "Set CACTUS_TRACEBACK=1 to see where an error was raised.",

@@ -60,7 +60,7 @@ def conform(
         raise ValueError("give an ENGINE such as cactus, --models FOLDER, or --self-test (see 'cactus conform --help')")
     given = dict(_setting(each) for each in settings or ())
     check_writable(output)
-    from cactus_decoding.core.values import check_number
+    from cactus_decoding.core.mistakes import check_number
 
     check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)
     if against is not None and engine is None:

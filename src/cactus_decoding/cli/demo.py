@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,7 +61,7 @@ def demo(
     pair = pairs[ways.protected.draft]
 
     console = Console(highlight=False)
-    shown, request = SHOWN[0], replace(ways.protected.request, seed=seed)
+    shown, request = SHOWN[0], ways.protected.request.replace(seed=seed)
     first = stream(pair, shown.prompt, request)
     if as_json:
         list(first)  # also without an audience: the first response of a process is slower than the others
@@ -99,19 +98,19 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
         check_integer("num_speculative_tokens", each, 1)
     protected = Request.from_dict(settings | {"num_speculative_tokens": lengths[1]})
     lossless = Request(num_speculative_tokens=lengths[0], sampling=protected.sampling)
-    unprotected = replace(protected, policy=lossless.policy)
+    unprotected = protected.replace(policy=lossless.policy)
 
     def way(name: str, request: Request, draft: str = default) -> Way:
         return Way(name, draft, request, Score())
 
     return Comparison(
-        way("plain sampling", replace(lossless, num_speculative_tokens=FixedLength(0))),
+        way("plain sampling", lossless.replace(num_speculative_tokens=FixedLength(0))),
         way("lossless", lossless),
         way("relaxed, protected", protected),
         way("relaxed everywhere", unprotected),
         way("weak draft, same", unprotected, WEAK_DRAFT),
-        way("… on a budget", replace(unprotected, budget=Budget(budget)), WEAK_DRAFT),
-        [way(f"Cactus, delta={nats:g}", replace(unprotected, rule=Cactus(nats))) for nats in deltas],
+        way("… on a budget", unprotected.replace(budget=Budget(budget)), WEAK_DRAFT),
+        [way(f"Cactus, delta={nats:g}", unprotected.replace(rule=Cactus(nats))) for nats in deltas],
     )
 
 

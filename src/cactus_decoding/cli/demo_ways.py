@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Way:
         """Begin a response to a problem."""
         from cactus_decoding import stream
 
-        return stream(pair, problem.prompt, replace(self.request, seed=seed))
+        return stream(pair, problem.prompt, self.request.replace(seed=seed))
 
     def add(self, problem: WordProblem, response: Response) -> None:
         """Count a finished response to the next problem."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -95,7 +94,7 @@ def diagnose(
     if draft is not None and parse_gguf(draft) is not None:
         raise ValueError(f"diagnose trains a probe of a draft of transformers, but this one is a GGUF file: {draft!r}")
     relaxed = Request.from_dict(settings | {"seed": seed})
-    request = replace(relaxed, rule=Lossless(), policy=RelaxationPolicy())
+    request = relaxed.replace(rule=Lossless(), policy=RelaxationPolicy())
     check_request(request)
     check_writable(output, inputs=[file_of(task)])
     asked_by = options.chat_of(chat, system, target)

@@ -110,9 +110,9 @@ def evaluate(
     chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
     rules = unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
     from cactus_decoding import Request
+    from cactus_decoding.core.declared import settings_of
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import check_writable
-    from cactus_decoding.core.knobs import settings_of
     from cactus_decoding.core.policy.protection import Protection
     from cactus_decoding.lab.evaluation.engines.loading import check_reads, load_engine
     from cactus_decoding.lab.evaluation.intervals import check_installed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,9 +93,9 @@ def frontier(
 
     rules = [str(parse_rule(text)) for text in rule or []]  # first: no torch for a mistyped name
     from cactus_decoding import Request
+    from cactus_decoding.core.declared import settings_of
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
-    from cactus_decoding.core.knobs import settings_of
     from cactus_decoding.core.policy.protection import Protection
     from cactus_decoding.core.policy.vocabulary import Vocabulary
     from cactus_decoding.lab.evaluation.chat import as_settings, tokenizer_of
@@ -185,7 +184,7 @@ def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -
         rows = record_rows(
             pair,
             [problem.prompt for problem in asked.problems],
-            replace(request, stop=asked.stop),
+            request.replace(stop=asked.stop),
             positions=settings["positions"],
             memory=4 * memory,
             settings=settings,

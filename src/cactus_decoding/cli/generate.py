@@ -6,7 +6,6 @@ import math
 import secrets
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ from rich.console import Console
 
 from cactus_decoding.cli import notes, options, profiles
 from cactus_decoding.cli.display import metrics_table, pass_times_text, show
-from cactus_decoding.cli.examples import ASK
+from cactus_decoding.cli.help import ASK
 from cactus_decoding.cli.options import OUTPUT, option
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def generate(
     from cactus_decoding.zoo.word_problems import as_prompt
 
     if request.seed is None:
-        request = replace(request, seed=secrets.randbelow(2**32))
+        request = request.replace(seed=secrets.randbelow(2**32))
     errors = Console(stderr=True, highlight=False)
     rule, relaxes = request.rule, request.draft_length.max_draft_tokens > 0
     if isinstance(rule, Rule) and rule.lifts_absurd_tokens and relaxes and not request.sampling.truncates:

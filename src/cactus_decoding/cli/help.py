@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Annotated, Any
+from functools import cached_property, partial
+from importlib import import_module
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperCommand
-
-from cactus_decoding.core.settings import SETTINGS
 
 COMMON = frozenset({
     "rule", "budget_nats", "protect", "num_speculative_tokens", "temperature", "top_k", "top_p", "max_new_tokens",
     "seed",
 })  # fmt: skip
 """Settings of a request that ``--help`` shows; the others are left to ``--help-all``."""
-FURTHER = (SETTINGS.keys() - COMMON) | {
+FURTHER = {
     "threads", "memory", "engine_args", "adapt", "system", "allow_code_execution",
     "lm_eval_path", "token_ids", "rescore", "interleaved",  # eval
     "rounds", "children", "points",  # calibrate, frontier
@@ -26,7 +26,10 @@ FURTHER = (SETTINGS.keys() - COMMON) | {
     "bfloat16", "cache", "on_policy", "held_out",  # train-draft
     "continuations", "max_positions", "batch",  # learn-importance
 }  # fmt: skip
-"""What ``--help`` leaves out, unless a command requires it."""
+"""What else ``--help`` leaves out, unless a command requires it."""
+QUESTION = "Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?"
+ASK = f'cactus generate "{QUESTION}"'
+"""The example that examples begin with."""
 EXAMPLES = 2
 """That ``--help`` shows at most."""
 _ALL = "cactus_decoding.help_all"
@@ -39,6 +42,49 @@ class Application(typer.Typer):
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         """Register a command, as typer does."""
         return super().command(name, **{"cls": Command} | settings)
+
+    def add(self, panel: str, commands: Mapping[str, tuple[str, str]]) -> None:
+        """Register commands that are imported when they are asked for: their home and a sentence, by name."""
+        for name, (home, summary) in commands.items():
+            later: Any = partial(CommandAtHome, home=home)
+            self.command(name, cls=later, help=summary, rich_help_panel=panel)(_nothing)
+
+
+def _nothing() -> None:
+    """Stand for a command that is not imported."""
+
+
+class CommandAtHome(TyperCommand):
+    """A command of which its name and a sentence are known, until it is asked for.
+
+    Its home is a module of this folder, and a function there. Its examples stand beside it as ``EXAMPLES``, or with the
+    function's name before that, and the settings of its context as ``CONTEXT``.
+    """
+
+    def __init__(self, *args: Any, home: str, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._home = home
+
+    @cached_property
+    def loaded(self) -> Command:
+        """The command itself."""
+        module, _, name = self._home.partition(":")
+        found = import_module(f"cactus_decoding.cli.{module}")
+        examples = getattr(found, f"{name.upper()}_EXAMPLES", getattr(found, "EXAMPLES", None))
+        application = Application(add_completion=False)
+        settings = {"context_settings": found.CONTEXT} if hasattr(found, "CONTEXT") else {}
+        application.command(self.name, epilog=examples, **settings)(getattr(found, name))
+        return cast(Command, typer.main.get_command(application))
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """Import the command, which runs from here on."""
+        return self.loaded.make_context(*args, **settings)
+
+
+def commands_of(application: typer.Typer) -> dict[str, Command]:
+    """Return an application's commands by name, imported."""
+    commands: dict[str, Any] = typer.main.get_command(application).commands  # type: ignore[attr-defined]
+    return {name: each.loaded for name, each in commands.items()}
 
 
 class Command(TyperCommand):
@@ -62,7 +108,8 @@ class Command(TyperCommand):
         """Return the command as ``--help`` shows it."""
         short = copy(self)
         own: list[Any] = self.params
-        short.params = [_short(each) for each in own if each.required or each.name not in FURTHER]
+        further = left_out_of_help()
+        short.params = [_short(each) for each in own if each.required or each.name not in further]
         lines = (self.epilog or "").split("\n\n")
         left = [each for each in lines if each.startswith("cactus ")][EXAMPLES:]
         lines = [each for each in lines if each not in left]
@@ -73,6 +120,13 @@ class Command(TyperCommand):
             lines.append(f"More on these options: [bold]{path} --help-all[/bold]")
         short.epilog = "\n\n".join(lines).strip()
         return short
+
+
+def left_out_of_help() -> set[str]:
+    """Return what ``--help`` leaves out: what else is said there, and settings of a request that few need."""
+    from cactus_decoding.core.request import SETTINGS
+
+    return FURTHER | (SETTINGS.keys() - COMMON)
 
 
 def _show_all(context: typer.Context, wanted: bool) -> None:

@@ -6,21 +6,22 @@ import inspect
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
+from annotated_types import Ge, Le
 
 from cactus_decoding.cli import notes, raise_when_interrupted
-from cactus_decoding.core.knobs import Knob, Parameter, settings_of, switch
+from cactus_decoding.core.declared import Declared, settings_of, switch
+from cactus_decoding.core.drafting.registry import as_draft_length, as_tree, is_drafter, parse_drafter
+from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.rules import parse_rule
-from cactus_decoding.core.settings import MAX_SEED, PARTS, SETTINGS
+from cactus_decoding.core.settings import MAX_SEED
 from cactus_decoding.core.verification.declarations import read_scheme
 from cactus_decoding.zoo import draft_path
 
 if TYPE_CHECKING:
-    from cactus_decoding.core.request import Request
     from cactus_decoding.lab.evaluation.chat import Chat
 
 SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget and protection", "Running", "Output"
@@ -44,6 +45,7 @@ System = Annotated[str | None, option("System message of a chat.", "TEXT", "Mode
 _FLAGS = {"budget_nats": "--budget"}
 """Those that are not spelled as the settings are."""
 _PANELS = {"sampling": SAMPLING, "answer": SAMPLING, "proposals": RUNNING, "judging": None}
+"""Panels of help, by what settings are of."""
 _METAVARS: dict[type, str | None] = {bool: None, int: "N", float: "X", str: "TEXT"}
 _BESIDES = {
     "protect": "; 'none' protects nothing. May be given several times: every rule protects each of them in turn.",
@@ -52,42 +54,46 @@ _BESIDES = {
 """What help adds where a setting may be given several times."""
 
 
-def _option(name: str, setting: Parameter, panel: str | None, *, ranged: bool = True) -> inspect.Parameter:
+def _option(name: str, declared: Declared, panel: str | None, *, ranged: bool = True) -> inspect.Parameter:
     """Return the option of a setting: what it is without stands for a part that there need not be."""
-    absent = setting.default in (MISSING, None)
-    metavar = setting.knob.metavar or _METAVARS[setting.kind]
-    kind: Any = tuple[str, str] if metavar and " " in metavar else setting.kind
-    default: Any = setting.default
-    shown: Any = setting.kind is not bool
-    if setting.default == ():
-        kind, default, shown = list[str], None, setting.knob.shown
-    elif setting.kind is not bool and (absent or name in _OPTIONAL):
-        shown = (setting.knob.shown or False) if absent else f"{setting.default:g}"
+    setting, absent = declared.setting, declared.required or declared.default is None
+    metavar = setting.metavar or _METAVARS[declared.kind]
+    kind: Any = tuple[str, str] if metavar and " " in metavar else declared.kind
+    default: Any = declared.default if isinstance(declared.default, bool | int | float) else str(declared.default)
+    shown: Any = declared.kind is not bool
+    if declared.default == ():
+        kind, default, shown = list[str], None, setting.shown
+    elif declared.kind is not bool and (absent or name in _OPTIONAL):
+        shown = (setting.shown or False) if absent else f"{declared.default:g}"
         default = None
     kind = kind | None if default is None else kind
-    flag = [_FLAGS.get(name, f"--{name.replace('_', '-')}")] if setting.kind is bool or name in _FLAGS else []
+    flag = [_FLAGS.get(name, f"--{name.replace('_', '-')}")] if declared.kind is bool or name in _FLAGS else []
     made = typer.Option(
-        *flag, help=setting.knob.doc.replace("``", ""), metavar=metavar, show_default=shown, rich_help_panel=panel,
-        **_range(setting.knob) if ranged and not (panel == SAMPLING and setting.kind is float) else {},
+        *flag, help=declared.doc.replace("``", ""), metavar=metavar, show_default=shown, rich_help_panel=panel,
+        **_range(declared) if ranged and not (panel == SAMPLING and declared.kind is float) else {},
     )  # fmt: skip
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, made])
 
 
-def _range(knob: Knob) -> dict[str, Any]:
+def _range(declared: Declared) -> dict[str, Any]:
     """Return the bounds that help shows, and that are checked as the command line is read."""
-    return {"min": knob.ge, "max": None if knob.le == MAX_SEED else knob.le}
+    most = declared.limit(Le)
+    return {"min": declared.limit(Ge), "max": None if most == MAX_SEED else most}
 
 
-_OPTIONAL = {name for part in PARTS.values() if switch(part) for name in settings_of(part)}
-_OPTIONS = {
-    name: _option(name, setting, _PANELS.get(group, BUDGET))
-    for group, part in PARTS.items()
-    for name, setting in settings_of(part).items()
-}
+def _panel(declared: Declared) -> str | None:
+    return next((_PANELS[group] for group in declared.groups if group in _PANELS), BUDGET)
+
+
+_OPTIONAL = {name for name, each in SETTINGS.items() if switch(each.part)}
+_OPTIONS = {name: _option(name, each, _panel(each)) for name, each in SETTINGS.items()}
 _LEFT_OUT = ("max_shift", "max_new_tokens", "seed", "stop")
 """What advice does not repeat: a budget is given by its nats, and the rest is the answers' own."""
-_GROUPS = {name: tuple(settings_of(part)) for name, part in PARTS.items()}
-_GROUPS["policy"] = (*_GROUPS["protection"], *_GROUPS["importance"], *_GROUPS["phases"])
+
+
+def _names(group: str) -> list[str]:
+    """Return the settings of a group, or the one that is named so."""
+    return [name for name, each in SETTINGS.items() if name == group or group in each.groups]
 
 
 def request_options(
@@ -98,8 +104,8 @@ def request_options(
     The command is called with ``settings``, what these options say: one request by `as_request`, or several by
     ``Request.from_dict(settings | {...})``.
 
-    Groups are the names of `PARTS`, ``policy`` for those of protection, importance and phases, or a setting's own name;
-    settings ``without`` are left out of them, ``several`` are lists, and ``defaults`` other ones than the usual.
+    Groups are ``judging``, ``proposals``, ``answer``, the parts of a `Request` and of its policy, or a setting's own
+    name; settings ``without`` are left out of them, ``several`` are lists, and ``defaults`` other ones than the usual.
 
     Example:
         >>> @request_options("answer", seed=3)
@@ -107,12 +113,11 @@ def request_options(
         >>> list(inspect.signature(command).parameters)
         ['prompt', 'max_new_tokens', 'stop', 'seed']
     """
-    names = [name for group in groups for name in _GROUPS.get(group, (group,)) if name not in without]
+    names = [name for group in groups for name in _names(group) if name not in without]
     chosen = [_many(_OPTIONS[name]) if name in several else _OPTIONS[name] for name in names]
     chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
     def check(settings: Settings, others: Settings) -> None:
-        from cactus_decoding.core.drafting.registry import parse_drafter
 
         if "stop" in settings:
             settings["stop"] = tuple(settings["stop"] or ())
@@ -194,8 +199,6 @@ def as_request(settings: Settings) -> Request:
 
     Raises `TypeError`, `ValueError` where the options do not go together, in the words of the command line.
     """
-    from cactus_decoding.core.request import Request
-
     check_budget(settings, settings["rule"])
     return Request.from_dict(settings)
 
@@ -215,8 +218,6 @@ def check_budget(settings: Settings, *rules: str) -> None:
 
 def _check_value(name: str, value: object) -> None:
     """Raise `ValueError` for a value that no request takes, before anything heavy is imported."""
-    from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
-
     if name == "verification":
         read_scheme(value)
     elif name == "tree":
@@ -253,13 +254,24 @@ def flags_of(request: Request) -> str:
     values, words = request.as_dict(), list[str]()
     always = ("rule", "num_speculative_tokens") if request.tree is None else ("rule", "tree")
     for name, option in _OPTIONS.items():
-        value, setting = values.get(name), SETTINGS[name]
-        is_default = value in (None, setting.default) or (name == "num_speculative_tokens" and request.tree is not None)
+        value, default = values.get(name), _plain_default(name)
+        is_default = value in (None, default) or (name == "num_speculative_tokens" and request.tree is not None)
         if name in _LEFT_OUT or (is_default and name not in always):
             continue
         spelled = _FLAGS.get(name, f"--{option.name.replace('_', '-')}")
         words += [spelled, *([] if value is True else map(_typed, value if isinstance(value, list) else [value]))]
     return shlex.join(words)
+
+
+def _plain_default(name: str) -> object:
+    default = SETTINGS[name].default
+    return (
+        list(default)
+        if isinstance(default, tuple)
+        else default
+        if isinstance(default, bool | int | float)
+        else str(default)
+    )
 
 
 def _typed(value: object) -> str:
@@ -284,7 +296,6 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     which gain nothing from more (on a busy machine, threads that wait for each other made the bundled pair 20 times
     slower).
     """
-    from cactus_decoding.core.drafting.registry import is_drafter
     from cactus_decoding.core.models.loading import only_cached
     from cactus_decoding.engines.llama_cpp.models.library import library
     from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf

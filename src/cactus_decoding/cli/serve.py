@@ -30,7 +30,7 @@ EXAMPLES = (
     '"vllm_xargs": {"acceptance_rule": "cactus:delta=1.0", "protect": "digits"}; to llama.cpp by the same names '
     "beside the others."
 )
-CONTEXT_SETTINGS = {"ignore_unknown_options": True}
+CONTEXT = {"ignore_unknown_options": True}
 """What typer does not know is for vLLM."""
 ENGINES = ("vllm", "llama-cpp")
 PORT = 8000
@@ -96,8 +96,8 @@ def serve(
     settings: options.Settings,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
+    from cactus_decoding.core.mistakes import check_choice, check_number
     from cactus_decoding.core.rules import parse_rule
-    from cactus_decoding.core.values import check_choice, check_number
 
     given = list(arguments or ())
     # an unknown option's value looks like an argument too, so the target can only be what comes first
@@ -156,8 +156,8 @@ def serve(
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
     """Return a number, ``auto``, or None where llama.cpp's server is to choose; `ValueError` for anything else."""
+    from cactus_decoding.core.mistakes import check_integer, shown
     from cactus_decoding.core.settings import AUTO
-    from cactus_decoding.core.values import check_integer, shown
 
     if text is not None and text.strip() == AUTO and engine == "vllm":
         raise ValueError(

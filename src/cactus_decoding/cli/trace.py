@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.examples import ASK
+from cactus_decoding.cli.help import ASK
 from cactus_decoding.cli.options import OUTPUT, option
 
 EXAMPLES = (

@@ -195,7 +195,7 @@ def _line(profile: Profile, asked: Request) -> str:
 
     models = [] if profile.target == BUNDLED else ["--target", profile.target]
     models += ["--draft", profile.draft, "--threads", str(profile.threads)]
-    flags = options.flags_of(replace(asked, num_speculative_tokens=FixedLength(profile.num_speculative_tokens)))
+    flags = options.flags_of(asked.replace(num_speculative_tokens=FixedLength(profile.num_speculative_tokens)))
     return f'cactus generate "…" {shlex.join(models)} {flags}'
 
 

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.values import check_choice as check_choice
-from cactus_decoding.core.values import check_integer as check_integer
-from cactus_decoding.core.values import check_number as check_number
-from cactus_decoding.core.values import shown as shown
+from cactus_decoding.core.mistakes import check_choice as check_choice
+from cactus_decoding.core.mistakes import check_integer as check_integer
+from cactus_decoding.core.mistakes import check_number as check_number
+from cactus_decoding.core.mistakes import shown as shown
 
 _FLOATS = ("torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
 _INTEGERS = ("torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64")

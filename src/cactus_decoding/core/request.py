@@ -2,61 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from cactus_decoding.core.compatibility import NEEDS_BLOCKS, check_scheme
+from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
 from cactus_decoding.core.drafting.lengths.base import FixedLength, PerResponse
-from cactus_decoding.core.drafting.registry import as_draft_length, proposals_of
+from cactus_decoding.core.drafting.registry import as_draft_length, as_tree, proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.knobs import build, settings_of, values_of
+from cactus_decoding.core.keywords import RequestKeywords
+from cactus_decoding.core.keywords import Settings as Settings
+from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.decide import check_paced
-from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy, relaxation_policy
-from cactus_decoding.core.rules import Lossless, as_rule
+from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
+from cactus_decoding.core.rules import Lossless, as_rule, parse_rule
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.core.settings import NUM_SPECULATIVE_TOKENS, PARTS, SETTINGS
+from cactus_decoding.core.settings import AUTO, MAX_SEED, NUM_SPECULATIVE_TOKENS
 from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
 from cactus_decoding.core.types.drafting import check_drafter
-from cactus_decoding.core.values import shown
-from cactus_decoding.core.verification.declarations import read_scheme
+from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_scheme
 from cactus_decoding.core.verification.walk import Verifier
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.fitted import FittedPolicy
-    from cactus_decoding.core.policy.importance import Importance
-    from cactus_decoding.core.policy.importance_limit import ImportanceLimit
-    from cactus_decoding.core.policy.protection import Protection
 
 
-class Settings(TypedDict, total=False):
-    """The keyword arguments that make a `Request`, by their flat names; see `SETTINGS`."""
-
-    rule: AcceptanceRule | str
-    budget: Budget | float | None
-    protect: str | Protection | None
-    protect_threshold: float | None
-    lossless_tokens: int
-    relax_within: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None
-    importance: str | Path | Importance | ImportanceLimit | None
-    max_importance: float | None
-    importance_scale: bool
-    verification: str
-    num_speculative_tokens: DraftLength | int | str
-    tree: TreeShape | str | None
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    max_new_tokens: int
-    stop: Sequence[str]
-    seed: int | None
+def _length(length: DraftLength | int | str | None) -> DraftLength | None:
+    return None if length is None else as_draft_length(length)
 
 
-@dataclass(frozen=True)
-class Request:
+def _tree(tree: TreeShape | str | None) -> TreeShape | None:
+    return None if tree is None else as_tree(tree)
+
+
+def _scheme(verification: str) -> str:
+    read_scheme(verification)
+    return verification
+
+
+def _stop(stop: Iterable[str]) -> tuple[str, ...]:
+    wrong = "stop must be a sequence of strings that are not empty, but is"
+    if isinstance(stop, str) or not isinstance(stop, Iterable):
+        raise ValueError(f"{wrong} {shown(stop)}")
+    try:
+        strings = tuple(stop)
+    except TypeError as error:  # such as a tensor without a dimension
+        raise TypeError(f"stop must be a sequence of strings, but is {shown(stop)}") from error
+    if not all(isinstance(each, str) and each for each in strings):
+        raise ValueError(f"{wrong} {shown(list(strings))}")
+    return strings
+
+
+def _known_rule(spelling: object) -> str:
+    """Return a client's rule, whose module must not be imported: no request runs code."""
+    if not isinstance(spelling, str):
+        raise TypeError(f"acceptance_rule must be a string such as 'cactus:delta=1.0', but is {shown(spelling)}")
+    parse_rule(spelling, importing=False)
+    return spelling
+
+
+def _written_length(length: DraftLength) -> int | str:
+    return length.max_draft_tokens if type(length) is FixedLength else str(length)
+
+
+class Request(Model):
     """All that one response is asked for; what may go with what is decided here and nowhere else.
 
     Attributes:
@@ -90,59 +102,77 @@ class Request:
         True
     """
 
-    rule: AcceptanceRule = field(default_factory=Lossless)
-    budget: Budget | None = None
-    verification: str = "token"
-    num_speculative_tokens: DraftLength = None  # type: ignore[assignment]  # which becomes a length
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_new_tokens: int = 256
-    stop: tuple[str, ...] = ()
-    seed: int | None = None
-    policy: RelaxationPolicy = field(default_factory=RelaxationPolicy)
-    tree: TreeShape | None = None
+    rule: Annotated[
+        AcceptanceRule,
+        PlainValidator(as_rule),
+        PlainSerializer(str),
+        Field(
+            description="Acceptance rule, such as cactus:delta=0.5 ('cactus rules' lists all) or "
+            "my_module:MyRule,ratio=0.5.",
+        ),
+        Setting(group="judging", metavar="RULE", key="acceptance_rule", from_clients=_known_rule),
+    ] = Lossless()
+    budget: Annotated[Budget | None, BeforeValidator(as_budget)] = None
+    policy: RelaxationPolicy = RelaxationPolicy()
+    verification: Annotated[
+        str,
+        PlainValidator(_scheme),
+        Field(description="; ".join(f"'{each.name}': {each.summary}" for each in VERIFICATIONS.values()) + "."),
+        Setting(group="proposals", metavar="HOW"),
+    ] = next(iter(VERIFICATIONS))
+    num_speculative_tokens: Annotated[
+        DraftLength,
+        PlainValidator(_length),
+        PlainSerializer(_written_length),
+        Field(
+            description="Tokens that the draft proposes per step; 'auto' for as many as pay on this machine, which may "
+            "be none; 'confidence:threshold=0.4' to stop where it is unsure; or 'adaptive' to learn from the times of "
+            "steps.",
+        ),
+        Setting(group="proposals", metavar="N", shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}"),
+    ] = None  # type: ignore[assignment]  # which becomes a length
+    tree: Annotated[
+        TreeShape | None,
+        PlainValidator(_tree),
+        PlainSerializer(lambda tree: None if tree is None else str(tree)),
+        Field(
+            description="Propose a tree instead: 'static=4.2.2.1' for one in which 4 may follow the text, 2 each of "
+            "them, and so on, 'best_first,nodes=16' for one of the likeliest tokens, 'adaptive' for one as large as is "
+            "worth its time.",
+        ),
+        Setting(group="proposals", metavar="SHAPE"),
+    ] = None
+    sampling: SamplingParams = SamplingParams()
+    max_new_tokens: Annotated[
+        int,
+        Field(ge=1, description="Upper limit of an answer's length."),
+        Setting("tokens", group="answer", key="max_tokens", from_clients=True),
+    ] = 256
+    stop: Annotated[
+        tuple[str, ...],
+        PlainValidator(_stop),
+        PlainSerializer(list),
+        Field(description="End before this text; may be given several times."),
+        Setting(group="answer", metavar="TEXT", from_clients=True),
+    ] = ()
+    seed: Annotated[
+        int | None,
+        Field(ge=0, le=MAX_SEED, description="The same seed gives the same text."),
+        Setting(group="answer", metavar="S", shown="drawn", from_clients=True),
+    ] = None
 
-    if TYPE_CHECKING:  # what the constructor takes is wider than what the attributes hold
+    def __init__(self, *values: Any, **given: Unpack[RequestKeywords]) -> None:
+        super().__init__(*values, **given)
 
-        def __init__(
-            self,
-            rule: AcceptanceRule | str = ...,
-            budget: Budget | float | None = ...,
-            verification: str = ...,
-            num_speculative_tokens: DraftLength | int | str | None = ...,
-            sampling: SamplingParams = ...,
-            max_new_tokens: int = ...,
-            stop: Sequence[str] = ...,
-            seed: int | None = ...,
-            policy: RelaxationPolicy = ...,
-            tree: TreeShape | str | None = ...,
-        ) -> None: ...
-
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
+        """Choose what a step proposes where nothing is said, and check what goes together."""
         least, default = read_scheme(self.verification)[1].min_proposals, NUM_SPECULATIVE_TOKENS
         default += 0 if least <= default else least - 1
         proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(default)
         tree = proposals if isinstance(proposals, TreeShape) else None
         length = proposals if tree is None else FixedLength(tree.max_draft_tokens)
-        for name, value in (
-            ("rule", as_rule(self.rule)),
-            ("budget", as_budget(self.budget)),
-            ("num_speculative_tokens", length),
-            ("tree", tree),
-            *((name, SETTINGS[name].check(getattr(self, name))) for name in ("max_new_tokens", "seed")),
-        ):
-            object.__setattr__(self, name, value)
-        if not isinstance(self.policy, RelaxationPolicy):
-            raise TypeError(f"policy must be a RelaxationPolicy, but is {shown(self.policy)}")
-        if not isinstance(self.sampling, SamplingParams):
-            raise TypeError(f"sampling must be SamplingParams, but is {shown(self.sampling)}")
-        if isinstance(self.stop, str) or not isinstance(self.stop, Iterable):
-            raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(self.stop)}")
-        try:
-            object.__setattr__(self, "stop", tuple(self.stop))
-        except TypeError as error:  # such as a tensor without a dimension
-            raise TypeError(f"stop must be a sequence of strings, but is {shown(self.stop)}") from error
-        if not all(isinstance(s, str) and s for s in self.stop):
-            raise ValueError(f"stop must be a sequence of strings that are not empty, but is {shown(list(self.stop))}")
+        object.__setattr__(self, "num_speculative_tokens", length)
+        object.__setattr__(self, "tree", tree)
         self._check_together()
 
     def _check_together(self) -> None:
@@ -193,7 +223,7 @@ class Request:
         made = as_draft_length(length)
         tree = made if isinstance(made, TreeShape) else None
         changes: dict[str, Any] = {"num_speculative_tokens": made if tree is None else None, "tree": tree}
-        return replace(self, **changes)
+        return self.replace(**changes)
 
     def check_room(self, target: int | None, draft: int | None, num_tokens: int) -> None:
         """Raise `ValueError` where a prompt leaves no room in either context window for the proposals of a step.
@@ -248,22 +278,10 @@ class Request:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request as flat names and plain values, for JSON; a budget by its limit in nats."""
-        budget, length = self.budget, self.num_speculative_tokens
-        limits = values_of(Budget, budget) | ({} if budget is None else {"budget_nats": budget.limit})
-        if limits["max_relaxed"] is None:
-            del limits["max_relaxed"]
-        return {
-            "rule": str(self.rule),
-            **limits,
-            **self.policy.as_dict(),
-            "verification": self.verification,
-            "num_speculative_tokens": length.max_draft_tokens if type(length) is FixedLength else str(length),
-            "tree": None if self.tree is None else str(self.tree),
-            **values_of(SamplingParams, self.sampling),
-            "max_new_tokens": self.max_new_tokens,
-            "stop": list(self.stop),
-            "seed": self.seed,
-        }
+        values = values_of(Request, self) | ({} if self.budget is None else {"budget_nats": self.budget.limit})
+        if values["max_relaxed"] is None:
+            del values["max_relaxed"]
+        return values
 
     @classmethod
     def of(cls, request: Request | None, settings: Mapping[str, Any]) -> Request:
@@ -288,23 +306,33 @@ class Request:
         """
         known = [*SETTINGS, "budget"]
         if unknown := [name for name in values if name not in known]:
-            raise TypeError(f"a request has no {unknown[0]!r}; known are {', '.join(known)}")
-        given = {name: value for name, value in values.items() if name in (*_OWN, "budget")}
-        if spread := [name for name in _BUDGET if values.get(name) is not None]:
+            close = suggestion(unknown[0], known)
+            raise TypeError(f"a request has no {unknown[0]!r}; known are {', '.join(known)}{close}")
+        # of a policy None says nothing
+        values = {name: value for name, value in values.items() if value is not None or name not in POLICY_SETTINGS}
+        made: dict[str, Any] = {}
+        if spread := [name for name in settings_of(Budget) if values.get(name) is not None]:
             if values.get("budget") is not None:
                 raise TypeError(f"budget and {spread[0]} exclude each other: give a Budget that holds both")
-            given["budget"] = _budget(values)
-        policy = relaxation_policy(**{name: values[name] for name in POLICY_SETTINGS if name in values})
-        return cls(**given, sampling=build(SamplingParams, values) or SamplingParams(), policy=policy)
+            values = _without_what_follows(values)
+        else:
+            made["budget"] = values.get("budget")
+        request = build(cls, values, **made)
+        assert request is not None
+        return request
 
 
-_BUDGET = tuple(settings_of(Budget))
-_OWN = tuple(name for part in ("judging", "proposals", "answer") for name in settings_of(PARTS[part]))
-
-
-def _budget(values: Mapping[str, Any]) -> Budget:
-    """Return the budget of its parts; of nats and max_shift, `Request.as_dict` gives one and what follows from it."""
+def _without_what_follows(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return values without the nats that follow from a shift: `Request.as_dict` gives both."""
     shift = values.get("max_shift")
     if shift is not None and values.get("budget_nats") == Budget(max_shift=shift).limit:
-        values = {**values, "budget_nats": None}
-    return build(Budget, values) or Budget()
+        return {**values, "budget_nats": None}
+    return values
+
+
+SETTINGS = settings_of(Request)
+"""Every setting of a request by its flat name."""
+DECODING = tuple(
+    name for name, each in SETTINGS.items() if not {"sampling", "answer", "budget"}.intersection(each.groups)
+)
+"""Those that calls of other libraries' own methods take besides, together with ``budget``; the rest is theirs."""

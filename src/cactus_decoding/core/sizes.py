@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
-from cactus_decoding.core.values import check_integer, shown
+from cactus_decoding.core.mistakes import check_integer, shown
 
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from cactus_decoding.core.knobs import Parameter, parameters
-from cactus_decoding.core.values import shown, suggestion
+from cactus_decoding.core.declared import Declared, fields_of
+from cactus_decoding.core.mistakes import shown, suggestion
 
 Spelled = TypeVar("Spelled")
 
@@ -31,7 +31,7 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
 
 def fill(name: str, described: type[Spelled], rest: str, text: str) -> Spelled:
     """Return a dataclass with the parameters that ``rest`` spells; see `parse`. Errors show ``name`` and ``text``."""
-    allowed = {each.name: each for each in parameters(described)}
+    allowed = {each.name: each for each in fields_of(described)}
     values: dict[str, float | int | str] = {}
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -54,7 +54,7 @@ def fill(name: str, described: type[Spelled], rest: str, text: str) -> Spelled:
     return described(**values)
 
 
-def _convert(parameter: Parameter, value: str, text: str) -> float | int | str:
+def _convert(parameter: Declared, value: str, text: str) -> float | int | str:
     """Turn the text of a parameter into its type."""
     if parameter.choices and value not in parameter.choices:
         raise ValueError(
@@ -77,7 +77,7 @@ def spell(name: str, spelled: Any) -> str:
         'cactus:delta=1.0,solver=exact'
     """
     given = []
-    for each in parameters(type(spelled)):
+    for each in fields_of(type(spelled)):
         value = getattr(spelled, each.name)
         if each.required or value != each.default:
             # one spelling for equal objects: 1, 1.0 and NumPy's 1.0 are the same parameter

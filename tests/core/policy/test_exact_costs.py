@@ -194,7 +194,7 @@ def test_a_limit_of_0_decides_as_the_lossless_rule_to_the_last_bit(rule: str, ve
         rows, ids = torch.cat([logits[first : first + 4], logits[:1]]), drafted[first : first + 4].tolist()
         decided = []
         for each in (rule, "lossless"):
-            verifier = Request(each, 0.0, verification).verifier(plain, plain)
+            verifier = Request(each, 0.0, verification=verification).verifier(plain, plain)
             generator = torch.Generator().manual_seed(first)
             state, outcome = verifier(
                 verifier.begin(), rows, [1, *ids], Proposal(ids, draft[first : first + 4]), generator

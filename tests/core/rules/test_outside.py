@@ -20,14 +20,14 @@ MODULE = """
 from dataclasses import dataclass
 from typing import Annotated
 import torch
-from cactus_decoding.core.knobs import Knob
+from pydantic import Field
 from cactus_decoding.core.rules.base import Rule, probability_of
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
 
 @dataclass(frozen=True)
 class MyRule(Rule):
-    ratio: Annotated[float, Knob("share of the rest", ge=0, le=1)]
+    ratio: Annotated[float, Field(ge=0, le=1, description="share of the rest")]
     name = "mine"
     families = (Family("mine", "mine", lambda x: f"mine:ratio={x!r}", 0.1, 1.0),)
     recovers_from_relaxed_target = True

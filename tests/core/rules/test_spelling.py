@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
 from support.any_rule import rules_of
 from support.rules_under_test import SPELLINGS
 from support.tables import all_of
 
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
-from cactus_decoding.core.knobs import Knob
 from cactus_decoding.core.rules import (
     RULES,
     Cactus,
@@ -139,7 +139,9 @@ def test_wrong_types_are_refused(make, message: str) -> None:
 
 
 def test_words_to_choose_from_are_listed_where_another_is_spelled():
-    kind = make_dataclass("Kind", [("size", Annotated[Literal["small", "large"], Knob("how large")], "small")])
+    kind = make_dataclass(
+        "Kind", [("size", Annotated[Literal["small", "large"], Field(description="how large")], "small")]
+    )
     assert parse("thing", "kind:size=large", {"kind": kind}) == kind("large")
     with pytest.raises(ValueError, match=r"size must be one of small, large, but is 'huge' in 'kind:size=huge'"):
         parse("thing", "kind:size=huge", {"kind": kind})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from support.tiny_pair import rows_after, tiny_pair
@@ -140,7 +138,7 @@ def test_a_policy_records_the_same_from_logits_and_from_whole_rows(rule, setting
     request = Request.from_dict(settings | {"rule": rule, "protect": "[aeiou]", "protect_threshold": 0.2})
     policy = request.policy.fit(pair.tokenizer, pair.target.model.config.vocab_size)
     for seed in range(3):
-        steps = list(stream(pair, PROMPT, request=replace(request, max_new_tokens=30, seed=seed)))
+        steps = list(stream(pair, PROMPT, request=request.replace(max_new_tokens=30, seed=seed)))
         for step in steps:
             taken = []
             for sampling in (request.sampling, None):  # None: they cannot be taken from logits alone

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -42,7 +41,7 @@ def test_a_recording_holds_what_the_run_visited(sampling, tmp_path):
         drafted = kept.drafted.long().unsqueeze(1)
         assert bool((float64_rows(kept.draft).gather(1, drafted) > 0).all())
     assert torch.equal(rows.target.dense(3, 9), again.target.dense(3, 9))
-    response = [step for number in range(3) for step in stream(pair, PROMPT, replace(request, seed=4 + number))]
+    response = [step for number in range(3) for step in stream(pair, PROMPT, request.replace(seed=4 + number))]
     assert len(rows.problem) == len(response)
     for number, step in enumerate(response):
         mine = rows.step == number
@@ -95,9 +94,9 @@ def test_recording_stops_where_it_should():
     few = record_rows(pair, [PROMPT] * 9, request, positions=10**6, memory=2 * 1003 * 4 * 256)
     assert 0 < len(few.target) < 600
     with pytest.raises(ValueError, match="the temperature must be above 0"):
-        record_rows(pair, [PROMPT], replace(request, sampling=SamplingParams(0)), positions=20)
+        record_rows(pair, [PROMPT], request.replace(sampling=SamplingParams(0)), positions=20)
     with pytest.raises(ValueError, match="lossless steps, but the rule is cactus"):
-        record_rows(pair, [PROMPT], replace(request, rule="cactus:delta=1.0"), positions=20)
+        record_rows(pair, [PROMPT], request.replace(rule="cactus:delta=1.0"), positions=20)
     with pytest.raises(ValueError, match="the draft proposed nothing"):
         record_rows(pair, [], request, positions=20)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +89,6 @@ def test_recorded_rows_of_a_large_vocabulary_take_less_memory(tmp_path: Path) ->
     assert read_rows(tmp_path / "rows.safetensors").target.dense(0, 1).equal(kept.target.dense(0, 1))
     sums = kept.target.dense(0, len(kept.target)).sum(-1, dtype=torch.float64)
     assert sums.allclose(torch.ones_like(sums), atol=1e-5)
-    top = replace(request, sampling=SamplingParams(top_k=5))
+    top = request.replace(sampling=SamplingParams(top_k=5))
     cut = record_rows(tiny, ["1 2 3 1 2 3 1 2"], top, positions=20)
     assert int(cut.target.counts.max()) <= 5  # exact: what is truncated has no tail

@@ -8,8 +8,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from cactus_decoding import RULES, parse_rule
-from cactus_decoding.lab.playground.form import Limits, form, rule
+from cactus_decoding import RULES, Request, parse_rule
+from cactus_decoding.lab.playground.form import Limits, form, read_request, rule
+from cactus_decoding.zoo.settings import RELAXED
 
 
 @pytest.mark.parametrize("name", RULES)
@@ -53,5 +54,16 @@ def test_the_form_is_json_and_names_every_rule():
     offered = json.loads(json.dumps(form(Limits(), models=False), allow_nan=False))
     assert [each["name"] for each in offered["rules"]] == list(RULES)
     assert len({each["question"] for each in offered["examples"]}) == len(offered["examples"])
-    assert [knob["name"] for knob in offered["sampling"]] == ["temperature", "top_k", "top_p", "min_p"]
-    assert all(knob["doc"] for part in ("sampling", "budget") for knob in offered[part])
+    fields = [field for part in offered["settings"] for field in part["fields"]]
+    assert all(field["doc"] for field in fields)
+    assert {field["needs"] for field in fields} == {"", "protect"}  # no file is read by name
+
+
+@pytest.mark.parametrize("models", [True, False])
+def test_what_the_form_begins_with_is_a_request(models):
+    fields = [field for part in form(Limits(), models=models)["settings"] for field in part["fields"]]
+    began = {field["name"]: field["start"] for field in fields if field["start"] != ""}
+    kinds = {field["name"]: {"int": int, "float": float}.get(field["kind"], str) for field in fields}
+    body = {"prompt": "Hi", "rules": [RELAXED["rule"]]} | {name: kinds[name](text) for name, text in began.items()}
+    [request] = read_request(body, Limits(), models=models).requests
+    assert request == Request.from_dict(RELAXED | {"seed": 0})

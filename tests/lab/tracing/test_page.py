@@ -38,7 +38,7 @@ def hostile(trace):
             candidates = tuple(replace(one, token=text) for one in position.candidates)
             positions.append(replace(position, token=text, text=text, drafted=text, rule=text, candidates=candidates))
         steps.append(replace(step, positions=tuple(positions)))
-    request = replace(trace.header.request, stop=HOSTILE)
+    request = trace.header.request.replace(stop=HOSTILE)
     header = replace(trace.header, prompt="".join(HOSTILE), request=request, target=HOSTILE[1], draft=HOSTILE[0],
                      provenance={"x": HOSTILE})  # fmt: skip
     return replace(trace, header=header, steps=tuple(steps), text="".join(p.text for s in steps for p in s.positions))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.divergences.ratio_order import RatioOrder, order_by_ratio, sums_before
-from cactus_decoding.core.values import MAX_WIDTH
+from cactus_decoding.core.mistakes import MAX_WIDTH
 
 _MAX_EVALUATIONS = 300
 

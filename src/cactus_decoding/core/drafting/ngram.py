@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cactus_decoding.core.drafting.lookup import LookUpDrafter
-from cactus_decoding.core.values import check_integer
+from cactus_decoding.core.mistakes import check_integer
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.drafting.trees.static_tree import StaticTree
+from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.models.loading import check_model_name, engines
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.core.types import Drafter, DraftLength
-from cactus_decoding.core.values import shown, suggestion
 from cactus_decoding.zoo import BUNDLED
 
 

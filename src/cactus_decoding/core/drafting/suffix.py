@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Any, ClassVar
 
+from pydantic import Field
+
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.lookup import LookUpDrafter
 from cactus_decoding.core.drafting.suffix_index import END, Match, SuffixIndex
-from cactus_decoding.core.knobs import Knob, check_knobs
 from cactus_decoding.core.types import DraftLength
 
 
@@ -65,14 +67,18 @@ class SuffixDrafter(LookUpDrafter):
         [7, 8]
     """
 
-    min_token_prob: Annotated[float, Knob("chance of being kept, below which a proposal ends", ge=0, le=1)] = 0.1
-    earlier: Annotated[int, Knob("earlier answers that are looked through too", "tokens", ge=0, le=10_000_000)] = 0
+    min_token_prob: Annotated[
+        float, Field(ge=0, le=1, description="chance of being kept, below which a proposal ends")
+    ] = 0.1
+    earlier: Annotated[
+        int, Field(ge=0, le=10_000_000, description="earlier answers that are looked through too"), Setting("tokens")
+    ] = 0
     _answers: Answers = field(default_factory=Answers, init=False, repr=False, compare=False)
 
     name: ClassVar[str] = "suffix"
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_fields(self)
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         """Remember the last answer, as far as a step followed it, if earlier ones count."""

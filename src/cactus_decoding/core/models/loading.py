@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cactus_decoding.core.values import shown, suggestion
+from cactus_decoding.core.mistakes import shown, suggestion
 
 if TYPE_CHECKING:
     import torch

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated
 
-from cactus_decoding.core.knobs import Knob, check_knobs
-from cactus_decoding.core.values import check_number, shown
+from pydantic import Field
+
+from cactus_decoding.core.declared import Model, Setting
+from cactus_decoding.core.mistakes import check_number, shown
 
 
-@dataclass(frozen=True)
-class Budget:
+class Budget(Model):
     r"""How far the distribution of a whole response may move from the target's.
 
     A response that is decoded with a budget of B nats has KL(law of the response || the target's law) <= B, whatever
@@ -45,24 +45,39 @@ class Budget:
         0.1
     """
 
-    nats: Annotated[float | None, Knob(
-        "Limit on how far the distribution of a whole answer may move from the target's; infinity only measures. With "
-        "relaxed_greedy: on the log-probability given up.", "nats", ge=0, flat="budget_nats",
-        metavar="NATS")] = None  # fmt: skip
-    max_shift: Annotated[float | None, Knob(
-        "The same by its consequence: no event's probability moves by more.", ge=0, le=1,
-        metavar="P")] = None  # fmt: skip
-    expected_tokens: Annotated[int | None, Knob(
-        "Spread the budget over this many tokens by moving the width; only for ``clamped:width``.", "tokens",
-        ge=1)] = None  # fmt: skip
-    max_relaxed: Annotated[int | None, Knob(
-        "At temperature 0: most relaxed tokens of a step.", "tokens", ge=0)] = None  # fmt: skip
+    nats: Annotated[
+        float | None,
+        Field(
+            ge=0,
+            description="Limit on how far the distribution of a whole answer may move from the target's; infinity only "
+            "measures. With relaxed_greedy: on the log-probability given up.",
+        ),
+        Setting("nats", flat="budget_nats", metavar="NATS", key="budget", from_clients=True),
+    ] = None
+    max_shift: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="The same by its consequence: no event's probability moves by more."),
+        Setting(metavar="P"),
+    ] = None
+    expected_tokens: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            description="Spread the budget over this many tokens by moving the width; only for ``clamped:width``.",
+        ),
+        Setting("tokens"),
+    ] = None
+    max_relaxed: Annotated[
+        int | None,
+        Field(ge=0, description="At temperature 0: most relaxed tokens of a step."),
+        Setting("tokens"),
+    ] = None
 
-    def __post_init__(self) -> None:
+    def model_post_init(self, context: object) -> None:
+        """Check what must be given together."""
         if (self.nats is None) == (self.max_shift is None):
             given = f"nats is {shown(self.nats)} and max_shift is {shown(self.max_shift)}"
             raise ValueError(f"give either nats or max_shift, but {given}")
-        check_knobs(self)
         for name in ("expected_tokens", "max_relaxed"):  # no integer that floats cannot hold
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, 0, math.inf, high_open=True)
@@ -73,9 +88,9 @@ class Budget:
     def limit(self) -> float:
         """The budget in nats: for ``max_shift`` s the larger of 2 s^2 and -log(1 - s^2), as either bound suffices."""
         if self.nats is not None:
-            return float(self.nats)
+            return self.nats
         assert self.max_shift is not None
-        square = float(self.max_shift) ** 2
+        square = self.max_shift**2
         return max(2 * square, -math.log1p(-square) if square < 1 else math.inf)
 
     @property

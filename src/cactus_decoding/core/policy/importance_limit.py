@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cactus_decoding.core.knobs import Knob, check_knobs
-from cactus_decoding.core.values import shown
+from pydantic import Field, PlainSerializer, PlainValidator
+
+from cactus_decoding.core.declared import Model, Setting
+from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.policy.importance import Importance, read_importance
 
 if TYPE_CHECKING:
-    from cactus_decoding.core.policy.importance import Importance
     from cactus_decoding.core.policy.vocabulary import Vocabulary
-else:
-    Importance = object  # knobs are read without torch
 
 
-@dataclass(frozen=True)
-class ImportanceLimit:
+def _importance(importance: str | Path | Importance) -> str | Importance:
+    if isinstance(importance, Path):
+        importance = str(importance)
+    if not isinstance(importance, str | Importance):
+        raise TypeError(f"importance must be a file's path or an Importance, but is {shown(importance)}")
+    if not importance:
+        raise ValueError("importance must be a file's path, but is empty")
+    return importance
+
+
+def _path(importance: str | Importance) -> str:
+    path = importance if isinstance(importance, str) else importance.path
+    if path is None:
+        raise ValueError("a request's plain values name the file of its importance, but this one is in no file")
+    return path
+
+
+class ImportanceLimit(Model):
     """How important a position may be where it is relaxed, or how far it is relaxed then.
 
     It looks at the rows of both models, which are fixed once the tokens before a position are, and never at the drafted
@@ -41,26 +56,34 @@ class ImportanceLimit:
         0.2
     """
 
-    importance: Annotated[str | Importance, Knob(
-        "Learned importance of positions, a file of 'cactus learn-importance': important ones are judged losslessly.",
-        metavar="FILE")]  # fmt: skip
-    max_importance: Annotated[float, Knob(
-        "The greatest importance at which a position may be relaxed.", ge=0, le=1, metavar="P",
-        shown="0.2, or 1 where it scales")] = None  # type: ignore[assignment]  # which becomes a number  # fmt: skip
-    scale: Annotated[bool, Knob(
-        "Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, ensemble, "
-        "relaxed_greedy).", flat="importance_scale")] = False  # fmt: skip
+    importance: Annotated[
+        str | Importance,
+        PlainValidator(_importance),
+        PlainSerializer(_path),
+        Field(
+            description="Learned importance of positions, a file of 'cactus learn-importance': important ones are "
+            "judged losslessly.",
+        ),
+        Setting(metavar="FILE"),
+    ]
+    max_importance: Annotated[
+        float,
+        Field(ge=0, le=1, description="The greatest importance at which a position may be relaxed."),
+        Setting(metavar="P", shown="0.2, or 1 where it scales", from_clients=True),
+    ] = None  # type: ignore[assignment]  # which becomes a number
+    scale: Annotated[
+        bool,
+        Field(
+            description="Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, "
+            "ensemble, relaxed_greedy).",
+        ),
+        Setting(flat="importance_scale"),
+    ] = False
 
-    def __post_init__(self) -> None:
-        if isinstance(self.importance, Path):
-            object.__setattr__(self, "importance", str(self.importance))
-        if not isinstance(self.importance, str) and not _is_importance(self.importance):
-            raise TypeError(f"importance must be a file's path or an Importance, but is {shown(self.importance)}")
-        if not self.importance:
-            raise ValueError("importance must be a file's path, but is empty")
+    def model_post_init(self, context: object) -> None:
+        """Choose a limit where none is given."""
         if self.max_importance is None:
             object.__setattr__(self, "max_importance", 1.0 if self.scale else 0.2)
-        check_knobs(self)
 
     def __str__(self) -> str:
         """The limit for people, such as ``importance ≤ 0.2``."""
@@ -70,21 +93,10 @@ class ImportanceLimit:
     @property
     def path(self) -> str:
         """The file that holds the importance; `ValueError` for one that was never saved."""
-        path = self.importance if isinstance(self.importance, str) else self.importance.path
-        if path is None:
-            raise ValueError("a request's plain values name the file of its importance, but this one is in no file")
-        return path
+        return _path(self.importance)
 
     def fit(self, vocabulary: Vocabulary) -> Importance:
         """Return the importance, read and fitted to a model's tokens."""
         if not isinstance(self.importance, str):
             return self.importance.fit(vocabulary)
-        from cactus_decoding.core.policy.importance import read_importance
-
         return read_importance(self.importance).fit(vocabulary)
-
-
-def _is_importance(given: object) -> bool:
-    from cactus_decoding.core.policy.importance import Importance
-
-    return isinstance(given, Importance)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from collections.abc import Sequence, Sized
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from cactus_decoding.core.knobs import Knob, check_knobs
-from cactus_decoding.core.values import shown
+from pydantic import Field, PlainSerializer, PlainValidator
+
+from cactus_decoding.core.declared import Model, Setting
+from cactus_decoding.core.mistakes import shown
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 Mark = str | tuple[int, ...]
 """A text, or the ids of tokens that follow each other."""
+MAX_MARK = 64
+"""Characters or tokens of a mark in a request: it is looked for after every token."""
 
 
 class PhaseState(NamedTuple):
@@ -31,8 +34,79 @@ class PhaseState(NamedTuple):
     tail: str = ""
 
 
-@dataclass(frozen=True)
-class Phases:
+def as_text(mark: Mark) -> str:
+    """Return a mark as a text to look for, with a letter for each byte or token, and none for an unknown token.
+
+    Example:
+        >>> as_text("«"), as_text((97, -1, 98))
+        ('Â«', 'ab')
+    """
+    if isinstance(mark, str):
+        return mark.encode(errors="surrogatepass").decode("latin-1")
+    return "".join(chr(token) for token in mark if token >= 0)
+
+
+def _marks(given: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None) -> tuple[Mark, Mark] | None:
+    if given is None:
+        return None
+    wrong = (
+        "relax_within must be two different texts, an opening and a closing mark, or two token ids or lists of these, "
+        f"but is {shown(given)}"
+    )
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise TypeError(wrong)
+    marks = [mark if isinstance(mark, str) else _token_ids(mark, wrong) for mark in given]
+    if len({isinstance(mark, str) for mark in marks}) > 1:
+        raise TypeError(wrong)
+    if len(marks) != 2 or not all(marks) or marks[0] == marks[1]:
+        raise ValueError(wrong)
+    opening, closing = map(as_text, marks)
+    if opening in closing or closing in opening:
+        raise ValueError(
+            f"relax_within must be two marks of which neither has the other in it, but is {shown(given)}: a span would "
+            "open or close at the wrong one"
+        )
+    return marks[0], marks[1]
+
+
+def _token_ids(given: object, wrong: str) -> tuple[int, ...]:
+    ids = (given,) if isinstance(given, int) else given
+    if not isinstance(ids, Sequence) or any(not isinstance(token, int) or isinstance(token, bool) for token in ids):
+        raise TypeError(wrong)
+    if not all(0 <= token <= sys.maxunicode for token in ids):
+        raise ValueError(wrong)
+    return tuple(ids)
+
+
+def marks_of_client(given: Any) -> Any:
+    """Return the marks of a request, whose lengths are limited; what is no mark at all is looked at elsewhere.
+
+    Example:
+        >>> marks_of_client(["<think>", "</think>"])
+        ['<think>', '</think>']
+        >>> marks_of_client([[7] * 65, [8]])
+        Traceback (most recent call last):
+        ValueError: relax_within must be two marks of at most 64 characters or tokens, but is [[7, 7, ...
+    """
+    if isinstance(given, list | tuple) and any(isinstance(mark, Sized) and len(mark) > MAX_MARK for mark in given):
+        raise ValueError(
+            f"relax_within must be two marks of at most {MAX_MARK} characters or tokens, but is {shown(given)}"
+        )
+    return given
+
+
+def _written(marks: tuple[Mark, Mark] | None) -> list[str | int | list[int]] | None:
+    return None if marks is None else [_plain(mark) for mark in marks]
+
+
+def _plain(mark: Mark) -> str | int | list[int]:
+    """Return a mark as it is written: a text, a token id or several."""
+    if isinstance(mark, str):
+        return mark
+    return mark[0] if len(mark) == 1 else list(mark)
+
+
+class Phases(Model):
     """Where in a response a rule may relax; elsewhere positions are judged losslessly.
 
     Attributes:
@@ -54,19 +128,23 @@ class Phases:
         [False, False, True, True, True, False]
     """
 
-    lossless_tokens: Annotated[int, Knob("The first N tokens of an answer are lossless.", "tokens", ge=0)] = 0
-    relax_within: Annotated[tuple[Mark, Mark] | None, Knob(
-        "Relax only between these marks, such as '<think>' '</think>'.", metavar="OPEN CLOSE")] = None  # fmt: skip
-
-    def __post_init__(self) -> None:
-        check_knobs(self)
-        if self.relax_within is not None:
-            object.__setattr__(self, "relax_within", _marks(self.relax_within))
+    lossless_tokens: Annotated[
+        int,
+        Field(ge=0, description="The first N tokens of an answer are lossless."),
+        Setting("tokens", from_clients=True),
+    ] = 0
+    relax_within: Annotated[
+        tuple[Mark, Mark] | None,
+        PlainValidator(_marks),
+        PlainSerializer(_written),
+        Field(description="Relax only between these marks, such as '<think>' '</think>'."),
+        Setting(metavar="OPEN CLOSE", from_clients=marks_of_client),
+    ] = None
 
     @property
     def plain_marks(self) -> list[str | int | list[int]] | None:
         """The marks as they are written."""
-        return None if self.relax_within is None else [_plain(mark) for mark in self.relax_within]
+        return _written(self.relax_within)
 
     @property
     def reads_text(self) -> bool:
@@ -103,52 +181,3 @@ class Phases:
     def relaxes(self, state: PhaseState) -> bool:
         """Say whether the position behind a state may be relaxed."""
         return state.num_emitted >= self.lossless_tokens and (self.relax_within is None or state.inside)
-
-
-def as_text(mark: Mark) -> str:
-    """Return a mark as a text to look for, with a letter for each byte or token, and none for an unknown token.
-
-    Example:
-        >>> as_text("«"), as_text((97, -1, 98))
-        ('Â«', 'ab')
-    """
-    if isinstance(mark, str):
-        return mark.encode(errors="surrogatepass").decode("latin-1")
-    return "".join(chr(token) for token in mark if token >= 0)
-
-
-def _marks(given: object) -> tuple[Mark, Mark]:
-    wrong = (
-        "relax_within must be two different texts, an opening and a closing mark, or two token ids or lists of these, "
-        f"but is {shown(given)}"
-    )
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise TypeError(wrong)
-    marks = [mark if isinstance(mark, str) else _token_ids(mark, wrong) for mark in given]
-    if len({isinstance(mark, str) for mark in marks}) > 1:
-        raise TypeError(wrong)
-    if len(marks) != 2 or not all(marks) or marks[0] == marks[1]:
-        raise ValueError(wrong)
-    opening, closing = map(as_text, marks)
-    if opening in closing or closing in opening:
-        raise ValueError(
-            f"relax_within must be two marks of which neither has the other in it, but is {shown(given)}: a span would "
-            "open or close at the wrong one"
-        )
-    return marks[0], marks[1]
-
-
-def _token_ids(given: object, wrong: str) -> tuple[int, ...]:
-    ids = (given,) if isinstance(given, int) else given
-    if not isinstance(ids, Sequence) or any(not isinstance(token, int) or isinstance(token, bool) for token in ids):
-        raise TypeError(wrong)
-    if not all(0 <= token <= sys.maxunicode for token in ids):
-        raise ValueError(wrong)
-    return tuple(ids)
-
-
-def _plain(mark: Mark) -> str | int | list[int]:
-    """Return a mark as it is written: a text, a token id or several."""
-    if isinstance(mark, str):
-        return mark
-    return mark[0] if len(mark) == 1 else list(mark)

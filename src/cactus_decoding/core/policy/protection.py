@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, overload
 
-from cactus_decoding.core.knobs import Knob, check_knobs
-from cactus_decoding.core.values import shown, suggestion
+from pydantic import BeforeValidator, Field
+
+from cactus_decoding.core.declared import Model, Setting
+from cactus_decoding.core.mistakes import shown, suggestion
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,8 +40,54 @@ def named_sets(pattern: str) -> str | None:
     return "|".join(name for name in PATTERNS if name in asked) if asked <= set(PATTERNS) else None
 
 
-@dataclass(frozen=True)
-class Protection:
+def named_protection(pattern: object) -> object:
+    """Return a client's pattern of named sets, each once and in their order; raise `ValueError` for any other.
+
+    What is no text is looked at elsewhere.
+
+    Example:
+        >>> named_protection("json | digits")
+        'digits|json'
+    """
+    if not isinstance(pattern, str):
+        return pattern
+    named = named_sets(pattern)
+    if named is None:
+        raise ValueError(
+            f"protect must be one of {', '.join(PATTERNS)}, several of them joined by '|', or none, but is "
+            f"{shown(pattern)}: a request may bring no regular expression of its own, which could keep the server busy "
+            "for ever; the server's own setting may be one"
+        )
+    return named
+
+
+def _expression(pattern: str) -> str:
+    """Return a pattern that can be searched for; raise `TypeError`, `ValueError` for any other."""
+    allowed = f"one of {', '.join(PATTERNS)} or a regular expression"
+    if not isinstance(pattern, str):
+        raise TypeError(f"protect must be a text, {allowed}, but is {shown(pattern)}")
+    if not pattern.strip():
+        raise ValueError(f"protect must be {allowed}, but is empty")
+    for part in pattern.split("|"):
+        close = suggestion(part, PATTERNS, cutoff=0.8)
+        if close and part.strip() not in PATTERNS:  # which would protect next to nothing, without a word
+            raise ValueError(
+                f"protect has no set of tokens named {part.strip()!r}{close} (for the text itself write "
+                f"'(?:{part.strip()})')"
+            )
+    try:
+        re.compile(_regular_expression(pattern))
+    except (re.error, OverflowError, RecursionError) as error:
+        raise ValueError(f"protect must be {allowed}, but {shown(pattern)} is neither: {error}") from error
+    return pattern
+
+
+def _regular_expression(pattern: str) -> str:
+    parts = pattern.split("|")
+    return "|".join(f"(?:{PATTERNS[part.strip()]})" if part.strip() in PATTERNS else part for part in parts)
+
+
+class Protection(Model):
     r"""Positions to judge losslessly, because the target may write a token there that must not change.
 
     A position is protected where the target's row q puts more than ``threshold`` on the tokens whose text matches:
@@ -74,42 +121,25 @@ class Protection:
         tensor([False,  True,  True, False])
     """
 
-    pattern: Annotated[str, Knob(
-        f"Judge losslessly where the target may write a token of this kind: {', '.join(PATTERNS)}, several joined by "
-        "'|', or a regular expression over a token's text.", flat="protect", metavar="PATTERN")]  # fmt: skip
-    threshold: Annotated[float, Knob(
-        "The largest probability of such tokens at which a position may be relaxed.", ge=0, le=1,
-        flat="protect_threshold", metavar="P")] = 0.01  # fmt: skip
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.pattern, str):
-            raise TypeError(
-                f"protect must be a text, one of {', '.join(PATTERNS)} or a regular expression, but is "
-                f"{shown(self.pattern)}"
-            )
-        if not self.pattern.strip():
-            raise ValueError(f"protect must be one of {', '.join(PATTERNS)} or a regular expression, but is empty")
-        check_knobs(self)
-        for part in self.pattern.split("|"):
-            close = suggestion(part, PATTERNS, cutoff=0.8)
-            if close and part.strip() not in PATTERNS:  # which would protect next to nothing, without a word
-                raise ValueError(
-                    f"protect has no set of tokens named {part.strip()!r}{close} (for the text itself "
-                    f"write '(?:{part.strip()})')"
-                )
-        try:
-            re.compile(self.regular_expression)
-        except (re.error, OverflowError, RecursionError) as error:
-            raise ValueError(
-                f"protect must be one of {', '.join(PATTERNS)} or a regular expression, but "
-                f"{shown(self.pattern)} is neither: {error}"
-            ) from error
+    pattern: Annotated[
+        str,
+        BeforeValidator(_expression),
+        Field(
+            description="Judge losslessly where the target may write a token of this kind: "
+            f"{', '.join(PATTERNS)}, several joined by '|', or a regular expression over a token's text.",
+        ),
+        Setting(flat="protect", metavar="PATTERN", from_clients=named_protection),
+    ]
+    threshold: Annotated[
+        float,
+        Field(ge=0, le=1, description="The largest probability of such tokens at which a position may be relaxed."),
+        Setting(flat="protect_threshold", metavar="P", from_clients=True),
+    ] = 0.01
 
     @property
     def regular_expression(self) -> str:
         """What is searched for in the tokens' texts."""
-        parts = self.pattern.split("|")
-        return "|".join(f"(?:{PATTERNS[part.strip()]})" if part.strip() in PATTERNS else part for part in parts)
+        return _regular_expression(self.pattern)
 
     def mask(self, vocabulary: Vocabulary) -> Tensor:
         """Return which tokens are protected, ``[vocabulary]``; raise `ValueError` if there are none, or no others."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cactus_decoding.core.knobs import build, settings_of, values_of
+from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
 from cactus_decoding.core.policy.importance_limit import ImportanceLimit
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.protection import Protection
@@ -15,8 +14,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True)
-class RelaxationPolicy:
+class RelaxationPolicy(Model):
     """Where a rule may relax; everywhere else positions are judged losslessly, and cost nothing.
 
     It looks at both models' rows and at the tokens before a position, never at the drafted token: the rule that it
@@ -24,8 +22,8 @@ class RelaxationPolicy:
 
     Attributes:
         protection: which tokens must not be relaxed away; None protects none.
-        phases: in which part of a response.
         limit: how important a position may be; None asks for no importance.
+        phases: in which part of a response.
 
     Example:
         >>> RelaxationPolicy().everywhere
@@ -33,8 +31,8 @@ class RelaxationPolicy:
     """
 
     protection: Protection | None = None
-    phases: Phases = field(default_factory=Phases)
-    limit: ImportanceLimit | None = None
+    limit: Annotated[ImportanceLimit | None, Setting(group="importance")] = None
+    phases: Phases = Phases()
 
     @property
     def everywhere(self) -> bool:
@@ -57,14 +55,7 @@ class RelaxationPolicy:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the policy as flat names and plain values: the arguments of `relaxation_policy`."""
-        values: dict[str, Any] = {}
-        for name, part in _PARTS.items():
-            values |= values_of(part, getattr(self, name))
-        written = {
-            "importance": None if self.limit is None else self.limit.path,
-            "relax_within": self.phases.plain_marks,
-        }
-        return values | written
+        return values_of(RelaxationPolicy, self)
 
     def fit(self, tokenizer: Any, size: int) -> FittedPolicy | None:
         """Return the policy for a model's tokens; None where it forbids nothing.
@@ -89,8 +80,7 @@ class RelaxationPolicy:
         return FittedPolicy(vocabulary, self.phases, self.protection, mask, self.limit, importance)
 
 
-_PARTS: dict[str, type[Any]] = {"protection": Protection, "limit": ImportanceLimit, "phases": Phases}
-POLICY_SETTINGS = tuple(name for part in _PARTS.values() for name in settings_of(part))
+POLICY_SETTINGS = tuple(settings_of(RelaxationPolicy))
 """Flat names of what a request may set of a policy."""
 
 
@@ -110,5 +100,6 @@ def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
     if unknown := [name for name in given if name not in POLICY_SETTINGS]:
         raise TypeError(f"a relaxation policy has no {unknown[0]!r}; known are {', '.join(POLICY_SETTINGS)}")
     given = {name: value for name, value in given.items() if value is not None}
-    parts: dict[str, Any] = {name: build(part, given) for name, part in _PARTS.items()}
-    return RelaxationPolicy(**parts)
+    policy = build(RelaxationPolicy, given)
+    assert policy is not None
+    return policy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
+from cactus_decoding.core.mistakes import shown
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.core.rules.big_little import BigLittle
 from cactus_decoding.core.rules.cactus import Cactus
@@ -23,7 +24,6 @@ from cactus_decoding.core.rules.top_k import TopK
 from cactus_decoding.core.rules.typical import Typical
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.core.values import shown
 
 __all__ = [
     "RULES",

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.knobs import check_knobs
+from cactus_decoding.core.declared import check_fields
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.rules.names import name_of
 from cactus_decoding.core.spelling import spell
@@ -43,7 +43,7 @@ class Preset(NamedTuple):
 
 
 class Rule(ABC):
-    """Base of the rules: frozen dataclasses whose fields are their parameters, each a `Knob`.
+    """Base of the rules: frozen dataclasses whose fields are their parameters, annotated with `pydantic.Field`.
 
     What follows the fields is what a rule says of itself; commands, pages and engines read it here.
 
@@ -88,7 +88,7 @@ class Rule(ABC):
 
     def __post_init__(self) -> None:
         """Check the parameters; rules with more to check extend this."""
-        check_knobs(self)
+        check_fields(self)
 
     def _say(self, **promises: bool) -> None:
         """Say something else of this rule than of its class, because of its knobs."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset, Rule, probability_of
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
@@ -38,7 +39,9 @@ class BigLittle(Rule):
     """
 
     rollback: Annotated[
-        float, Knob("cross-entropy above which a token is rejected; 0 is greedy decoding", "nats", ge=0, lt=math.inf)
+        float,
+        Field(ge=0, lt=math.inf, description="cross-entropy above which a token is rejected; 0 is greedy decoding"),
+        Setting("nats"),
     ]
 
     name = "big_little"

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES, lift_by_expansion, lift_exactly
-from cactus_decoding.core.knobs import Knob
 from cactus_decoding.core.rules.base import Preset, Rule, probability_of
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
@@ -47,15 +48,20 @@ class Cactus(Rule):
         0.6
     """
 
-    delta: Annotated[float, Knob("budget, given the drafted token; 0 is lossless", "nats", ge=0, lt=math.inf)]
+    delta: Annotated[
+        float, Field(ge=0, lt=math.inf, description="budget, given the drafted token; 0 is lossless"), Setting("nats")
+    ]
     solver: Annotated[
-        Literal["taylor", "exact"], Knob("the paper's second-order closed form, or the root, which never overspends")
+        Literal["taylor", "exact"],
+        Field(description="the paper's second-order closed form, or the root, which never overspends"),
     ] = "taylor"
     divergence: Annotated[
         Literal["kl", "reverse_kl", "chi_square", "squared_hellinger", "total_variation", "jensen_shannon"],
-        Knob("what delta bounds; ``total_variation`` needs ``solver=exact``"),
+        Field(description="what delta bounds; ``total_variation`` needs ``solver=exact``"),
     ] = "kl"
-    max_ratio: Annotated[float, Knob("no token is lifted to more than this times its probability", ge=1)] = math.inf
+    max_ratio: Annotated[
+        float, Field(ge=1, description="no token is lifted to more than this times its probability")
+    ] = math.inf
 
     name = "cactus"
     title = "Cactus"

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import lift_exactly
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.mistakes import MAX_WIDTH, shown
 from cactus_decoding.core.rules.base import Preset, Rule, probability_of
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
-from cactus_decoding.core.values import MAX_WIDTH, shown
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,13 @@ class ClampedRatio(Rule):
 
     width: Annotated[
         float | None,
-        Knob("span of a token's log-ratio to the target; 0 is lossless", "nats", ge=0, le=MAX_WIDTH),
+        Field(ge=0, le=MAX_WIDTH, description="span of a token's log-ratio to the target; 0 is lossless"),
+        Setting("nats"),
     ] = None
     max_kl: Annotated[
-        float | None, Knob("cap on each position's KL, instead of a width; 0 is lossless", "nats", ge=0, lt=math.inf)
+        float | None,
+        Field(ge=0, lt=math.inf, description="cap on each position's KL, instead of a width; 0 is lossless"),
+        Setting("nats"),
     ] = None
 
     name = "clamped"

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset, Rule, draft_probability_of, probability_of
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
@@ -33,7 +34,9 @@ class Ensemble(Rule):
         tensor([0.7000, 0.3000], dtype=torch.float64)
     """
 
-    weight: Annotated[float, Knob("how much of the mixture is the draft's; 0 is lossless", "share", ge=0, le=1)]
+    weight: Annotated[
+        float, Field(ge=0, le=1, description="how much of the mixture is the draft's; 0 is lossless"), Setting("share")
+    ]
 
     name = "ensemble"
     title = "Static ensemble"

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.rules.gate import BEFORE, Gated, jensen_shannon, kl, lumped, outside, total_variation
@@ -47,15 +48,18 @@ class Fuzzy(Gated):
     """
 
     threshold: Annotated[
-        float, Knob("divergence below which the draft is left alone; 0 is lossless", ge=0, lt=math.inf)
+        float, Field(ge=0, lt=math.inf, description="divergence below which the draft is left alone; 0 is lossless")
     ]
     divergence: Annotated[
         Literal["js", "js_code", "kl", "tv"],
-        Knob("Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
+        Field(description="Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
     ] = "js"
-    top: Annotated[int, Knob("D of the target's likeliest tokens, others as one; 0 for all", "tokens", ge=0)] = 0
+    top: Annotated[
+        int, Field(ge=0, description="D of the target's likeliest tokens, others as one; 0 for all"), Setting("tokens")
+    ] = 0
     closed: Annotated[
-        Literal["verify", "draw"], Knob("elsewhere verify losslessly, or draw from the target as published code does")
+        Literal["verify", "draw"],
+        Field(description="elsewhere verify losslessly, or draw from the target as published code does"),
     ] = "verify"
     temperature: Annotated[float, BEFORE] = 1.0
 

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.rules.gate import Gated, kl
@@ -38,10 +39,14 @@ class KLGate(Gated):
     """
 
     threshold: Annotated[
-        float, Knob("KL(target‖draft) below which the draft is left alone; 0 is lossless", "nats", ge=0, lt=math.inf)
+        float,
+        Field(ge=0, lt=math.inf, description="KL(target‖draft) below which the draft is left alone; 0 is lossless"),
+        Setting("nats"),
     ]
     confidence: Annotated[
-        float, Knob("a target that gives a token more than this is followed", "probability", ge=0, le=1)
+        float,
+        Field(ge=0, le=1, description="a target that gives a token more than this is followed"),
+        Setting("probability"),
     ] = 0.9
 
     name = "kl_gate"

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset, Rule, probability_of
 from cactus_decoding.core.rules.family import Family, round_to
 from cactus_decoding.core.types import Verdict
@@ -31,7 +32,9 @@ class Lenience(Rule):
         2.0
     """
 
-    lenience: Annotated[float, Knob("the smaller, the more is accepted; 1 is lossless", "factor", gt=0, le=1)]
+    lenience: Annotated[
+        float, Field(gt=0, le=1, description="the smaller, the more is accepted; 1 is lossless"), Setting("factor")
+    ]
 
     name = "lenience"
     title = "Lenience"

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset, Rule, check_placed
 from cactus_decoding.core.rules.family import Family, round_to
 from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy
@@ -39,8 +40,14 @@ class Mars(Rule):
         [1.0, 1.0, 0.0]
     """
 
-    ratio: Annotated[float, Knob("of the logits of the two likeliest; 1 is greedy decoding", "ratio", ge=0, le=1)]
-    logits: Annotated[Literal["mean", "raw"], Knob("counted from their mean, or as the model gave them")] = "mean"
+    ratio: Annotated[
+        float,
+        Field(ge=0, le=1, description="of the logits of the two likeliest; 1 is greedy decoding"),
+        Setting("ratio"),
+    ]
+    logits: Annotated[
+        Literal["mean", "raw"], Field(description="counted from their mean, or as the model gave them")
+    ] = "mean"
 
     name = "mars"
     title = "Margin-aware (MARS)"

@@ -10,15 +10,15 @@ from operator import attrgetter
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.core.rules.names import GROUP, registered_rules
 from cactus_decoding.core.spelling import fill
 from cactus_decoding.core.types import Verdict
-from cactus_decoding.core.values import shown, suggestion
 
 _named: dict[str, type[Rule]] = {}
 """Classes by the paths that this process's own settings have named: only these may others ask for by path."""
@@ -122,7 +122,7 @@ def _check_judges(rule: Rule, path: str) -> None:
 class RecordedRule(Rule):
     """A rule of a file that is not at hand: it has its spelling and judges nothing, so that reading imports nothing."""
 
-    spelling: Annotated[str, Knob("what the file says")]
+    spelling: Annotated[str, Field(description="what the file says")]
 
     name = "recorded"
 

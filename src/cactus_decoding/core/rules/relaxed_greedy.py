@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset, Rule, check_placed, probability_of
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
@@ -48,11 +49,16 @@ class RelaxedGreedy(Rule):
     """
 
     margin: Annotated[
-        float, Knob("log-probability that a token may give up; 0 is greedy decoding", "nats", ge=0, lt=math.inf)
+        float,
+        Field(ge=0, lt=math.inf, description="log-probability that a token may give up; 0 is greedy decoding"),
+        Setting("nats"),
     ]
-    top: Annotated[int, Knob("accept only among this many likeliest tokens; 0 sets no limit", "tokens", ge=0)] = 0
+    top: Annotated[
+        int, Field(ge=0, description="accept only among this many likeliest tokens; 0 sets no limit"), Setting("tokens")
+    ] = 0
     per: Annotated[
-        Literal["token", "remaining"], Knob("whether the margin is that of each token, or times the proposals left")
+        Literal["token", "remaining"],
+        Field(description="whether the margin is that of each token, or times the proposals left"),
     ] = "token"
 
     name = "relaxed_greedy"

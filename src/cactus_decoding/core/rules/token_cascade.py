@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.knobs import Knob
 from cactus_decoding.core.rules.base import Preset, Rule, probability_of
 from cactus_decoding.core.rules.family import Family, round_to
 from cactus_decoding.core.rules.gate import BEFORE, before_temperature, on_rows
@@ -43,13 +43,17 @@ class TokenCascade(Rule):
         [1.0, 1.0, 0.0]
     """
 
-    alpha: Annotated[float, Knob("the larger, the more tokens pass; -2 is lossless", ge=-2, le=100)]
+    alpha: Annotated[float, Field(ge=-2, le=100, description="the larger, the more tokens pass; -2 is lossless")]
     version: Annotated[
         Literal["v3", "v2", "v1"],
-        Knob("what is compared with the target's greatest probability: by factor, by difference, or the draft's"),
+        Field(
+            description="what is compared with the target's greatest probability: by factor, by difference, "
+            "or the draft's"
+        ),
     ] = "v3"
     coupling: Annotated[
-        Literal["draw", "paper"], Knob("draw other tokens from the target, or keep what the row that is emitted allows")
+        Literal["draw", "paper"],
+        Field(description="draw other tokens from the target, or keep what the row that is emitted allows"),
     ] = "draw"
     temperature: Annotated[float, BEFORE] = 1.0
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset, Rule, probability_of
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
@@ -33,11 +34,12 @@ class TopK(Rule):
         0.0
     """
 
-    k: Annotated[int, Knob("how many tokens pass", "tokens", ge=1)]
+    k: Annotated[int, Field(ge=1, description="how many tokens pass"), Setting("tokens")]
     residual: Annotated[
         Literal["sample", "mask"],
-        Knob(
-            "what follows a rejection: a draw from the k by the target, or with equal chances, as in the paper's code"
+        Field(
+            description="what follows a rejection: a draw from the k by the target, or with equal chances, as "
+            "in the paper's code"
         ),
     ] = "sample"
 

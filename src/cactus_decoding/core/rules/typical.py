@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from cactus_decoding.core.knobs import Knob
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Preset, Rule, probability_of
 from cactus_decoding.core.rules.family import Family, round_to
 from cactus_decoding.core.types import Verdict
@@ -40,13 +41,20 @@ class Typical(Rule):
         tensor([1., 1.], dtype=torch.float64)
     """
 
-    threshold: Annotated[float, Knob("hard floor on a token's probability", "probability", ge=0, le=1)] = 0.09
+    threshold: Annotated[
+        float, Field(ge=0, le=1, description="hard floor on a token's probability"), Setting("probability")
+    ] = 0.09
     alpha: Annotated[
-        float, Knob("factor on e^−entropy, the other floor; Medusa uses √threshold", "factor", ge=0, lt=math.inf)
+        float,
+        Field(ge=0, lt=math.inf, description="factor on e^−entropy, the other floor; Medusa uses √threshold"),
+        Setting("factor"),
     ] = 0.3
     recovery: Annotated[
         Literal["greedy", "sample"],
-        Knob("what follows a rejection: the target's most likely token, as in Medusa, or a draw from the target"),
+        Field(
+            description="what follows a rejection: the target's most likely token, as in Medusa, or a draw "
+            "from the target"
+        ),
     ] = "greedy"
 
     name = "typical"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 import torch
+from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from cactus_decoding.core.checks import check_floats
-from cactus_decoding.core.knobs import check_knobs
+from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.sampling.selection import at_least, largest
-from cactus_decoding.core.sampling.settings import SamplingSettings
 from cactus_decoding.core.types import LogitsToProbs
 
 LARGE_VOCABULARY = 4096
@@ -24,8 +23,11 @@ _FIRST_GUESS = 256
 """How many of the most likely tokens usually reach top-p."""
 
 
-@dataclass(frozen=True)
-class SamplingParams(SamplingSettings):
+def _temperature(given: float) -> float:
+    return 0.0 if given < _MIN_TEMPERATURE else given
+
+
+class SamplingParams(Model):
     """How a model's logits become the distribution that is sampled.
 
     Temperature, then top-k, then top-p, then min-p; each cut renormalises. Ties at a cut are kept, except by top-p,
@@ -48,10 +50,31 @@ class SamplingParams(SamplingSettings):
         tensor([0., 1., 0.])
     """
 
-    def __post_init__(self) -> None:
-        check_knobs(self)
-        if self.temperature < _MIN_TEMPERATURE:
-            object.__setattr__(self, "temperature", 0.0)
+    temperature: Annotated[
+        float,
+        Field(
+            ge=0,
+            lt=math.inf,
+            description="0 takes the most likely token; 1 leaves the model's probabilities as they are.",
+        ),
+        AfterValidator(_temperature),
+        Setting(metavar="T", from_clients=True),
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Field(ge=0, description="How many of the most likely tokens are kept; 0 keeps all."),
+        Setting("tokens", metavar="K", from_clients=True),
+    ] = 0
+    top_p: Annotated[
+        float,
+        Field(gt=0, le=1, description="The probability mass that is kept, in (0, 1]."),
+        Setting(metavar="P", from_clients=True),
+    ] = 1.0
+    min_p: Annotated[
+        float,
+        Field(ge=0, le=1, description="Least probability kept, relative to the likeliest token's, in [0, 1]."),
+        Setting(metavar="P", from_clients=True),
+    ] = 0.0
 
     def __call__(self, logits: Tensor) -> Tensor:
         """Return probabilities, ``[..., vocabulary]`` in float32 or wider, for logits of the same shape.

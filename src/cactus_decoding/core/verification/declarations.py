@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from cactus_decoding.core.knobs import Knob, check_knobs
+from pydantic import Field
+
+from cactus_decoding.core.declared import Setting, check_fields
+from cactus_decoding.core.mistakes import check_choice
 from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.spelling import fill
-from cactus_decoding.core.values import check_choice
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,23 @@ class FlyKnobs(NoKnobs):
             above temperature 0 that is not lossless, whatever is overruled.
     """
 
-    window: Annotated[int, Knob("proposals behind a rejected one that must pass", "tokens", ge=1)] = 6
-    threshold: Annotated[float, Knob("least entropy of the row; inf is lossless", ge=0, le=math.inf)] = 0.3
-    top_k: Annotated[int, Knob("of the likeliest tokens alone; 0 for all, over its largest value", ge=0)] = 3
-    behind: Annotated[int, Knob("proposals that must follow, if more than the window", "tokens", ge=0)] = 0
+    window: Annotated[
+        int, Field(ge=1, description="proposals behind a rejected one that must pass"), Setting("tokens")
+    ] = 6
+    threshold: Annotated[float, Field(ge=0, le=math.inf, description="least entropy of the row; inf is lossless")] = 0.3
+    top_k: Annotated[
+        int, Field(ge=0, description="of the likeliest tokens alone; 0 for all, over its largest value")
+    ] = 3
+    behind: Annotated[
+        int, Field(ge=0, description="proposals that must follow, if more than the window"), Setting("tokens")
+    ] = 0
     test: Annotated[
-        Literal["ratio", "draws"], Knob("the lossless test, or whether one of two draws of the target is the proposal")
+        Literal["ratio", "draws"],
+        Field(description="the lossless test, or whether one of two draws of the target is the proposal"),
     ] = "ratio"
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_fields(self)
 
     @property
     def room(self) -> int:

@@ -11,10 +11,9 @@ from weakref import finalize
 from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 
-from cactus_decoding.core.knobs import settings_of
-from cactus_decoding.core.settings import DECODING, PARTS
+from cactus_decoding.core.mistakes import suggestion
+from cactus_decoding.core.request import DECODING
 from cactus_decoding.core.sizes import kept_limits
-from cactus_decoding.core.values import suggestion
 from cactus_decoding.engines.llama_cpp.calls import CallProcessors
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the class must not wait for it
@@ -22,7 +21,7 @@ if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the
     from cactus_decoding.core.types import Drafter, Outcome
     from cactus_decoding.engines.llama_cpp.runtime import Runtime
 
-SETTINGS = ("budget", *(name for group in DECODING for name in settings_of(PARTS[group])))
+SETTINGS = ("budget", *DECODING)
 """What a call, and the constructor for all calls, takes besides: names of `Request`."""
 _COMPLETION = signature(Llama.create_completion)
 StepReader = Callable[["Request", "Outcome"], None]

@@ -7,7 +7,7 @@ import re
 from functools import cache
 from typing import Any
 
-from cactus_decoding.core.values import shown
+from cactus_decoding.core.mistakes import shown
 from cactus_decoding.engines.llama_cpp.gbnf import MAX_REPETITIONS, MAX_TEXT, Grammar, NotGbnfError
 
 MAX_DEPTH = 100

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import torch
+from pydantic import Field
 
+from cactus_decoding.core.declared import check_fields
 from cactus_decoding.core.drafting.model import ModelDrafter
-from cactus_decoding.core.knobs import Knob, check_knobs
 from cactus_decoding.core.types import Drafter
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ class EarlyExit:
         3
     """
 
-    layers: Annotated[int, Knob("of the target, from the first", ge=1)]
+    layers: Annotated[int, Field(ge=1, description="of the target, from the first")]
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_fields(self)
 
     def drafter(self, target: PreTrainedModel) -> Drafter:
         """Return the drafter of a target; raises what `of` does."""

@@ -25,13 +25,11 @@ from cactus_decoding.core.checks import shown
 from cactus_decoding.core.drafting.ngram import NgramDrafter
 from cactus_decoding.core.drafting.registry import proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.knobs import settings_of
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.base import ForwardName
-from cactus_decoding.core.request import Request
+from cactus_decoding.core.request import DECODING, Request
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.session import begin
-from cactus_decoding.core.settings import DECODING, PARTS
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.transformers.assistance import SETTINGS, Assistance
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -46,7 +44,7 @@ from cactus_decoding.engines.transformers.request import (
     with_stop_strings,
 )
 
-ASKED = ("budget", *(name for group in DECODING for name in settings_of(PARTS[group])))
+ASKED = ("budget", *DECODING)
 """What a call may ask for: settings of a request."""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.models.loading import similar_path
-from cactus_decoding.core.values import suggestion
 
 
 def check_folder_or_hub_name(role: str, name: str | Path, words: Iterable[str]) -> None:

@@ -12,14 +12,22 @@ from typing import Any
 from torch import Tensor
 
 from cactus_decoding.core.checks import check_number, shown
+from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, Lossless, parse_rule
 from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.core.values import suggestion
-from cactus_decoding.engines.openai.keys import BUDGET_KEY, KEYS, NOT_HERE, RULE_KEY, Marks, read_keys
+from cactus_decoding.engines.openai.keys import (
+    ALLOWED,
+    BUDGET_KEY,
+    KEYS,
+    NOT_FROM_CLIENTS,
+    RULE_KEY,
+    Marks,
+    read_keys,
+)
 from cactus_decoding.engines.openai.reports import REPORT_KEY
 
 logger = logging.getLogger("vllm.cactus_decoding")
@@ -53,15 +61,16 @@ def request_of(
 
     Example:
         >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
-        Budget(nats=2, max_shift=None, expected_tokens=None, max_relaxed=None)
+        Budget(nats=2.0, max_shift=None, expected_tokens=None, max_relaxed=None)
         >>> request_of({"acceptance_rule": "top_k:k=5"})
         Traceback (most recent call last):
         ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
     """
     asked = asked or {}
     check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
-    if asked.get(NOT_HERE) not in (None, False):
-        raise ValueError(f"{NOT_HERE} does not work in vLLM, where a rule has one knob for a whole batch")
+    if wrong := [name for name in NOT_FROM_CLIENTS if asked.get(name) not in (None, False)]:
+        what = "a rule has one knob for a whole batch there" if wrong[0] == "importance_scale" else ALLOWED
+        raise ValueError(f"{wrong[0]} does not work in vLLM: {what}")
     defaults = Request() if default is None else default
     settings = read_keys(asked, defaults.policy.as_dict(), thinking=thinking, any_pattern=any_pattern)
     if not settings:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
-
-from cactus_decoding.core.sampling.settings import SamplingSettings
 
 LETTERS = "abcdefghi"
 END = 0
@@ -17,12 +15,14 @@ LOOK_UP = "ngram"
 
 
 @dataclass(frozen=True)
-class Sampling(SamplingSettings):
+class Sampling:
     """How tokens are to be drawn, by the names of transformers and vLLM, and how they are to be proposed.
 
-    Temperature and cuts are those of `SamplingSettings`.
-
     Attributes:
+        temperature: 0 takes the most likely token.
+        top_k: how many of the most likely tokens are kept; 0 keeps all.
+        top_p: the probability mass that is kept.
+        min_p: least probability kept, relative to the likeliest token's.
         repetition_penalty: divides positive logits of tokens that output or prompt have, and multiplies others.
         presence_penalty: is taken from logits of tokens that the output has.
         frequency_penalty: the same, times how often it has them.
@@ -35,6 +35,10 @@ class Sampling(SamplingSettings):
         cancels: answer only after a request on the same models was begun and given up.
     """
 
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -62,7 +66,7 @@ class Sampling(SamplingSettings):
         return {name: getattr(self, name) for name in names or ("temperature", *CUTS)}
 
 
-CUTS = tuple(each.name for each in fields(SamplingSettings) if each.name != "temperature")
+CUTS = ("top_k", "top_p", "min_p")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 OPTIONAL = (*CUTS, *PENALTIES, "logit_bias", "letters", "stop_token_ids", "cancels")
 """What not every engine has: attributes of `Sampling`."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from cactus_decoding.core.values import check_choice
+from cactus_decoding.core.mistakes import check_choice
 from cactus_decoding.lab.conformance.asking import DRAFTS, END, LETTERS, VOCABULARY
 from cactus_decoding.lab.conformance.processing import Rows
 

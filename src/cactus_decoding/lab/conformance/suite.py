@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import numpy as np
 
-from cactus_decoding.core.values import check_integer, check_number
+from cactus_decoding.core.mistakes import check_integer, check_number
 from cactus_decoding.lab.conformance.asking import DRAFTS, END, VOCABULARY, Answer, Engine, EngineError, Query, Sampling
 from cactus_decoding.lab.conformance.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_decoding.lab.conformance.evidence import UNNAMED, Evidence, Found, deviation_not_excluded

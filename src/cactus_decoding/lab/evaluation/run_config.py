@@ -11,8 +11,8 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
+from cactus_decoding.core.declared import settings_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.knobs import settings_of
 from cactus_decoding.core.policy.budget import Budget
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
@@ -50,9 +50,9 @@ class RunConfig:
     chat: Chat | None = None
 
     def __post_init__(self) -> None:
-        request = self.request if self.request.seed is not None else replace(self.request, seed=0)
+        request = self.request if self.request.seed is not None else self.request.replace(seed=0)
         if request.budget is not None and math.isinf(request.budget.limit):
-            request = replace(request, budget=None)  # it would only measure, which the audit does
+            request = request.replace(budget=None)  # it would only measure, which the audit does
         object.__setattr__(self, "request", request)
         if self.engine == "transformers" and parse_gguf(self.target) is not None:
             object.__setattr__(self, "engine", "llama-cpp")
@@ -88,14 +88,14 @@ class RunConfig:
 
     def asking(self, **changes: Any) -> RunConfig:
         """Return the run with another request: the arguments are those of `Request`."""
-        return replace(self, request=replace(self.request, **changes))
+        return replace(self, request=self.request.replace(**changes))
 
     def request_at(self, place: int, stop: Sequence[str] = ()) -> Request:
         """Return what is asked of the answer to the problem at a place: the seed is its own, the same for every rule.
 
         A draft length that learns is the run's, and goes on learning from answer to answer.
         """
-        return replace(self.request, seed=seed_of(self.seed, place), stop=tuple(stop))
+        return self.request.replace(seed=seed_of(self.seed, place), stop=tuple(stop))
 
     @cached_property
     def key(self) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.rules import RULES, parse_rule
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.rules.names import registered_rules
 from cactus_decoding.core.rules.outside import outside_class, respelled
-from cactus_decoding.core.values import suggestion
 
 FAMILIES: dict[str, Family] = {
     family.name: family for rule in RULES.values() if not rule.judges_untempered for family in rule.families

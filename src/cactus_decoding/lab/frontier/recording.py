@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -134,7 +134,7 @@ def record_rows(
     for number, prompt in enumerate(prompts):
         if sum(recording.visited) >= positions:
             break
-        for outcome in stream(pair, prompt, replace(request, seed=(request.seed or 0) + number)):
+        for outcome in stream(pair, prompt, request.replace(seed=(request.seed or 0) + number)):
             recording.add(number, outcome, stop_token_ids)
             done = sum(recording.visited)
             report(min(done, positions))

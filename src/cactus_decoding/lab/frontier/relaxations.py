@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
@@ -41,7 +40,7 @@ LOSSLESS = Relaxation("lossless")
 def asking(request: Request, relaxation: Relaxation, length: int) -> Request:
     """Return a request with another relaxation and number of proposals."""
     rule, policy = recorded_rule(relaxation.rule), relaxation.policy
-    return replace(request, rule=rule, policy=policy).proposing(length)
+    return request.replace(rule=rule, policy=policy).proposing(length)
 
 
 def parse_policies(protect: Sequence[str], **protection: Any) -> list[RelaxationPolicy]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -43,7 +42,7 @@ def time_steps(
     for place, prompt in enumerate(prompts):
         turn, seed = place % len(timed), (request.seed or 0) + place
         for relaxation, length in [*timed[turn:], *timed[:turn]]:
-            asked = asking(replace(request, seed=seed), relaxation, length)
+            asked = asking(request.replace(seed=seed), relaxation, length)
             response = stream(pair, prompt, asked)
             seconds: list[float] = []
             for _ in response:

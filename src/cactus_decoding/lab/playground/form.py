@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cactus_decoding import zoo
 from cactus_decoding.core.checks import check_integer
+from cactus_decoding.core.declared import Declared, fields_of, settings_of, switch
 from cactus_decoding.core.drafting.registry import DRAFT_LENGTHS, LOOK_UPS, check_keeps_nothing
-from cactus_decoding.core.knobs import parameters
 from cactus_decoding.core.policy.budget import Budget
-from cactus_decoding.core.policy.protection import PATTERNS, Protection, named_sets
+from cactus_decoding.core.policy.protection import PATTERNS
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
-from cactus_decoding.core.request import Request
+from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.rules import RULES, Lossless, Rule, parse_rule
 from cactus_decoding.core.rules.family import round_to
 from cactus_decoding.core.rules.names import name_of
-from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
 from cactus_decoding.zoo.settings import RELAXED
@@ -117,17 +116,15 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Ru
 
 
 def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
-    if not models and values.get("importance") is not None:
-        raise ValueError("this server does not read files by name, so importance must be left out")
+    if not models:
+        values = _from_visitor(values)
     if isinstance(values["rule"], Lossless):
-        values["budget"] = None  # of which it spends nothing
+        values = values | dict.fromkeys(("budget", *settings_of(Budget)))  # of which it spends nothing
     request = Request.from_dict(values)
     if not models and getattr(request.num_speculative_tokens, "profile", None) is not None:
         raise ValueError("this server does not read files by name, so auto's profile must be left out")
-    if not models:
-        _check_named(request.policy)
     if isinstance(request.rule, Lossless):
-        request = replace(request, policy=RelaxationPolicy())  # nothing to keep away
+        request = request.replace(policy=RelaxationPolicy())  # nothing to keep away
     check_integer("max_new_tokens", request.max_new_tokens, 1, limits.new_tokens)
     length, tree = request.num_speculative_tokens, request.tree
     # of a tree every token counts, not only those that follow one another
@@ -137,13 +134,16 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
     return request
 
 
-def _check_named(policy: RelaxationPolicy) -> None:
-    """Raise `ValueError` for a regular expression, which could take the server's time without end."""
-    pattern = "" if policy.protection is None else policy.protection.pattern
-    if pattern and named_sets(pattern) is None:
-        raise ValueError(
-            f"this server takes no regular expressions, so protect must be of {', '.join(PATTERNS)}, joined by '|'"
-        )
+def _from_visitor(values: dict[str, Any]) -> dict[str, Any]:
+    """Return what a visitor may ask for, who may name no files and no regular expressions."""
+    if values.get("importance") is not None:
+        raise ValueError("this server does not read files by name, so importance must be left out")
+    checked = {
+        name: each.from_client(values[name], name)
+        for name, each in SETTINGS.items()
+        if callable(each.setting.from_clients) and name != "rule" and values.get(name) is not None
+    }
+    return values | checked
 
 
 def _rules(given: object) -> list[AcceptanceRule]:
@@ -180,17 +180,65 @@ def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = (), proposals:
     """
     return {
         "rules": [*(rule(name) for name in RULES), *(_outside(each) for each in rules)],
-        "sampling": knobs(SamplingParams),
-        "draft_lengths": list(DRAFT_LENGTHS),
-        "trees": TREES,
-        "budget": knobs(Budget),
-        "protection": knobs(Protection),
-        "protected_sets": list(PATTERNS),
+        "settings": settings(limits, models=models, proposals=proposals),
         "start": RELAXED if proposals is None else RELAXED | {"num_speculative_tokens": proposals},
-        "verifications": {each.name: each.summary for each in VERIFICATIONS.values() if not each.lossy},
         "limits": asdict(limits),
         "models": models,
         "examples": [each._asdict() for each in (*EXAMPLES[FIRST_EXAMPLE:], *EXAMPLES[:FIRST_EXAMPLE])],
+    }
+
+
+_TITLES = {
+    "policy": "Protection",
+    "sampling": "Sampling",
+    "answer": "Sampling",
+    "proposals": "Proposals",
+    "budget": "Budget",
+}
+_OTHERS = "More"
+_SUGGESTED = {
+    "protect": tuple(PATTERNS),
+    "num_speculative_tokens": tuple(name for name in DRAFT_LENGTHS if name != "fixed"),
+    "tree": TREES,
+    "verification": tuple(each.name for each in VERIFICATIONS.values() if not each.lossy),
+}
+
+
+def settings(limits: Limits, *, models: bool, proposals: str | None = None) -> list[dict[str, Any]]:
+    """Return the fields of the page's form: every setting of a request but its rule, part by part.
+
+    What reads files is left out where visitors may not name any.
+
+    Example:
+        >>> parts = settings(Limits(), models=False)
+        >>> [part["title"] for part in parts], parts[-1]["fields"][0]["name"]
+        (['Protection', 'Sampling', 'Proposals', 'Budget'], 'budget_nats')
+    """
+    start = RELAXED | {"seed": 0, "max_new_tokens": min(256, limits.new_tokens)}
+    start |= {} if proposals is None else {"num_speculative_tokens": proposals}
+    parts: dict[str, list[dict[str, Any]]] = {title: [] for title in _TITLES.values()}
+    for name, each in SETTINGS.items():
+        if name != "rule" and (models or "importance" not in each.groups):
+            title = next((_TITLES[group] for group in each.groups if group in _TITLES), _OTHERS)
+            parts.setdefault(title, []).append(_field(name, each, start.get(name, each.default)))
+    return [{"title": title, "fields": fields} for title, fields in parts.items()]
+
+
+def _field(name: str, declared: Declared, start: object) -> dict[str, Any]:
+    """Return a control of the form. It is sent only where what it ``needs`` is given too."""
+    metavar, key = declared.setting.metavar, switch(declared.part)
+    empty = (declared.required and start is declared.default) or start in (None, ())
+    return {
+        "name": name,
+        "kind": declared.kind.__name__,
+        "start": "" if empty or declared.kind is bool else str(start),
+        "doc": declared.doc,
+        "unit": declared.setting.unit,
+        "choices": list(declared.choices),
+        "suggestions": list(_SUGGESTED.get(name, ())),
+        "parts": metavar.split() if " " in metavar else [],
+        "several": declared.default == (),
+        "needs": key if key != name else "",
     }
 
 
@@ -210,11 +258,11 @@ def knobs(described: type) -> list[dict[str, Any]]:
             "kind": each.kind.__name__,
             "default": None if each.required or each.default == float("inf") else each.default,
             "required": each.required,
-            "doc": each.knob.doc,
-            "unit": each.knob.unit,
+            "doc": each.doc,
+            "unit": each.setting.unit,
             "choices": list(each.choices),
         }
-        for each in parameters(described)
+        for each in fields_of(described)
     ]
 
 
@@ -255,7 +303,7 @@ def _studied_ranges(described: type[Rule]) -> dict[str, list[float]]:
     ranges: dict[str, list[float]] = {}
     for family in described.families:
         strict, loose = parse_rule(family.spell(family.strict)), parse_rule(family.spell(family.loose))
-        for parameter in parameters(described):
+        for parameter in fields_of(described):
             ends = [getattr(end, parameter.name) for end in (strict, loose)]
             if parameter.kind is not str and None not in ends and ends[0] != ends[1]:
                 low, high = sorted(ends)

@@ -7,8 +7,8 @@ import warnings
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cactus_decoding.core.declared import fields_of
 from cactus_decoding.core.extras import needing
-from cactus_decoding.core.knobs import parameters
 from cactus_decoding.core.rules import Rule, parse_rule, recorded_rule
 from cactus_decoding.lab.frontier.families import FAMILIES
 
@@ -79,7 +79,7 @@ def family_of(rule: str) -> str:
 
 def _words(rule: Rule) -> set[tuple[str, object]]:
     """Return the words that a rule was given, and which of its knobs are left open."""
-    given = {each: getattr(rule, each.name) for each in parameters(type(rule))}
+    given = {each: getattr(rule, each.name) for each in fields_of(type(rule))}
     return {
         (each.name, value if each.choices else None) for each, value in given.items() if each.choices or value is None
     }

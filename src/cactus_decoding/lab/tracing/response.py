@@ -120,7 +120,7 @@ def stream_trace(
         max_rows_bytes = check_integer("max_rows_bytes", max_rows_bytes, 0)
     request = Request.of(request, settings)
     if request.seed is None:
-        request = replace(request, seed=secrets.randbelow(2**32))
+        request = request.replace(seed=secrets.randbelow(2**32))
     vocabulary = pair.target.vocabulary_size
     response = stream(pair, prompt, request)
     names = target or ("bundled" if pair.bundled else pair.target.name), draft or _draft_name(pair)

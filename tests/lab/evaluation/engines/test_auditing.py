@@ -40,7 +40,7 @@ def test_the_audit_is_what_an_unlimited_budget_measures(pair, usual, rule):
 def audited_and_measured(pair, request) -> AuditedCosts:
     """Return what an answer costs, once it is what a budget without limit measures of the same answer."""
     answer = TransformersEngine(pair).answer(PROMPT, request)
-    response = generate(pair, PROMPT, replace(request, budget=Budget(math.inf)))
+    response = generate(pair, PROMPT, request.replace(budget=Budget(math.inf)))
     assert answer.text == response.text
     assert answer.audited.metered == response.metrics.metered > 0
     assert answer.audited.nats == pytest.approx(response.metrics.nats, rel=1e-6, abs=1e-9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -89,7 +88,7 @@ def test_a_probe_of_a_large_vocabulary_looks_at_few_outcomes_and_says_how_far_it
     one, other = (rows.target[3].float().exp(), target[3].float().exp())
     assert torch.equal(one[tokens], other[:-1])
     assert 1 - one[tokens].sum() == pytest.approx(float(other[-1]), abs=HALF)
-    request = replace(RELAXED, policy=RelaxationPolicy())
+    request = RELAXED.replace(policy=RelaxationPolicy())
     probe = Probe(steps=40, learning_rate=0.2)
     found = diagnose(rows, load_pair(), Request(), request, draft_cost=0.1, probe=probe, report=said.append)
     assert said == [*range(1, 81), 92, 104]
@@ -108,7 +107,7 @@ def test_truncation_makes_rows_sparse_and_costs_less() -> None:
     pair = load_pair()
     request = Request.from_dict({"temperature": 0.6, "top_k": 20, "top_p": 0.95, "seed": 0})
     rows = record(pair, PROMPTS[:2], request)
-    found = diagnose(rows, pair, request, replace(RELAXED, sampling=request.sampling), probe=Probe(steps=1))
+    found = diagnose(rows, pair, request, RELAXED.replace(sampling=request.sampling), probe=Probe(steps=1))
     assert 0.9 < found.promises[0].acceptance < 1
 
 

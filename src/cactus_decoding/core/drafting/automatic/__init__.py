@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.automatic.choosing import Chooser
 from cactus_decoding.core.drafting.automatic.times import PassTimes, known_times, pass_times
 from cactus_decoding.core.drafting.lengths.base import PerResponse, StepSeconds
@@ -16,7 +18,6 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.ngram import NgramDrafter
 from cactus_decoding.core.drafting.suffix import SuffixDrafter
 from cactus_decoding.core.drafting.suffix_index import Match
-from cactus_decoding.core.knobs import Knob, check_knobs
 from cactus_decoding.core.models.base import BaseCachedModel, num_shared
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
@@ -45,8 +46,8 @@ class AutoLength(PerResponse):
         ('auto', 7)
     """
 
-    max_draft_tokens: Annotated[int, Knob("proposals per step at most", "tokens", ge=0)] = 15
-    profile: Annotated[str | None, Knob("file of pass times", metavar="FILE")] = None
+    max_draft_tokens: Annotated[int, Field(ge=0, description="proposals per step at most"), Setting("tokens")] = 15
+    profile: Annotated[str | None, Field(description="file of pass times"), Setting(metavar="FILE")] = None
 
     fixed: ClassVar[bool] = False
 
@@ -55,7 +56,7 @@ class AutoLength(PerResponse):
         return spell("auto", self)
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_fields(self)
 
     def begin_step(self) -> int:
         """Return the limit."""

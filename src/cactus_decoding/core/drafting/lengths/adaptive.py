@@ -10,8 +10,8 @@ from torch import Tensor
 
 from cactus_decoding.core.drafting.lengths.confidence import confidence
 from cactus_decoding.core.drafting.lengths.costs import StepCosts, given_costs
+from cactus_decoding.core.mistakes import check_integer, check_number
 from cactus_decoding.core.spelling import spell
-from cactus_decoding.core.values import check_integer, check_number
 
 _BUCKETS = 10
 _MEMORY = 0.99

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor
 
+from cactus_decoding.core.mistakes import check_integer
 from cactus_decoding.core.types import Drafter, DraftLength
-from cactus_decoding.core.values import check_integer
 
 if TYPE_CHECKING:
     from cactus_decoding.core.models.base import BaseCachedModel

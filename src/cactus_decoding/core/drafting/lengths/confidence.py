@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.lengths.base import FixedLength
-from cactus_decoding.core.knobs import Knob, check_knobs
 from cactus_decoding.core.spelling import spell
 
 
@@ -37,9 +38,11 @@ class ConfidenceStop(FixedLength):
         False
     """
 
-    max_draft_tokens: Annotated[int, Knob("proposals per step at most", "tokens", ge=0)] = 10
-    threshold: Annotated[float, Knob("a likelier token goes on", ge=0, le=1)] = 0.4
-    unsure: Annotated[Literal["propose", "discard"], Knob("what to do with the row that is not sure")] = "propose"
+    max_draft_tokens: Annotated[int, Field(ge=0, description="proposals per step at most"), Setting("tokens")] = 10
+    threshold: Annotated[float, Field(ge=0, le=1, description="a likelier token goes on")] = 0.4
+    unsure: Annotated[Literal["propose", "discard"], Field(description="what to do with the row that is not sure")] = (
+        "propose"
+    )
 
     fixed: ClassVar[bool] = False
 
@@ -48,7 +51,7 @@ class ConfidenceStop(FixedLength):
         return spell("confidence", self)
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_fields(self)
 
     def should_continue(self, logits: Tensor) -> bool:
         """Say whether the row's most likely token reaches the threshold."""

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.drafting.lengths.confidence import confidence
 from cactus_decoding.core.drafting.lengths.costs import StepCosts, given_costs
 from cactus_decoding.core.drafting.trees.best_first import PricedTree
 from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, Placed, PricedGrowth
-from cactus_decoding.core.knobs import Knob
 from cactus_decoding.core.types import ROOT
 
 _BUCKETS = 10
@@ -166,13 +167,21 @@ class AdaptiveTree(PricedTree):
         8
     """
 
-    nodes: Annotated[int, Knob("in all at most", "tokens", ge=1, le=1024)] = 32
-    depth: Annotated[int, Knob("levels at most", ge=1, le=100)] = 16
-    width: Annotated[int, Knob("of the likeliest tokens that may follow one", "tokens", ge=0, le=64)] = 4
-    drawn: Annotated[int, Knob("of the others", "tokens", ge=0, le=1)] = 1
-    lookup: Annotated[int, Knob("copied from where the text repeats itself", "tokens", ge=0, le=64)] = 0
-    draft_cost: Annotated[float | None, Knob("of a draft forward", "target forwards", ge=0, lt=math.inf)] = None
-    token_cost: Annotated[float | None, Knob("of a proposal", "target forwards", ge=0, lt=math.inf)] = None
+    nodes: Annotated[int, Field(ge=1, le=1024, description="in all at most"), Setting("tokens")] = 32
+    depth: Annotated[int, Field(ge=1, le=100, description="levels at most")] = 16
+    width: Annotated[
+        int, Field(ge=0, le=64, description="of the likeliest tokens that may follow one"), Setting("tokens")
+    ] = 4
+    drawn: Annotated[int, Field(ge=0, le=1, description="of the others"), Setting("tokens")] = 1
+    lookup: Annotated[
+        int, Field(ge=0, le=64, description="copied from where the text repeats itself"), Setting("tokens")
+    ] = 0
+    draft_cost: Annotated[
+        float | None, Field(ge=0, lt=math.inf, description="of a draft forward"), Setting("target forwards")
+    ] = None
+    token_cost: Annotated[
+        float | None, Field(ge=0, lt=math.inf, description="of a proposal"), Setting("target forwards")
+    ] = None
 
     name = "adaptive"
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, PricedGrowth
 from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.knobs import Knob, check_knobs
 from cactus_decoding.core.spelling import spell
 
 
@@ -22,7 +24,7 @@ class PricedTree(TreeShape):
     lookup: int
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_fields(self)
         if not self.width and not self.drawn:
             raise ValueError("a tree needs children: width and drawn must not both be 0")
 
@@ -80,12 +82,16 @@ class BestFirstTree(PricedTree):
         [0]
     """
 
-    nodes: Annotated[int, Knob("in all at most", "tokens", ge=1, le=1024)] = 16
-    depth: Annotated[int, Knob("levels at most", ge=1, le=100)] = 8
-    width: Annotated[int, Knob("of the likeliest tokens that may follow one", "tokens", ge=0, le=64)] = 4
-    drawn: Annotated[int, Knob("of the others", "tokens", ge=0, le=1)] = 1
-    acceptance: Annotated[float, Knob("how likely a drawn token is thought to be kept", gt=0, lt=1)] = 0.9
-    lookup: Annotated[int, Knob("copied from where the text repeats itself", "tokens", ge=0, le=64)] = 0
+    nodes: Annotated[int, Field(ge=1, le=1024, description="in all at most"), Setting("tokens")] = 16
+    depth: Annotated[int, Field(ge=1, le=100, description="levels at most")] = 8
+    width: Annotated[
+        int, Field(ge=0, le=64, description="of the likeliest tokens that may follow one"), Setting("tokens")
+    ] = 4
+    drawn: Annotated[int, Field(ge=0, le=1, description="of the others"), Setting("tokens")] = 1
+    acceptance: Annotated[float, Field(gt=0, lt=1, description="how likely a drawn token is thought to be kept")] = 0.9
+    lookup: Annotated[
+        int, Field(ge=0, le=64, description="copied from where the text repeats itself"), Setting("tokens")
+    ] = 0
 
     name = "best_first"
 

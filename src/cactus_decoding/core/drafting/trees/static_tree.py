@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.trees.shape import ChildCounts, TreeShape
-from cactus_decoding.core.knobs import Knob, check_knobs
+from cactus_decoding.core.mistakes import shown
 from cactus_decoding.core.spelling import spell
-from cactus_decoding.core.values import shown
 
 MAX_NODES = 1024
 """Beyond it a step's attention mask, and its verification, would take longer than any text can gain."""
@@ -42,9 +43,15 @@ class StaticTree(TreeShape):
         ((4, 2, 2, 1), 4)
     """
 
-    static: Annotated[str, Knob("children of the text and of each token behind it, level by level, such as 4.2.2.1")]
-    drawn: Annotated[int, Knob("children of each that are drawn; the others are the likeliest", "tokens", ge=0)] = 1
-    lookup: Annotated[int, Knob("copied from where the text repeats itself, on top", "tokens", ge=0, le=64)] = 0
+    static: Annotated[
+        str, Field(description="children of the text and of each token behind it, level by level, such as 4.2.2.1")
+    ]
+    drawn: Annotated[
+        int, Field(ge=0, description="children of each that are drawn; the others are the likeliest"), Setting("tokens")
+    ] = 1
+    lookup: Annotated[
+        int, Field(ge=0, le=64, description="copied from where the text repeats itself, on top"), Setting("tokens")
+    ] = 0
 
     fixed: ClassVar[bool] = True
 
@@ -53,7 +60,7 @@ class StaticTree(TreeShape):
             raise ValueError(
                 f"static must be numbers from 1 with dots between such as '4.2.2.1', but is {shown(self.static)}"
             )
-        check_knobs(self)
+        check_fields(self)
         if self.max_nodes > MAX_NODES:
             raise ValueError(f"a tree may have at most {MAX_NODES} tokens, but {self} has {self.max_nodes}")
 

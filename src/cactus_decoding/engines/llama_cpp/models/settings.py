@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from cactus_decoding.core.knobs import Knob, check_knobs
+from pydantic import Field
+
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.spelling import parse
 
 USUAL_CONTEXT_SIZE = 4096
@@ -30,13 +32,13 @@ class LlamaCppSettings:
         TypeError, ValueError: for a setting that is not allowed.
     """
 
-    context_size: Annotated[int | None, Knob("that the cache holds", "tokens", ge=1)] = None
-    gpu_layers: Annotated[int, Knob("that a GPU holds, -1 for all", "layers", ge=-1)] = -1
-    threads: Annotated[int | None, Knob("of the CPU", "threads", ge=1)] = None
-    cache: Annotated[Literal["float16", "float32"], Knob("how keys and values are stored")] = "float16"
+    context_size: Annotated[int | None, Field(ge=1, description="that the cache holds"), Setting("tokens")] = None
+    gpu_layers: Annotated[int, Field(ge=-1, description="that a GPU holds, -1 for all"), Setting("layers")] = -1
+    threads: Annotated[int | None, Field(ge=1, description="of the CPU"), Setting("threads")] = None
+    cache: Annotated[Literal["float16", "float32"], Field(description="how keys and values are stored")] = "float16"
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_fields(self)
 
 
 def usual_threads() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from cactus_decoding.core.values import check_integer, check_number, shown
+from cactus_decoding.core.mistakes import check_integer, check_number, shown
 
 Reader = Callable[[str, Any], Any]
 MAX_PROMPTS = 32

@@ -8,20 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cactus_decoding.core.knobs import Parameter, parameters
+from cactus_decoding.core.declared import Declared, fields_of
+from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.request import Request
-from cactus_decoding.core.rules import parse_rule
-from cactus_decoding.core.sampling.settings import SamplingSettings
-from cactus_decoding.core.values import shown, suggestion
+from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.llama_cpp.gbnf import Grammar
 from cactus_decoding.engines.llama_cpp.server import fields as read
 from cactus_decoding.engines.llama_cpp.server.tools import Tools, grammar_of
-from cactus_decoding.engines.openai.keys import KEYS, LIMITS, RULE_KEY, read_keys
+from cactus_decoding.engines.openai.keys import (
+    ALLOWED,
+    FILE_KEY,
+    KEYS,
+    LIMITS,
+    NOT_FROM_CLIENTS,
+    RULE_KEY,
+    read_keys,
+)
 from cactus_decoding.engines.openai.reports import REPORT_KEY
 
 MAX_SEED = 2**32 - 2
 MAX_CHOICES, MAX_LOGPROBS = 16, 20
-_SAMPLING = parameters(SamplingSettings)
+_SAMPLING = fields_of(SamplingParams)
 _COMPLETION_TOKENS = 16
 """OpenAI's own limit of a completion, where a request says nothing; conversations have none."""
 
@@ -34,7 +41,7 @@ class Asked:
         prompts: texts or their tokens, each to be completed; none for a conversation.
         messages: of a conversation.
         settings: by the names of `Request.from_dict`, those of sampling left out.
-        sampling: by the names of `SamplingSettings`.
+        sampling: by the names of `SamplingParams`.
         penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
         logit_bias: what to add to logits, by token.
         grammar: of the answer; None where anything may be written.
@@ -142,8 +149,6 @@ def _check_names(given: Mapping[str, Any], readers: Mapping[str, read.Reader]) -
 def _settings(values: dict[str, Any], sampling: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return our settings among a request's values, as those of a `Request`."""
     settings = read_keys({name: values[name] for name in KEYS if name in values}, defaults)
-    if "rule" in settings:
-        parse_rule(settings["rule"], importing=False)  # no request runs a module's code
     Request.from_dict({**defaults, **settings, **sampling})  # combined as the answer will combine them
     return settings
 
@@ -158,19 +163,15 @@ def _logprobs(values: Mapping[str, Any], *, chat: bool) -> int | None:
     return (top or 0) if values.get("logprobs") else None
 
 
-def _knob(parameter: Parameter) -> read.Reader:
-    def check(name: str, value: Any) -> Any:
-        checked: Any = parameter.check(value, name)
-        return parameter.kind(checked)
-
-    return check
+def _declared(declared: Declared) -> read.Reader:
+    return lambda name, value: declared.from_client(value, name)
 
 
 _PENALTIES = {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 _READERS: dict[str, read.Reader] = {
     "model": read.text,
     "max_tokens": read.integer(1),
-    **{each.name: _knob(each) for each in _SAMPLING},
+    **{each.name: _declared(each) for each in _SAMPLING},
     "top_k": lambda name, value: max(read.integer(-1)(name, value), 0),  # clients write -1 or 0 for all tokens
     "presence_penalty": read.number(-2, 2),
     "frequency_penalty": read.number(-2, 2),
@@ -185,7 +186,7 @@ _READERS: dict[str, read.Reader] = {
     **dict.fromkeys(("user", "service_tier", "safety_identifier", "prompt_cache_key"), read.text),
     **dict.fromkeys(("store", "parallel_tool_calls"), read.flag),
     "metadata": read.an_object,
-    **dict.fromkeys((name for name in KEYS if name != "importance"), read.as_is),
+    **dict.fromkeys((name for name in KEYS if name != FILE_KEY), read.as_is),
     RULE_KEY: read.text,
     REPORT_KEY: read.flag,
 }
@@ -213,7 +214,8 @@ _CHAT: dict[str, read.Reader] = {
 _NOT_SERVED = {
     "best_of": "the likeliest of several answers is not looked for",
     "suffix": "models are not asked to fill gaps",
-    "importance": f"a request may read no file; the server is started with one, and a request may set {LIMITS}",
+    **dict.fromkeys(NOT_FROM_CLIENTS, ALLOWED),
+    FILE_KEY: f"a request may read no file; the server is started with one, and a request may set {LIMITS}",
     "typical_p": "the law that it samples from would not be known",
     "mirostat_mode": "the law that it samples from would not be known",
 }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cactus_decoding.core.values import check_choice, shown
+from cactus_decoding.core.mistakes import check_choice, shown
 from cactus_decoding.engines.llama_cpp.gbnf import Grammar
 from cactus_decoding.engines.llama_cpp.schemas import schema_grammar
 

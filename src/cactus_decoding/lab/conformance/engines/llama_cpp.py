@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.core.extras import needing
-from cactus_decoding.core.values import check_choice
+from cactus_decoding.core.mistakes import check_choice
 from cactus_decoding.lab.conformance.asking import CUTS, DRAFTS, LOOK_UP, PENALTIES, Answer, Engine, Query, Sampling
 from cactus_decoding.lab.conformance.engines.server import answer_of
 from cactus_decoding.lab.conformance.models import gbnf, text_of, write_models

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from cactus_decoding.core.values import suggestion
+from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.lab.conformance.asking import Engine
 
 ENGINES = {

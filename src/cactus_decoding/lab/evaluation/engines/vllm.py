@@ -134,7 +134,7 @@ class VllmEngine:
             config.additional_config = {**config.additional_config, RULES_KEY: sorted(self._rules)}
             self._engine = offline.start_engine(config, self._counts)
             self._proposals = proposals
-            self.answer("Question:", replace(request, stop=(), seed=0))  # the first pass is slow
+            self.answer("Question:", request.replace(stop=(), seed=0))  # the first pass is slow
         return self._engine
 
     @staticmethod

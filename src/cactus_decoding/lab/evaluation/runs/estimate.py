@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from cactus_decoding.core.drafting.lengths.base import LearnsNothing
 from cactus_decoding.lab.evaluation.engines.engine import Engine
@@ -30,7 +29,7 @@ def longest_seconds(
             return None
         prompt = prompt_of(engines[draft], tasks[first.task].problems[0], first.chat)
         begun, more = (
-            engines[draft].answer(prompt, replace(first.request_at(0), max_new_tokens=tokens)).metrics
+            engines[draft].answer(prompt, first.request_at(0).replace(max_new_tokens=tokens)).metrics
             for tokens in (1, 1 + _TOKENS)
         )
         per_token = max(more.seconds - begun.seconds, 0.0) / max(more.generated - begun.generated, 1)

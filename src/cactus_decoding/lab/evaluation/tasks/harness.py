@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.core.extras import needing
-from cactus_decoding.core.values import suggestion
+from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.tasks.task import Task

@@ -12,8 +12,8 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
+from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
-from cactus_decoding.core.values import suggestion
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
@@ -246,7 +246,7 @@ def ask(engine: Engine, problem: Problem, config: RunConfig, place: int, stop: t
     messages = [problem.prompt, problem.begun + answer.text]
     for turn, message in enumerate(problem.follow_ups, 1):
         asked = engine.chat_prompt([*messages, message], config.chat.system)
-        reply = engine.answer(asked, replace(request, seed=seed_of(request.seed or 0, turn)))
+        reply = engine.answer(asked, request.replace(seed=seed_of(request.seed or 0, turn)))
         messages += [message, reply.text]
         answer += reply
     return answer

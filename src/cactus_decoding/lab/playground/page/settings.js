@@ -1,5 +1,5 @@
-// The form beside the rules: prompt, sampling, proposals, budget, models. Names, defaults and help come from the
-// server; this file says only where they stand.
+// The form beside the rules: prompt, settings, models. The settings come from the server, which has them from the
+// fields of a request: name, kind, start, help, and what each needs. This file says nothing of any of them.
 
 import { freshId, make, quote, sentence, withCode } from "./dom.js";
 
@@ -24,11 +24,38 @@ const choice = (options) =>
   make("select", {}, ...options.map(([value, label]) => make("option", { value }, label)));
 const group = (title, ...rows) => make("details", { class: "part" }, make("summary", {}, title), ...rows);
 
-/** What the text of a field means: a number where it is one, so that the server's errors speak of what was typed. */
-function typed(field) {
-  const text = field.value.trim();
-  if (text === "") return undefined;
-  return Number.isNaN(Number(text)) ? text : Number(text);
+/** A setting of a request as the server declares it: one control, or one for each of its parts. */
+class Field {
+  constructor(declared) {
+    Object.assign(this, declared);
+    this.parts = (this.parts.length ? this.parts : [""]).map((part) => [
+      part ? `${this.name}_${part.toLowerCase()}` : this.name,
+      this.control(),
+    ]);
+    const list = this.suggestions.length
+      ? make("datalist", { id: freshId("suggestions") }, ...this.suggestions.map((value) => make("option", { value })))
+      : null;
+    if (list) for (const [, control] of this.parts) control.setAttribute("list", list.id);
+    this.rows = this.parts.map(([name, control]) => row(name.replaceAll("_", "-"), control, this.doc, this.unit));
+    if (list) this.rows.push(list);
+  }
+
+  control() {
+    if (this.kind === "bool") return choice([["", "no"], ["true", "yes"]]);
+    if (this.choices.length) return choice(this.choices.map((word) => [word, word]));
+    return this.kind === "str" ? input(this.start) : decimal(this.start);
+  }
+
+  /** What the text means: a number where it is one, so that the server's errors speak of what was typed. */
+  get value() {
+    const texts = this.parts.map(([, control]) => control.value);
+    if (texts.every((text) => text.trim() === "")) return undefined;
+    if (texts.length > 1) return texts;
+    if (this.several) return [texts[0]];
+    const text = texts[0].trim();
+    if (this.kind === "bool") return true;
+    return this.kind === "str" || Number.isNaN(Number(text)) ? text : Number(text);
+  }
 }
 
 /** Leave out what was left empty. */
@@ -40,20 +67,16 @@ export class Settings {
     this.form = form;
     this.onChange = onChange;
     this.buildPrompt(promptPart);
-    element.append(this.protection(), this.sampling(), this.speculation(), this.budget());
+    this.fields = form.settings.flatMap((part) => part.fields.map((declared) => new Field(declared)));
+    let next = 0;
+    for (const { title, fields } of form.settings) {
+      element.append(group(title, ...this.fields.slice(next, next + fields.length).flatMap((field) => field.rows)));
+      next += fields.length;
+    }
     if (form.models || form.pair.target !== null) element.append(this.models());
     this.controls = {
       prompt: this.prompt,
-      ...this.fields,
-      max_new_tokens: this.maxNewTokens,
-      seed: this.seed,
-      num_speculative_tokens: this.proposals,
-      tree: this.tree,
-      verification: this.verification,
-      budget: this.budgetKind,
-      limit: this.budgetValue,
-      expected_tokens: this.expectedTokens,
-      ...this.protectionFields,
+      ...Object.fromEntries(this.fields.flatMap((field) => field.parts)),
       ...(form.models ? { target: this.target, draft: this.draft } : {}),
       ...(this.chat ? { chat: this.chat, system: this.system } : {}),
     };
@@ -90,103 +113,6 @@ export class Settings {
     part.append(help);
   }
 
-  /** Where no rule may relax. The field that protects stands beside the rule: it is what makes one harmless. */
-  protection() {
-    const { protection, protected_sets: sets, start } = this.form;
-    const [pattern, threshold] = protection;
-    const list = make("datalist", { id: "protected-sets" }, ...sets.map((name) => make("option", { value: name })));
-    const fields = {
-      protect: input(start.protect, { list: "protected-sets" }),
-      protect_threshold: decimal(threshold.default),
-      lossless_tokens: decimal("0"),
-      relax_after: input(""),
-      relax_before: input(""),
-    };
-    this.protectionFields = fields;
-    return group(
-      "Protection",
-      row("Protected tokens", fields.protect,
-        `${pattern.doc} Empty protects none.`),
-      list,
-      row("Threshold", fields.protect_threshold, threshold.doc),
-      row("Lossless at first", fields.lossless_tokens, "The first tokens of an answer are not relaxed.", "tokens"),
-      row("Relax only behind", fields.relax_after, "A mark in the text, such as ``<think>``; empty relaxes everywhere."),
-      row("and before", fields.relax_before, "The mark that ends it, such as ``</think>``."),
-    );
-  }
-
-  sampling() {
-    const { sampling, limits } = this.form;
-    this.fields = {};
-    const rows = sampling.map((knob) => {
-      this.fields[knob.name] = decimal(knob.default);
-      return row(knob.name.replace("_", "-"), this.fields[knob.name], knob.doc);
-    });
-    this.maxNewTokens = decimal(Math.min(256, limits.new_tokens));
-    this.seed = decimal(0);
-    return group(
-      "Sampling",
-      ...rows,
-      row("Longest answer", this.maxNewTokens, `From 1 to ${limits.new_tokens}.`, "tokens"),
-      row("Seed", this.seed, "The same seed gives the same response on the same machine; empty draws one."),
-    );
-  }
-
-  speculation() {
-    const { draft_lengths: lengths, trees, verifications } = this.form;
-    const list = make("datalist", { id: "draft-lengths" });
-    const shapes = make("datalist", { id: "trees" }, ...trees.map((name) => make("option", { value: name })));
-    for (const name of lengths) if (name !== "fixed") list.append(make("option", { value: name }));
-    this.proposals = input(String(this.form.start.num_speculative_tokens), { list: "draft-lengths" });
-    this.tree = input("", { list: "trees" });
-    this.verification = choice(Object.keys(verifications).map((word) => [word, word]));
-    return group(
-      "Proposals",
-      row(
-        "Proposals per step",
-        this.proposals,
-        "A number; 0 is plain sampling from the target. Or ``confidence:threshold=0.4`` to stop where the draft is " +
-          "unsure, or ``auto`` for what pays on this machine, which may be none: a rule relaxes nothing then.",
-      ),
-      list,
-      row(
-        "Tree",
-        this.tree,
-        "Instead, such as ``static=3.2.1``, where 3 tokens may follow the text, 2 each of these and 1 each of those; " +
-          "``best_first`` and ``adaptive`` grow. Empty proposes chains.",
-      ),
-      shapes,
-      row(
-        "Verification",
-        this.verification,
-        sentence(Object.entries(verifications).map(([word, does]) => `\`\`${word}\`\`: ${does}`).join("; ")),
-      ),
-    );
-  }
-
-  budget() {
-    const said = Object.fromEntries(this.form.budget.map((knob) => [knob.name, knob]));
-    this.budgetKind = choice([["", "none"], ["nats", "in nats"], ["max_shift", "as the largest shift"]]);
-    this.budgetValue = decimal("0.02");
-    this.expectedTokens = decimal("");
-    const value = row("Limit", this.budgetValue, "");
-    const spread = row("Spread over", this.expectedTokens, said.expected_tokens.doc, "tokens");
-    const help = value.querySelector(".help");
-    this.showBudget = () => {
-      const kind = this.budgetKind.value;
-      value.hidden = spread.hidden = kind === "";
-      if (kind) help.replaceChildren(...withCode(sentence(said[kind].doc)));
-    };
-    this.budgetKind.addEventListener("change", this.showBudget);
-    this.showBudget();
-    return group(
-      "Budget",
-      row("Budget for the answer", this.budgetKind, "Where the rule would overspend it, the lossless rule takes over."),
-      value,
-      spread,
-    );
-  }
-
   models() {
     this.target = input("", { placeholder: this.form.pair.target ?? "bundled" });
     this.draft = input("", { placeholder: this.form.pair.draft ?? "bundled" });
@@ -208,10 +134,16 @@ export class Settings {
 
   /** Whether some of the least likely tokens are cut off. */
   get truncates() {
-    const { temperature, top_k, top_p, min_p } = Object.fromEntries(
-      Object.entries(this.fields).map(([name, field]) => [name, typed(field)]),
-    );
+    const { temperature, top_k, top_p, min_p } = this.given;
     return temperature === 0 || top_k > 0 || top_p < 1 || min_p > 0;
+  }
+
+  /** What the fields say, by names, without what is empty or belongs to a setting that is. */
+  get given() {
+    const values = given(Object.fromEntries(this.fields.map((field) => [field.name, field.value])));
+    for (const { name, needs } of this.fields) if (needs && !Object.hasOwn(values, needs)) delete values[name];
+    if (values.tree) delete values.num_speculative_tokens;
+    return values;
   }
 
   /** The text of every control. */
@@ -232,19 +164,12 @@ export class Settings {
         problems.push(`${name} cannot be ${quote(text)}`);
       }
     }
-    this.showBudget();
     this.onChange();
     return problems;
   }
 
   /** What the server takes. */
   request(rules) {
-    const kind = this.budgetKind.value;
-    const limit = { [kind]: typed(this.budgetValue), expected_tokens: typed(this.expectedTokens) };
-    const { protect, protect_threshold, lossless_tokens, relax_after, relax_before } = this.protectionFields;
-    const pattern = protect.value.trim() || undefined;
-    const tree = this.tree.value.trim() || undefined;
-    const marks = [relax_after.value, relax_before.value];
     return given({
       prompt: this.prompt.value,
       rules,
@@ -252,17 +177,7 @@ export class Settings {
       draft: this.draft?.value.trim() || undefined,
       chat: this.chat?.value === "plain" ? false : undefined,
       system: this.system?.value.trim() || undefined,
-      ...Object.fromEntries(Object.entries(this.fields).map(([name, field]) => [name, typed(field)])),
-      num_speculative_tokens: (!tree && this.proposals.value.trim()) || undefined,
-      tree,
-      verification: this.verification.value,
-      budget: kind ? given(limit) : undefined,
-      protect: pattern,
-      protect_threshold: pattern && typed(protect_threshold),
-      lossless_tokens: typed(lossless_tokens),
-      relax_within: marks.some(Boolean) ? marks : undefined,
-      max_new_tokens: typed(this.maxNewTokens),
-      seed: typed(this.seed),
+      ...this.given,
     });
   }
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -63,7 +63,7 @@ def record(
     made: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
     metrics, taken, drafting, drafted, reading, passes = Metrics(), 0, 0.0, 0, 0.0, 0
     for number, prompt in enumerate(prompts):
-        response, rows = stream(pair, prompt, replace(request, seed=(request.seed or 0) + number)), []
+        response, rows = stream(pair, prompt, request.replace(seed=(request.seed or 0) + number)), []
         for outcome in response:
             rows.append(_packed(outcome.rows.logits[: outcome.num_emitted]))
             if len(rows) > 1:  # the first step also reads the prompt

@@ -6,7 +6,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
@@ -128,7 +128,7 @@ def _ask(pair: Pair, task: Task, asked: Collection, places: Sequence[int], batch
     branches: list[Branch] = []
     for place in places:
         problem = task.problems[place]
-        request = replace(asked.request, seed=seed_of(asked.request.seed or 0, place), stop=tuple(task.stop))
+        request = asked.request.replace(seed=seed_of(asked.request.seed or 0, place), stop=tuple(task.stop))
         prompt_ids: list[int] = pair.tokenizer(problem.prompt).input_ids
         answer, found = rejections(pair, problem.prompt, request)
         if len(found) > asked.max_positions:

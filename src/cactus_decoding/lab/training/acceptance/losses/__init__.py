@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cactus_decoding.core.mistakes import shown
 from cactus_decoding.core.spelling import parse
-from cactus_decoding.core.values import shown
 from cactus_decoding.lab.training.acceptance.losses.base import (
     Block,
     CrossEntropy,

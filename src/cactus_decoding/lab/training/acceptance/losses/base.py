@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from cactus_decoding.core.knobs import Knob, check_knobs
+from cactus_decoding.core.declared import check_fields
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.lab.evaluation.expected import expected_kept
 
@@ -112,14 +113,14 @@ def windows(acceptance: Tensor, mask: Tensor, num_speculative_tokens: int) -> Te
 
 
 class Loss(ABC):
-    """Base of the losses: frozen dataclasses whose fields are their parameters, each a `Knob`."""
+    """Base of the losses: frozen dataclasses whose fields are their parameters, annotated with `pydantic.Field`."""
 
     name: ClassVar[str]
     reads_target: ClassVar[bool] = True
     """Whether the target's rows play a part: where they do not, training spares the target's passes."""
 
     def __post_init__(self) -> None:
-        check_knobs(self)
+        check_fields(self)
 
     @abstractmethod
     def __call__(self, rows: Rows) -> Tensor:
@@ -250,7 +251,7 @@ class Lk(Loss):
         0.2374
     """  # noqa: D415 - the sentence ends in its formula
 
-    eta: Annotated[float, Knob("how fast the weight moves from KL to acceptance", ge=0, lt=math.inf)] = 3.0
+    eta: Annotated[float, Field(ge=0, lt=math.inf, description="how fast the weight moves from KL to acceptance")] = 3.0
 
     name = "lk"
 
@@ -279,7 +280,7 @@ class Block(Loss):
         tensor([0.6250, 0.7500])
     """
 
-    num_speculative_tokens: Annotated[int, Knob("proposals per step", ge=1)] = 6
+    num_speculative_tokens: Annotated[int, Field(ge=1, description="proposals per step")] = 6
 
     name = "block"
 

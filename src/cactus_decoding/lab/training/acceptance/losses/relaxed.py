@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.checks import shown
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
-from cactus_decoding.core.knobs import Knob
 from cactus_decoding.core.rules import Cactus, ClampedRatio, as_rule, parse_rule
 from cactus_decoding.lab.training.acceptance.losses.base import Loss, Rows
 
@@ -43,7 +43,7 @@ class Relaxed(Loss):
     """
 
     rule: Cactus | ClampedRatio
-    kl_weight: Annotated[float, Knob("of the KL term", ge=0, lt=math.inf)] = 0.1
+    kl_weight: Annotated[float, Field(ge=0, lt=math.inf, description="of the KL term")] = 0.1
 
     name = "relaxed"
 

@@ -1,4 +1,4 @@
-"""Checks of numbers and words that users pass in, for which nobody waits for torch."""
+"""What is said of a mistake: one sentence with what was given and what is allowed, as a TypeError or ValueError."""
 
 from __future__ import annotations
 

@@ -1,0 +1,356 @@
+"""Declarations: the fields that users set, as pydantic reads them. Each is typed, limited and described once.
+
+A field is ``Annotated[float, Field(ge=0, description="budget"), Setting(unit="nats")]``, in a `Model` or in a frozen
+dataclass that calls `check_fields`. Options, forms, keys of servers, spellings and messages are made from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, FrozenInstanceError, dataclass, fields, is_dataclass
+from functools import cache, cached_property
+from numbers import Integral, Real
+from types import NoneType
+from typing import Annotated, Any, Self, TypeVar, dataclass_transform, get_args, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
+
+from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.validation import choices_of, kinds_of, mistake
+
+_STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a field says of itself beside its type, and pydantic's `Field` with default, limits and description.
+
+    Attributes:
+        unit: of its numbers, such as ``nats``.
+        flat: its name among the settings of a request; the field's own, if empty.
+        group: of what it is an option.
+        metavar: what stands for its value in help; derived from its kind, if empty.
+        shown: what help shows of a default that None stands for.
+        key: its name in requests to servers; the flat one, if empty.
+        from_clients: whether clients may send it: what imports a module, reads a file or takes unlimited time they may
+            not. Or what reads a client's value: returns what is meant, or raises `ValueError`.
+    """
+
+    unit: str = ""
+    flat: str = ""
+    group: str = ""
+    metavar: str = ""
+    shown: str = "none"
+    key: str = ""
+    from_clients: bool | Callable[[Any], Any] = False
+
+
+@dataclass(frozen=True)
+class Declared:
+    """A field as users meet it.
+
+    Attributes:
+        name: of the field.
+        field: what pydantic knows of it.
+        part: the model or dataclass that declares it.
+        groups: what it belongs to, from the outside in: the fields that hold its part, and its own group.
+    """
+
+    name: str
+    field: FieldInfo
+    part: type[Any]
+    groups: tuple[str, ...] = ()
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What else its annotation says."""
+        return next((each for each in self.field.metadata if isinstance(each, Setting)), Setting())
+
+    @cached_property
+    def kind(self) -> type[bool | int | float | str]:
+        """``bool``, ``int``, ``float``, or ``str`` for anything else."""
+        return next((kind for kind in (float, int, bool) if kind in kinds_of(self.field)), str)
+
+    @cached_property
+    def choices(self) -> tuple[str, ...]:
+        """The words to choose from, if it is a word."""
+        return choices_of(self.field)
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be None."""
+        return NoneType in get_args(self.field.annotation)
+
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.field.is_required()
+
+    @property
+    def default(self) -> Any:
+        """Its default; `pydantic_core.PydanticUndefined` where it has none."""
+        return self.field.default
+
+    @property
+    def doc(self) -> str:
+        """What it means, in a line."""
+        return self.field.description or ""
+
+    @property
+    def flat(self) -> str:
+        """Its name among the settings of a request."""
+        return self.setting.flat or self.name
+
+    @property
+    def key(self) -> str:
+        """Its name in requests to servers."""
+        return self.setting.key or self.flat
+
+    def limit(self, kind: type[Ge | Gt | Le | Lt]) -> Any:
+        """Return where its range begins or ends, for one kind of end; None where it has none of that kind."""
+        return next(
+            (getattr(each, kind.__name__.lower()) for each in self.field.metadata if isinstance(each, kind)), None
+        )
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        numbers = (BeforeValidator(_python_number),) if self.kind in (int, float) else ()
+        annotation: Any = Annotated[self.field.annotation, self.setting, *self.field.metadata, *numbers]
+        return TypeAdapter(annotation, config=_STRICT)
+
+    def check(self, value: object, called: str = "") -> Any:
+        """Return what is meant by a value, numbers as Python's own; raise `TypeError`, `ValueError` for a wrong one.
+
+        Errors call it as they are told to, or by its name.
+        """
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise mistake(error, {self.name: self.field}, what="it", called=called) from None
+
+    def from_client(self, value: object, called: str = "") -> Any:
+        """Return what is meant by a client's value; raise `TypeError`, `ValueError` for what clients may not send."""
+        called, read = called or self.key, self.setting.from_clients
+        if read is False:
+            raise ValueError(f"{called} is not taken from requests: whoever starts the server sets it")
+        if read is True:
+            return self.check(value, called)
+        try:
+            return read(value)
+        except (TypeError, ValueError) as error:
+            raise error if str(error).startswith(called) else type(error)(f"{called}: {error}") from None
+
+
+def fields_of(described: type[Any]) -> tuple[Declared, ...]:
+    """Return the fields of a model or dataclass, in order.
+
+    Example:
+        >>> from cactus_decoding.core.rules import TopK
+        >>> [(each.name, each.kind.__name__, each.choices) for each in fields_of(TopK)]
+        [('k', 'int', ()), ('residual', 'str', ('sample', 'mask'))]
+    """
+    return _fields(described)  # type: ignore[arg-type]  # every class is hashable
+
+
+@cache
+def _fields(described: type[Any]) -> tuple[Declared, ...]:
+    if not is_dataclass(described):
+        return tuple(Declared(name, field, described) for name, field in described.model_fields.items())
+    hints = get_type_hints(described, include_extras=True)
+    made = {
+        each.name: FieldInfo.from_annotation(hints[each.name])
+        if each.default is MISSING
+        else FieldInfo.from_annotated_attribute(hints[each.name], each.default)
+        for each in fields(described)
+        if each.init
+    }
+    return tuple(Declared(name, field, described) for name, field in made.items())
+
+
+def check_fields(given: Any) -> None:
+    """Raise `TypeError` or `ValueError` for the first field of a dataclass that its annotation does not allow.
+
+    Fields hold Python's own numbers afterwards, whatever kind of number they were given.
+
+    Example:
+        >>> from cactus_decoding.core.rules import TopK
+        >>> TopK(k=0)
+        Traceback (most recent call last):
+        ValueError: k must be at least 1, but is 0
+    """
+    for each in fields_of(type(given)):
+        value = getattr(given, each.name)
+        if (checked := each.check(value)) is not value:
+            object.__setattr__(given, each.name, checked)  # the dataclass may be frozen
+
+
+def _python_number(value: object) -> object:
+    """Return NumPy's numbers and fractions as Python's own; refuse what can only be turned into a number."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise PydanticCustomError("no_number", "no number")
+    try:
+        return int(value) if isinstance(value, Integral) else float(value)
+    except OverflowError:
+        raise PydanticCustomError("no_number", "too large") from None
+
+
+@dataclass_transform(field_specifiers=(Field,))
+class Model(BaseModel):
+    """Base of what is asked for: a pydantic model that is frozen and strict, and refuses unknown names.
+
+    Numbers are Python's own afterwards, NumPy's and fractions being taken too. A mistake is a `TypeError` or
+    `ValueError` of one sentence. Fields may be given in their order.
+
+    Example:
+        >>> from cactus_decoding import Budget
+        >>> Budget(nts=1)
+        Traceback (most recent call last):
+        TypeError: a Budget has no 'nts'; known are nats, max_shift, expected_tokens, max_relaxed; did you mean 'nats'?
+    """
+
+    model_config = _STRICT
+
+    def __init__(self, *values: Any, **given: Any) -> None:
+        known = type(self).model_fields
+        if len(values) > len(known):
+            raise TypeError(f"{_a(type(self))} takes at most {len(known)} values, but is given {len(values)}")
+        try:
+            super().__init__(**dict(zip(known, values, strict=False)), **given)
+        except ValidationError as error:
+            raise mistake(error, known, what=_a(type(self))) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_python_numbers(cls, value: object, info: ValidationInfo) -> object:
+        kinds = kinds_of(cls.model_fields[str(info.field_name)])
+        return _python_number(value) if float in kinds or int in kinds else value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise FrozenInstanceError(f"{_a(type(self))} stays as it is: replace({name}={shown(value)}) returns another")
+
+    def replace(self, **changes: Any) -> Self:
+        """Return another one with some fields changed, checked like the first."""
+        return type(self)(**dict(self) | changes)
+
+    __replace__ = replace
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy; one with changes is checked like the first."""
+        return self.replace(**update) if update else super().model_copy(deep=deep)
+
+
+def _a(described: type[Any]) -> str:
+    """Return a class's name with its article."""
+    name = described.__name__
+    return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
+
+
+# --- settings: the fields of a model and of the models within it, by flat names ---
+
+Part = TypeVar("Part", bound=Model)
+
+
+def settings_of(part: type[Any]) -> Mapping[str, Declared]:
+    """Return what a model or dataclass, and the models within it, declare, by flat names, in order.
+
+    Example:
+        >>> from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+        >>> list(settings_of(RelaxationPolicy))[:3]
+        ['protect', 'protect_threshold', 'importance']
+    """
+    return _settings(part, ())  # type: ignore[arg-type]  # every class is hashable
+
+
+@cache
+def _settings(part: type[Any], groups: tuple[str, ...]) -> dict[str, Declared]:
+    settings: dict[str, Declared] = {}
+    for each in fields_of(part):
+        if within := part_of(each.field):
+            settings |= _settings(within, (*groups, each.setting.group or each.name))
+        else:
+            own = (*groups, each.setting.group) if each.setting.group else groups
+            settings[each.flat] = Declared(each.name, each.field, part, own)
+    return settings
+
+
+def part_of(field: FieldInfo) -> type[Model] | None:
+    """Return the model that a field holds, if it does."""
+    return next((kind for kind in kinds_of(field) if isinstance(kind, type) and issubclass(kind, Model)), None)
+
+
+def switch(part: type[Model]) -> str:
+    """Return the setting without which there is no such part; nothing for a part that needs none."""
+    return next((each.flat for each in fields_of(part) if each.required), "")
+
+
+def values_of(part: type[Model], made: Model | None) -> dict[str, Any]:
+    """Return a part's plain values by flat names; where there is no such part, as if nobody set them.
+
+    Example:
+        >>> from cactus_decoding.core.policy.protection import Protection
+        >>> [*values_of(Protection, Protection("digits")).values()], {*values_of(Protection, None).values()}
+        (['digits', 0.01], {None})
+    """
+    return _flat(part, None if made is None else made.model_dump())
+
+
+def _flat(part: type[Model], dumped: Mapping[str, Any] | None) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for each in fields_of(part):
+        value = None if dumped is None else dumped[each.name]
+        if within := part_of(each.field):
+            values |= _flat(within, value)
+        else:
+            values[each.flat] = False if value is None and each.kind is bool else value
+    return values
+
+
+def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | None:
+    """Return the part that values by flat names ask for, among others; None where its `switch` is given no value.
+
+    Fields that are ``made`` already are not looked for. Raises `TypeError`, `ValueError` for a value that is not
+    allowed, or one of a part that there is not.
+
+    Example:
+        >>> from cactus_decoding.core.policy.protection import Protection
+        >>> build(Protection, {"protect": "digits", "top_p": 0.9})
+        Protection(pattern='digits', threshold=0.01)
+    """
+    key = switch(part)
+    wanted = given.get(key) if key else None
+    if key and (wanted is None or isinstance(wanted, part)):
+        _check_absent(part, given, key)
+        return wanted
+    for each in fields_of(part):
+        within = part_of(each.field)
+        if each.name in made:
+            continue
+        if within is None:
+            if each.flat in given:
+                made[each.name] = each.check(given[each.flat], each.flat)
+        elif not each.optional or switch(within) or any(given.get(name) is not None for name in settings_of(within)):
+            made[each.name] = build(within, given)
+    return part(**made)
+
+
+def _check_absent(part: type[Model], given: Mapping[str, Any], key: str) -> None:
+    """Raise `ValueError` where something is said of a part that there is not, or that is given as a whole."""
+    for name, each in settings_of(part).items():
+        if name != key and given.get(name) not in (None, False):
+            field = settings_of(part)[key].name
+            what = f"that of a {field} in {key}" if field != key else shown(given[each.flat])
+            raise ValueError(f"{name} is {what}, but {key} is {shown(given.get(key))}")

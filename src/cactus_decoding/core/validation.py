@@ -1,0 +1,91 @@
+"""What pydantic finds wrong, in our words: the one place where its errors become sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from cactus_decoding.core.mistakes import check_choice, check_integer, check_number, shown, suggestion
+
+
+def mistake(
+    error: ValidationError, fields: Mapping[str, FieldInfo], *, what: str, called: str = ""
+) -> TypeError | ValueError:
+    """Return the error that says in a sentence what pydantic found first; its own words are for nobody.
+
+    Args:
+        error: of some fields, or of the value of the only one.
+        fields: what is declared, by name.
+        what: what they are fields of, with its article.
+        called: what the sentence calls a field; its name, if empty.
+    """
+    found = error.errors(include_url=False)[0]
+    raised = found.get("ctx", {}).get("error")
+    if isinstance(raised, TypeError | ValueError):  # by a check of our own
+        return raised
+    name = str(next(iter(found["loc"] or fields)))
+    if found["type"] == "extra_forbidden":
+        return TypeError(f"{what} has no {name!r}; known are {', '.join(fields)}{suggestion(name, fields)}")
+    if found["type"] == "missing":
+        return TypeError(f"{what} must have {name}")
+    try:
+        check_declared(called or name, found["input"], fields[name])
+    except (TypeError, ValueError) as said:
+        return said
+    return ValueError(f"{called or name} must be {_said_of(fields[name])}, but is {shown(found['input'])}")
+
+
+def check_declared(name: str, value: object, field: FieldInfo) -> None:
+    """Raise `TypeError` or `ValueError` for a value that a field's type and limits do not allow."""
+    kinds, choices = kinds_of(field), choices_of(field)
+    if value is None and NoneType in get_args(field.annotation):
+        return
+    if choices:
+        check_choice(name, value, choices)
+    elif float in kinds or int in kinds:
+        low, low_open = _end(field, Ge, Gt, -math.inf)
+        high, high_open = _end(field, Le, Lt, math.inf)
+        if float in kinds:
+            check_number(name, value, low, high, low_open=low_open, high_open=high_open)
+        else:
+            check_integer(name, value, low, None if high == math.inf else high)
+    elif not any(isinstance(value, kind) for kind in kinds if isinstance(kind, type)):
+        raise TypeError(f"{name} must be {_said_of(field)}, but is {shown(value)}")
+
+
+def kinds_of(field: FieldInfo) -> set[Any]:
+    """Return the types of which one must be given, without None."""
+    several = get_origin(field.annotation) in (Union, UnionType)
+    return {*(get_args(field.annotation) if several else (field.annotation,))} - {NoneType}
+
+
+def choices_of(field: FieldInfo) -> tuple[str, ...]:
+    """Return the words to choose from, if a field holds one."""
+    return next((get_args(kind) for kind in kinds_of(field) if get_origin(kind) is Literal), ())
+
+
+_SAID = {bool: "True or False", str: "a text"}
+
+
+def _said_of(field: FieldInfo) -> str:
+    """Return what a field takes, in words."""
+    names = []
+    for kind in kinds_of(field):
+        kind = get_origin(kind) or kind
+        name = getattr(kind, "__name__", str(kind))
+        names.append(_SAID.get(kind) or f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}")
+    return " or ".join(sorted(names))
+
+
+def _end(field: FieldInfo, closed: type[Any], opened: type[Any], missing: float) -> tuple[Any, bool]:
+    """Return where a field's range begins or ends, and whether the end is left out."""
+    limit = next((each for each in field.metadata if isinstance(each, closed | opened)), None)
+    if limit is None:
+        return missing, False
+    return getattr(limit, type(limit).__name__.lower()), isinstance(limit, opened)
