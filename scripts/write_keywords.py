@@ -5,15 +5,18 @@ Run it after a field was added or changed: ``python scripts/write_keywords.py``.
 
 from __future__ import annotations
 
+import ast
 import builtins
+import inspect
 import re
+import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BeforeValidator, PlainValidator
 
-from cactus_decoding.core import request
 from cactus_decoding.core.declared import Declared, fields_of, settings_of, switch
 from cactus_decoding.core.request import Request
 
@@ -32,28 +35,36 @@ CLASSES = {
 }
 
 
-def accepted(declared: Declared) -> tuple[str, dict[str, Any]]:
-    """Return what a field takes, as it is written, and what the names in it mean: what its converter takes, if any."""
+def accepted(declared: Declared) -> tuple[str, dict[str, str]]:
+    """Return what a field or its converter takes, as it is written, and the modules of the names in that."""
     for each in declared.field.metadata:
         if isinstance(each, PlainValidator | BeforeValidator):
             function: Any = each.func
             parameter = next(iter(function.__annotations__))
-            return function.__annotations__[parameter], vars(request) | function.__globals__
+            return function.__annotations__[parameter], imported(function.__module__)
     kinds = get_args(declared.field.annotation) or (declared.field.annotation,)
-    return " | ".join("None" if kind is type(None) else kind.__name__ for kind in kinds), {
-        kind.__name__: kind for kind in kinds
-    }
+    text = " | ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+    return text, {kind.__name__: kind.__module__ for kind in kinds}
 
 
-def settings() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield every setting's flat name, what it takes, and what the names in that mean."""
+@cache
+def imported(module: str) -> dict[str, str]:
+    """Return where the names of a module come from: other modules, or the module itself."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    own = {each.name: module for each in tree.body if isinstance(each, ast.ClassDef)}
+    found = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) and each.module)
+    return own | {alias.asname or alias.name: str(each.module) for each in found for alias in each.names}
+
+
+def settings() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield every setting's flat name, what it takes, and the modules of the names in that."""
     budget = next(each for each in fields_of(Request) if each.name == "budget")
     yield "budget", *accepted(budget)
     for name, each in settings_of(Request).items():
         text, names = accepted(each)
         if key := switch(each.part):  # what belongs to a part that there need not be
             part = f" | {each.part.__name__}" if key == name else ""
-            text, names = f"{text}{part} | None", names | {each.part.__name__: each.part}
+            text, names = f"{text}{part} | None", names | {each.part.__name__: each.part.__module__}
         yield name, text, names
 
 
@@ -70,7 +81,7 @@ def keywords() -> str:
             classes += f"    {field}: {text}\n"
             for word in re.findall(r"\w+", text):
                 if not hasattr(builtins, word):
-                    imports.add((names[word].__module__, word))
+                    imports.add((names[word], word))
     modules = sorted({module for module, _ in imports}, key=lambda module: (module.startswith("cactus"), module))
     lines = [
         f"    from {module} import {', '.join(sorted(word for home, word in imports if home == module))}"

@@ -235,8 +235,11 @@ class Model(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _as_python_numbers(cls, value: object, info: ValidationInfo) -> object:
-        kinds = kinds_of(cls.model_fields[str(info.field_name)])
+    def _as_given(cls, value: object, info: ValidationInfo) -> object:
+        field = cls.model_fields[str(info.field_name)]
+        kinds = kinds_of(field)
+        if part_of(field) and isinstance(value, Mapping):  # which pydantic would make one of
+            raise PydanticCustomError("no_model", "no model")
         return _python_number(value) if float in kinds or int in kinds else value
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.policy.protection import Protection
     from cactus_decoding.core.policy.relaxation import RelaxationPolicy
     from cactus_decoding.core.sampling.params import SamplingParams
-    from cactus_decoding.core.types.drafting import DraftLength
-    from cactus_decoding.core.types.outcomes import AcceptanceRule
+    from cactus_decoding.core.types import AcceptanceRule, DraftLength
 
 
 class RequestKeywords(TypedDict, total=False):

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, PlainSerializer, PlainValidator
 
 from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.mistakes import shown
-from cactus_decoding.core.policy.importance import Importance, read_importance
 
 if TYPE_CHECKING:
+    from cactus_decoding.core.policy.importance import Importance
     from cactus_decoding.core.policy.vocabulary import Vocabulary
+else:
+    Importance = Any  # few requests have one, and the others do without its module
 
 
 def _importance(importance: str | Path | Importance) -> str | Importance:
     if isinstance(importance, Path):
         importance = str(importance)
-    if not isinstance(importance, str | Importance):
-        raise TypeError(f"importance must be a file's path or an Importance, but is {shown(importance)}")
-    if not importance:
+    if isinstance(importance, str) and not importance:
         raise ValueError("importance must be a file's path, but is empty")
+    if not isinstance(importance, str):
+        from cactus_decoding.core.policy.importance import Importance as Learned
+
+        if not isinstance(importance, Learned):
+            raise TypeError(f"importance must be a file's path or an Importance, but is {shown(importance)}")
     return importance
 
 
@@ -99,4 +104,6 @@ class ImportanceLimit(Model):
         """Return the importance, read and fitted to a model's tokens."""
         if not isinstance(self.importance, str):
             return self.importance.fit(vocabulary)
+        from cactus_decoding.core.policy.importance import read_importance
+
         return read_importance(self.importance).fit(vocabulary)
