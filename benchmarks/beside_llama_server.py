@@ -37,7 +37,7 @@ LOADED, LOADED_ALONE = "files loaded", "files loaded by a process of its own"
 """By llama-cpp-python, which is imported before in the one and not in the other."""
 IMPORTED = {
     "llama_cpp imported": "import llama_cpp",
-    "our server imported": "from cactus_decoding.cli import app; from cactus_decoding.engines.openai import starting; "
+    "our server imported": "from cactus_decoding.cli import app; from cactus_decoding.engines.openai import serving; "
     "from cactus_decoding.engines.llama_cpp import server",
     "torch imported": "import torch",
 }

@@ -20,8 +20,7 @@ from pairing import RESULTS, write
 from servers import llama_server, running
 
 import cactus_decoding
-from cactus_decoding.core.drafting.ngram import NgramDrafter
-from cactus_decoding.core.drafting.suffix import SuffixDrafter
+from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
 from cactus_decoding.core.types import Drafter
 
 LookUp = Callable[[list[int], int], list[int]]
@@ -35,7 +34,7 @@ EDITS = {
     "engines/transformers/early_exit.py": "the class to `FirstLayers`",
     "core/drafting/lookup.py": "the class to `Finder`",
     "core/rules/lossless.py": "the class to `Exact`",
-    "core/drafting/ngram.py": "the class to `Copies`",
+    "core/rules/cascade.py": "the class to `Copies`",
 }
 """Files, and what is to be renamed in them."""
 

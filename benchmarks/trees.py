@@ -15,7 +15,7 @@ from pairing import add_arguments, write
 from torch import Tensor
 from verification import NOISE, ORDINARY, PROBLEMS, against_reading, numbers, show
 
-from cactus_decoding.core.drafting.trees.static_tree import StaticTree
+from cactus_decoding.core.drafting.trees.shape import StaticTree
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.types import ROOT, Proposal
 from cactus_decoding.core.verification.walk import Verifier

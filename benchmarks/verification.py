@@ -15,10 +15,10 @@ from official_formulas import truncate, verify_in_full
 from pairing import add_arguments, paired, paired_per_problem, write
 from torch import Tensor
 
-from cactus_decoding.core.policy.fitted import FittedPolicy
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.policy.protection import Protection, may_relax
+from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.params import SamplingParams

@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.display import number
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting, number
 from factory.command import main
 
 if TYPE_CHECKING:

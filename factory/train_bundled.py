@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting
 from factory.command import main
 
 if TYPE_CHECKING:

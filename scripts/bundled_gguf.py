@@ -18,7 +18,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, qua
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
-from cactus_decoding.lab.conformance.gguf_files import add_shape, tensor_name, tensor_values
+from cactus_decoding.lab.conformance.models import add_shape, tensor_name, tensor_values
 
 TYPES = {
     "float32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),

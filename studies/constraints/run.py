@@ -28,7 +28,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import Metrics, Pair, Request, generate, load_pair, zoo
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.jsonl import objects_in, whole_lines
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically

@@ -22,11 +22,10 @@ import torch
 
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
 from cactus_decoding.cli import options
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
-from cactus_decoding.core.policy.importance import Importance, read_importance
-from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+from cactus_decoding.core.policy.importance import Importance, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.protection import PATTERNS, Protection, may_relax
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.files.tensors import Format, read_tensors
+from cactus_decoding.core.files.writing import Format, read_tensors
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.sampling.rows import draw
-from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows
-from cactus_decoding.lab.frontier.tails import TAIL, shortened
+from cactus_decoding.lab.frontier.recorded_rows import TAIL, PackedRows, RecordedRows, shortened
 
 FORMAT = Format("real_pair", schema=1, described="of rows of a study")
 PROTECTED = ("digits", "numbers_and_operators", "code")

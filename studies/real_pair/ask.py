@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from cactus_decoding.cli.evaluation_files import check_may_run
+from cactus_decoding.cli.evaluation_table import check_may_run
 from cactus_decoding.core.files.provenance import provenance, with_engines
 from cactus_decoding.core.generate import stream
 from cactus_decoding.core.models.tokenizers import as_chat_prompt

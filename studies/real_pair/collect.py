@@ -5,7 +5,7 @@
 Give --task once for each. Answers are the target's, at temperature 1, asked by its chat template, first turns only.
 Those of all tasks are read in one batch: on one core 16 tokens of a pass take 6 to 9 times as long as 1 does. An answer
 is a file of its own, so that the command can be stopped and goes on where it was: what was unfinished is read as far as
-it had come, and answered again. Rows are shortened (`cactus_decoding.lab.frontier.tails`); one in `WHOLE` is
+it had come, and answered again. Rows are shortened (`cactus_decoding.lab.frontier.recorded_rows`); one in `WHOLE` is
 kept whole too, to measure what that loses.
 """
 
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.tensors import write_tensors
+from cactus_decoding.core.files.writing import write_tensors
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.sampling.rows import draw
@@ -37,7 +37,7 @@ from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.run_config import seed_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.evaluation.tasks.task import Task, in_chat
-from cactus_decoding.lab.frontier.tails import shortened
+from cactus_decoding.lab.frontier.recorded_rows import shortened
 from studies.real_pair.answers import FORMAT, PROTECTED, UNFINISHED, file_of
 
 WHOLE = 97

@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cactus_decoding.cli.evaluation_files import check_may_run
+from cactus_decoding.cli.evaluation_table import check_may_run
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task

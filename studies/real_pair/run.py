@@ -21,19 +21,18 @@ import torch
 from torch import Tensor
 
 from cactus_decoding import parse_rule
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting
 from cactus_decoding.core.audit import audit_rows
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
-from cactus_decoding.core.policy.importance import Importance, read_importance
-from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+from cactus_decoding.core.policy.importance import Importance, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
-from cactus_decoding.lab.evaluation.expected import expected_kept, steps_taken
+from cactus_decoding.lab.evaluation.score import expected_kept, steps_taken
 from cactus_decoding.lab.frontier.frontier import ratio_of_sums, sums_by
-from cactus_decoding.lab.frontier.tails import shortened
+from cactus_decoding.lab.frontier.recorded_rows import shortened
 from studies.pages import StudyPage
 from studies.real_pair.answers import PROTECTED, Answers, read_answers
 from studies.real_pair.page import choices, render

@@ -24,7 +24,7 @@ import torch
 
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import as_draft_length
 from cactus_decoding.core.files.provenance import provenance

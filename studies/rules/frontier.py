@@ -33,10 +33,10 @@ from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.rules.family import Family, round_to
 from cactus_decoding.core.rules.relaxed_greedy import given_up
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.frontier.families import FAMILIES
 from cactus_decoding.lab.frontier.frontier import DEFAULT_MEMORY, LOOSEST
 from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks, read_rows
 from cactus_decoding.lab.frontier.recording import record_rows
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting.pictures import new_figure, style_of, to_svg
 from scripts.marked_page import insert
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.engines.loading import load_engine

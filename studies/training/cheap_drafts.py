@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.drafting.automatic.times import time_passes
-from cactus_decoding.core.drafting.suffix import SuffixDrafter
+from cactus_decoding.core.drafting.lookup import SuffixDrafter
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gguf
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
-from cactus_decoding.lab.evaluation.expected import steps_taken
+from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from studies.real_pair.answers import Answers, read_answers
 from studies.real_pair.collect import prompt_of

@@ -27,14 +27,14 @@ from transformers import LlamaForCausalLM
 
 from cactus_decoding import Metrics, Pair, Request, load_pair, stream, zoo
 from cactus_decoding.cli import options
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.sampling.params import as_logits_to_probs
-from cactus_decoding.lab.evaluation.expected import steps_taken
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import RunResult
+from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.training.acceptance.sampling import sample
 from cactus_decoding.lab.training.acceptance.settings import TrainingSettings
 from cactus_decoding.lab.training.acceptance.training import train_draft

@@ -24,7 +24,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load_pair
 from cactus_decoding.cli import options
-from cactus_decoding.cli.progress import counting
+from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy

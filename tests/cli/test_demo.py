@@ -11,7 +11,7 @@ import pytest
 from cactus_decoding import Metrics, generate, load_pair
 from cactus_decoding.cli import demo_report
 from cactus_decoding.cli.demo import ways_of
-from cactus_decoding.cli.demo_ways import Comparison
+from cactus_decoding.cli.demo_report import Comparison
 from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
 from cactus_decoding.zoo.word_problems import extract_answer, word_problems
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 
 from cactus_decoding.cli.play import PORT, _listen
-from cactus_decoding.engines.openai.starting import listen
+from cactus_decoding.engines.openai.serving import listen
 from cactus_decoding.lab.tuning.profile import Profile
 
 

@@ -8,8 +8,8 @@ import pytest
 from support.recorded_rows import some_rows
 from support.result_files import made, several, write
 
-from cactus_decoding.lab.frontier.families import FAMILIES
 from cactus_decoding.lab.frontier.frontier import as_result, frontier
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 GOOD = made("lossless", 4).line()
 

@@ -20,7 +20,7 @@ ASKED = """
 import json
 import cactus_decoding
 from cactus_decoding.cli import main
-from cactus_decoding.lab.frontier.families import FAMILIES
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.playground.form import rule
 main(["rules"])
 print(json.dumps([str(cactus_decoding.Boosted(3)), "boosted" in FAMILIES, rule("boosted")]))

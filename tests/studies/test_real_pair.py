@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM
 from cactus_decoding import zoo
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
-from cactus_decoding.core.policy.importance import Importance
-from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.sampling.params import SamplingParams

@@ -10,7 +10,7 @@ from support.scripts import ROOT
 
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.rules.family import Family
-from cactus_decoding.lab.frontier.families import FAMILIES
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from studies.rules.frontier import (
     INDEX,
     PAGE,

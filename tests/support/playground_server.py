@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from cactus_decoding.engines.openai.guards import LOOPBACK_NAMES
-from cactus_decoding.engines.openai.starting import listen, server_of
+from cactus_decoding.engines.openai.serving import listen, server_of
 from cactus_decoding.lab.playground.form import Limits
 from cactus_decoding.lab.playground.server import Playground
 

@@ -9,8 +9,8 @@ from itertools import islice
 import pytest
 
 from cactus_decoding.zoo.word_problems import extract_answer, split_of, word_problems
+from cactus_decoding.zoo.word_problems.examples import unlike_stories
 from cactus_decoding.zoo.word_problems.families import FAMILIES
-from cactus_decoding.zoo.word_problems.kinds import unlike_stories
 
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 COMPUTE = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from cactus_decoding.cli import options
+from cactus_decoding.cli.display import counting
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
-from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
     from cactus_decoding import Request
@@ -113,10 +113,9 @@ def _by_nats(
     from cactus_decoding.cli.frontier import table_of
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.lab.frontier.calibrate import as_result, loosest_within, recommendation, recommended
-    from cactus_decoding.lab.frontier.families import parse_families
     from cactus_decoding.lab.frontier.frontier import Frontier
     from cactus_decoding.lab.frontier.recorded_rows import read_rows
-    from cactus_decoding.lab.frontier.relaxations import asking
+    from cactus_decoding.lab.frontier.relaxations import asking, parse_families
 
     families = parse_families(*searched[:2])
     rows = read_rows(path)
@@ -187,8 +186,8 @@ def _speeds(measured: Frontier, relaxation: Relaxation, current: int, rounds: in
     from cactus_decoding import load_pair
     from cactus_decoding.lab.evaluation.tasks.sources import recorded_task
     from cactus_decoding.lab.frontier.calibrate import speeds
+    from cactus_decoding.lab.frontier.recorded_rows import time_steps
     from cactus_decoding.lab.frontier.relaxations import LOSSLESS
-    from cactus_decoding.lab.frontier.step_times import time_steps
 
     settings = measured.rows.settings
     pair = load_pair(settings["target"], settings["draft"], kept_prompts=0)
@@ -230,7 +229,7 @@ def _by_score(max_drop: float, path: Path, task: str, policies: list[RelaxationP
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.lab.evaluation.runs.results import read_results
     from cactus_decoding.lab.evaluation.runs.summary import summarise
-    from cactus_decoding.lab.frontier.calibrate_score import advise
+    from cactus_decoding.lab.frontier.calibrate import advise
 
     found = advise(_protecting(summarise(read_results(path)), policies), task, max_drop)
     console = Console(highlight=False)

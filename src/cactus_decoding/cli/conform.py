@@ -113,7 +113,7 @@ def _write(folder: Path) -> None:
 
 def _conform(name: str, settings: dict[str, object], **drawn: Any) -> tuple[bool, object]:
     from cactus_decoding.lab.conformance.engines.registry import open_engine
-    from cactus_decoding.lab.conformance.report import as_dict, line, verdict
+    from cactus_decoding.lab.conformance.findings import as_dict, line, verdict
     from cactus_decoding.lab.conformance.suite import conform as conforms
 
     opened = open_engine(name, settings)
@@ -142,7 +142,7 @@ def _compare(
 
 
 def _self_test(**drawn: Any) -> tuple[bool, object]:
-    from cactus_decoding.lab.conformance.self_test import self_test
+    from cactus_decoding.lab.conformance.mutants import self_test
 
     table = []
     for mutant in self_test(**drawn):

@@ -9,10 +9,9 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.demo_ways import Comparison, Way
-from cactus_decoding.cli.display import show
+from cactus_decoding.cli.demo_report import Comparison, Way
+from cactus_decoding.cli.display import counting, show
 from cactus_decoding.cli.options import BUDGET, RUNNING, option
-from cactus_decoding.cli.progress import counting
 from cactus_decoding.zoo import BUNDLED, full_name
 from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
 

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.display import number
+from cactus_decoding.cli.display import counting, number
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
-from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
     from cactus_decoding.lab.training.diagnosis.diagnosis import Diagnosis

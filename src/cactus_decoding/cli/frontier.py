@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cactus_decoding.cli import options
+from cactus_decoding.cli.display import counting
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
-from cactus_decoding.cli.progress import counting
 
 if TYPE_CHECKING:
     from cactus_decoding import Request
@@ -101,10 +101,9 @@ def frontier(
     from cactus_decoding.lab.evaluation.chat import as_settings, tokenizer_of
     from cactus_decoding.lab.evaluation.intervals import FEWEST
     from cactus_decoding.lab.evaluation.tasks.sources import file_of
-    from cactus_decoding.lab.frontier.families import parse_families
     from cactus_decoding.lab.frontier.frontier import as_result
     from cactus_decoding.lab.frontier.frontier import frontier as compute
-    from cactus_decoding.lab.frontier.relaxations import NONE, parse_policies
+    from cactus_decoding.lab.frontier.relaxations import NONE, parse_families, parse_policies
     from cactus_decoding.lab.reporting.charts import frontier_picture
     from cactus_decoding.lab.reporting.pictures import new_figure
     from cactus_decoding.zoo import full_name

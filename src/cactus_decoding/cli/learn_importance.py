@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import INTERRUPTED, options
+from cactus_decoding.cli.display import counting
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
-from cactus_decoding.cli.progress import counting
 from cactus_decoding.core.settings import NUM_SPECULATIVE_TOKENS
 
 EXAMPLES = (

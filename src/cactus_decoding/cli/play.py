@@ -69,7 +69,7 @@ def play(
     rules = [parse_rule(text) for text in rule or []]
     with needing("cactus play needs Starlette and uvicorn", "playground"):
         from cactus_decoding.engines.openai.guards import is_loopback
-        from cactus_decoding.engines.openai.starting import listen
+        from cactus_decoding.engines.openai.serving import listen
         from cactus_decoding.lab.playground.form import Limits
         from cactus_decoding.lab.playground.server import Playground, serve
 

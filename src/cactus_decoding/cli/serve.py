@@ -236,13 +236,13 @@ def _serve_llama_cpp(
     place: Place,
 ) -> int:
     from cactus_decoding.core.extras import needing
-    from cactus_decoding.core.sizes import kept_limits
+    from cactus_decoding.core.spelling import kept_limits
     from cactus_decoding.engines.llama_cpp.models.ahead import begin_to_load
     from cactus_decoding.engines.llama_cpp.models.library import library
 
     with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
         from cactus_decoding.engines.openai.guards import is_loopback
-        from cactus_decoding.engines.openai.starting import listen
+        from cactus_decoding.engines.openai.serving import listen
     if not is_loopback(place.host) and not place.keys:
         raise ValueError(
             f"whoever reaches {place.host} could use the server: give --api-key, or a key in {KEY}, or listen on "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cactus_decoding.cli import INTERRUPTED, options
-from cactus_decoding.cli.progress import Stages
+from cactus_decoding.cli.display import Stages
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.lab.training.acceptance.settings import TrainingSettings, check_installed
 

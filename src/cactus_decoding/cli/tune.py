@@ -16,8 +16,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from cactus_decoding.cli import INTERRUPTED, notes, options
+from cactus_decoding.cli.display import Stages
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
-from cactus_decoding.cli.progress import Stages
 from cactus_decoding.zoo import BUNDLED, DRAFTS
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def tune(
     request = Request.from_dict(settings | {"rule": "lossless", "num_speculative_tokens": 0})
     from cactus_decoding.core.files.writing import check_writable
     from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
-    from cactus_decoding.lab.tuning.passes import thread_counts
+    from cactus_decoding.lab.tuning.answers import thread_counts
     from cactus_decoding.lab.tuning.profile import default_place
     from cactus_decoding.lab.tuning.tuning import tune as tuned
 
@@ -131,7 +131,7 @@ def _prompts(
     from cactus_decoding.core.generate import check_prompt
     from cactus_decoding.core.models.base import check_fits
     from cactus_decoding.core.models.tokenizers import as_chat_prompt
-    from cactus_decoding.lab.tuning.prompts import PROMPTS
+    from cactus_decoding.lab.tuning.answers import PROMPTS
 
     if chat is None:
         chat = problems is None and bool(getattr(pair.tokenizer, "chat_template", None))

@@ -10,8 +10,7 @@ if TYPE_CHECKING:
 
     from cactus_decoding.core.drafting.trees.shape import TreeShape
     from cactus_decoding.core.policy.budget import Budget
-    from cactus_decoding.core.policy.importance import Importance
-    from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+    from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
     from cactus_decoding.core.policy.protection import Protection
     from cactus_decoding.core.policy.relaxation import RelaxationPolicy
     from cactus_decoding.core.sampling.params import SamplingParams

@@ -27,7 +27,7 @@ from cactus_decoding.core.models.tokenizers import Tokenizer, check_same_vocabul
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.core.session import check_models, stop_token_ids
-from cactus_decoding.core.sizes import kept_limits
+from cactus_decoding.core.spelling import kept_limits
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.core.types.drafting import check_drafter
 from cactus_decoding.zoo import BUNDLED

@@ -27,7 +27,7 @@ from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_s
 from cactus_decoding.core.verification.walk import Verifier
 
 if TYPE_CHECKING:
-    from cactus_decoding.core.policy.fitted import FittedPolicy
+    from cactus_decoding.core.policy.relaxation import FittedPolicy
 
 
 def _length(length: DraftLength | int | str | None) -> DraftLength | None:
@@ -179,7 +179,7 @@ class Request(Model):
         """Raise `ValueError` for a combination that would not keep what it promises."""
         rule, budget = self.rule, self.budget
         if self.policy.limit is not None and self.policy.limit.scale:
-            from cactus_decoding.core.policy.fitted import check_scalable
+            from cactus_decoding.core.policy.relaxation import check_scalable
 
             check_scalable(rule)
         if judges_untempered(rule):

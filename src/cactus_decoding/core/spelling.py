@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from cactus_decoding.core.declared import Declared, fields_of
-from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.mistakes import check_integer, shown, suggestion
 
 Spelled = TypeVar("Spelled")
 
@@ -88,3 +89,27 @@ def spell(name: str, spelled: Any) -> str:
 def _after(name: str) -> str:
     """Return what stands between a name and its parameters; a path such as ``module:Class`` has its colon already."""
     return "," if ":" in name else ":"
+
+
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def kept_limits(value: int | str) -> tuple[int, int | None]:
+    """Return how many texts stay read, and in how many bytes their copies have room, if these are limited.
+
+    Raises:
+        TypeError: for what is neither a number nor text.
+        ValueError: for a number below 0, or text that is neither a number nor a size.
+
+    Example:
+        >>> kept_limits(4), kept_limits("4"), kept_limits("1.5 GiB")[1]
+        ((4, None), (4, None), 1610612736)
+    """
+    if not isinstance(value, str):
+        return check_integer("kept_prompts", value, 0), None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?\s*", value)
+    if found is None or (found[2] is None and "." in found[1]):
+        raise ValueError(f"kept_prompts must be a number of texts or a size such as 2GiB, but is {shown(value)}")
+    if found[2] is None:
+        return int(found[1]), None
+    return sys.maxsize, int(float(found[1]) * _UNITS[found[2]])

@@ -12,7 +12,7 @@ from support.pass_times import PASS_TIMES
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import SamplingParams, StaticTree, SuffixDrafter
-from cactus_decoding.core.drafting.suffix import Answers
+from cactus_decoding.core.drafting.lookup import Answers
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 

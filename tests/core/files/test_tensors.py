@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cactus_decoding.core.files.tensors import Format, read_tensors, write_tensors
+from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
 
 FORM = Format("sums", schema=2, described="of sums")
 

@@ -16,11 +16,9 @@ from support.importances import digits_file, random_importance
 from support.rules_under_test import SPELLINGS
 
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
-from cactus_decoding.core.policy.fitted import FittedPolicy, scaled
-from cactus_decoding.core.policy.importance import FORMAT, read_importance
-from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+from cactus_decoding.core.policy.importance import FORMAT, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.position import Position
-from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
+from cactus_decoding.core.policy.relaxation import FittedPolicy, RelaxationPolicy, relaxation_policy, scaled
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Verdict, Visit, judges_untempered

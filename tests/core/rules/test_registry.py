@@ -10,7 +10,7 @@ from cactus_decoding.core import rules
 from cactus_decoding.core.rules import RULES, parse_rule
 from cactus_decoding.core.rules.names import WAYS_TO_VERIFY
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
-from cactus_decoding.lab.frontier.families import FAMILIES
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 GENERATOR = torch.Generator().manual_seed(0)
 TARGET = torch.randn(4, 12, generator=GENERATOR, dtype=torch.float64).mul(2).softmax(-1)

@@ -10,8 +10,7 @@ from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.core.sampling import params as sampling_module
-from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams
-from cactus_decoding.core.sampling.selection import at_least, largest
+from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams, at_least, largest
 
 
 def rows(length: int, seed: int) -> list[Tensor]:

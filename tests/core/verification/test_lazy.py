@@ -18,10 +18,10 @@ from support.rules_under_test import NEVER_STRICTER_THAN_LOSSLESS, SPELLINGS, Al
 from torch import Tensor
 
 from cactus_decoding.core.policy.decide import Policy
-from cactus_decoding.core.policy.fitted import FittedPolicy
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import Cactus, ClampedRatio, Lossless, as_rule, parse_rule
 from cactus_decoding.core.sampling import rows as sampled

@@ -6,7 +6,7 @@ import anyio
 import pytest
 from support.playground_server import asked, running
 
-from cactus_decoding.engines.openai.request_queue import RequestQueue
+from cactus_decoding.engines.openai.serving import RequestQueue
 from cactus_decoding.lab.playground.form import Limits
 
 

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from support.decisions import plan
 from torch import Tensor
 
-from cactus_decoding.core.policy.fitted import FittedPolicy
-from cactus_decoding.core.policy.importance import Importance
-from cactus_decoding.core.policy.importance_limit import ImportanceLimit
+from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.engines.openai.counters import BudgetMeter

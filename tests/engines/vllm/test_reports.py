@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cactus_decoding.engines.openai.reports import REPORTED, report_of
+from cactus_decoding.engines.openai.counters import REPORTED, report_of
 from cactus_decoding.engines.vllm.reports import ATTRIBUTE, with_counts
 from cactus_decoding.engines.vllm.request import ServerConfig
 from cactus_decoding.engines.vllm.v2 import SlotRules

@@ -14,9 +14,8 @@ from support.engine_rules import SPELLINGS
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.core.policy.importance import Importance
-from cactus_decoding.engines.openai.counters import BudgetMeter
+from cactus_decoding.engines.openai.counters import REPORTED, BudgetMeter
 from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
-from cactus_decoding.engines.openai.reports import REPORTED
 from cactus_decoding.engines.vllm.batched_policy import Group, Layout, Protected, Weighed
 from cactus_decoding.engines.vllm.step import RelaxedStep
 from cactus_decoding.engines.vllm.v1 import DraftProbs

@@ -16,10 +16,9 @@ from cactus_decoding.lab.conformance.alternatives import reused_number
 from cactus_decoding.lab.conformance.asking import VOCABULARY, Answer, EngineError, Query, Sampling
 from cactus_decoding.lab.conformance.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_decoding.lab.conformance.evidence import Evidence, deviation_not_excluded
-from cactus_decoding.lab.conformance.findings import Finding, Report
+from cactus_decoding.lab.conformance.findings import Finding, Report, line, verdict
 from cactus_decoding.lab.conformance.mutants import MUTANTS, CertainDraft
 from cactus_decoding.lab.conformance.reference import Reference
-from cactus_decoding.lab.conformance.report import line, verdict
 from cactus_decoding.lab.conformance.suite import FALSE_ALARM, conform
 from cactus_decoding.lab.conformance.truth import Truth
 

@@ -11,9 +11,8 @@ from cactus_decoding import parse_rule
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.frontier.calibrate import loosest_within, recommendation, recommended, speeds
-from cactus_decoding.lab.frontier.families import FAMILIES
 from cactus_decoding.lab.frontier.frontier import Frontier
-from cactus_decoding.lab.frontier.relaxations import LOSSLESS, Relaxation
+from cactus_decoding.lab.frontier.relaxations import FAMILIES, LOSSLESS, Relaxation
 
 LENGTHS = (0, 1, 2, 3, 4)
 

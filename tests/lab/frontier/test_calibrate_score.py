@@ -9,7 +9,7 @@ from support.result_files import made, several
 
 from cactus_decoding.lab.evaluation.intervals import problems_to_show
 from cactus_decoding.lab.evaluation.runs.summary import summarise
-from cactus_decoding.lab.frontier.calibrate_score import advise
+from cactus_decoding.lab.frontier.calibrate import advise
 
 
 def test_the_fastest_rule_whose_score_holds_is_chosen():

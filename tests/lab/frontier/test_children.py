@@ -13,8 +13,8 @@ from torch import Tensor
 from cactus_decoding import parse_rule
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.lab.frontier.families import FAMILIES
 from cactus_decoding.lab.frontier.frontier import Frontier, chance_kept, frontier
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 RULES = ("lossless", "cactus:delta=0.2", "clamped:width=0.7", "ensemble:weight=0.4", "lenience:lenience=0.6", "typical",
          "top_k:k=2")  # fmt: skip

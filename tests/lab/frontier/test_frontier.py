@@ -25,8 +25,8 @@ from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.types import judges_untempered
-from cactus_decoding.lab.frontier.families import FAMILIES
 from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier, frontier
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 EXACT = 1e-10
 SAMPLED = tuple(text for text in SPELLINGS if not judges_untempered(parse_rule(text)))

@@ -9,8 +9,8 @@ from support.recorded_rows import some_rows
 
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json
-from cactus_decoding.lab.frontier.families import FAMILIES
 from cactus_decoding.lab.frontier.frontier import as_result, frontier, read_frontier
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 
 def small_result() -> dict:

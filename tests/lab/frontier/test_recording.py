@@ -11,7 +11,7 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import Request, SamplingParams, load_pair, stream
 from cactus_decoding.core.audit import audit
-from cactus_decoding.core.drafting.ngram import NgramDrafter
+from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier
 from cactus_decoding.lab.frontier.recorded_rows import read_rows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from cactus_decoding import Request, load_pair
 from cactus_decoding.core.policy.relaxation import relaxation_policy
+from cactus_decoding.lab.frontier.recorded_rows import time_steps
 from cactus_decoding.lab.frontier.relaxations import LOSSLESS, Relaxation
-from cactus_decoding.lab.frontier.step_times import time_steps
 from cactus_decoding.zoo.word_problems import word_problems
 
 

@@ -10,11 +10,10 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.core.audit import audit
-from cactus_decoding.core.drafting.ngram import NgramDrafter
+from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.lab.frontier.recorded_rows import read_rows
+from cactus_decoding.lab.frontier.recorded_rows import TAIL, pack_shortened, read_rows, shortened
 from cactus_decoding.lab.frontier.recording import record_rows
-from cactus_decoding.lab.frontier.tails import TAIL, pack_shortened, shortened
 
 VOCABULARY = 20_000
 RULES = ("lossless", "clamped:width=2.0", "cactus:delta=1.0", "ensemble:weight=0.3", "lenience:lenience=0.5")

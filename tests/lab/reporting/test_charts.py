@@ -8,9 +8,8 @@ from support.result_files import made, several
 
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.runs.summary import summarise
-from cactus_decoding.lab.frontier.families import FAMILIES
 from cactus_decoding.lab.frontier.frontier import as_result, frontier
-from cactus_decoding.lab.frontier.relaxations import parse_policies
+from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_policies
 from cactus_decoding.lab.reporting import charts
 from cactus_decoding.lab.reporting.charts import TO_ALONE, TO_LOSSLESS, frontier_picture, time_metric
 from cactus_decoding.lab.reporting.pictures import STYLES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cactus_decoding.lab.frontier.families import FAMILIES, parse_families
+from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_families
 from cactus_decoding.lab.reporting.pictures import STYLES, family_of
 
 

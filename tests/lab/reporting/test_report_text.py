@@ -10,8 +10,8 @@ from support.browser import watched_page
 from support.recorded_rows import some_rows
 from support.result_files import NASTY, several
 
-from cactus_decoding.lab.frontier.families import FAMILIES
 from cactus_decoding.lab.frontier.frontier import as_result, frontier
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting.report import make_report, to_html
 
 

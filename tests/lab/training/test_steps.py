@@ -6,7 +6,7 @@ import pytest
 import torch
 from support.expected_steps import expected_steps
 
-from cactus_decoding.lab.evaluation.expected import steps_taken
+from cactus_decoding.lab.evaluation.score import steps_taken
 
 EXACT = 1e-12
 

@@ -10,7 +10,7 @@ from support.tiny_models import tiny_llama
 from support.tuning import pretend, threads_of
 
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.lab.tuning.passes import chosen_threads, thread_counts, use_fastest_threads
+from cactus_decoding.lab.tuning.answers import chosen_threads, thread_counts, use_fastest_threads
 
 
 @pytest.mark.parametrize(

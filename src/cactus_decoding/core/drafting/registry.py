@@ -10,14 +10,11 @@ from typing import Any, Protocol
 from cactus_decoding import zoo
 from cactus_decoding.core.drafting.automatic import AutoLength
 from cactus_decoding.core.drafting.lengths.adaptive import AdaptiveLength
-from cactus_decoding.core.drafting.lengths.base import FixedLength
-from cactus_decoding.core.drafting.lengths.confidence import ConfidenceStop
-from cactus_decoding.core.drafting.ngram import NgramDrafter
-from cactus_decoding.core.drafting.suffix import SuffixDrafter
+from cactus_decoding.core.drafting.lengths.base import ConfidenceStop, FixedLength
+from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
-from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.drafting.trees.static_tree import StaticTree
+from cactus_decoding.core.drafting.trees.shape import StaticTree, TreeShape
 from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.models.loading import check_model_name, engines
 from cactus_decoding.core.spelling import parse

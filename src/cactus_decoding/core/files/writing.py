@@ -8,13 +8,22 @@ import math
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import combinations
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryFile
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from cactus_decoding.core.extras import needing
+from cactus_decoding.core.files.jsonl import parse_json
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 PART = ".cactus-part"
 """How the name of a file ends while it grows."""
@@ -172,3 +181,56 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(each) for each in value]
     return value
+
+
+class Format(NamedTuple):
+    """A kind of such files: the object's key in the header, its schema, and what completes "this is not a file …"."""
+
+    key: str
+    schema: int
+    described: str
+
+
+def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Write a file, all or nothing; its header holds the schema and what else is told about the tensors."""
+    from safetensors.torch import save
+
+    header = {form.key: as_json({"schema": form.schema, **about})}
+    # not by `save_file`, whose file only its owner may read
+    write_atomically(path, save({name: each.contiguous() for name, each in tensors.items()}, header))
+
+
+def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return a regular file's tensors, and what is told about them; messages call it by its name, or by its path.
+
+    Raises `OSError` if it cannot be read; `ValueError` if it is damaged, is no such file, or has another schema.
+    """
+    name = str(path) if name is None else name
+    wrong = f"{name}: this is not a file {form.described}"
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = parse_json((file.metadata() or {}).get(form.key, "null").encode(), "its header")
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dictionary
+    except (SafetensorError, ValueError) as error:
+        raise ValueError(f"{wrong} ({error})") from None
+    if not isinstance(about, dict):
+        raise ValueError(wrong)
+    if about.get("schema") != form.schema:
+        raise ValueError(f"{name}: schema is {about.get('schema')!r}, but this version reads schema {form.schema}")
+    return tensors, about
+
+
+def page_templates(folder: Path) -> Environment:
+    """Return the templates of a folder, which are escaped, and which refuse a name that is not given.
+
+    Raises `ValueError` where Jinja2 is not installed.
+    """
+    with needing("pages need Jinja2", "report"):
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -15,8 +15,8 @@ from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
-    from cactus_decoding.core.policy.fitted import FittedPolicy
     from cactus_decoding.core.policy.position import Position
+    from cactus_decoding.core.policy.relaxation import FittedPolicy
 
 _LOSSLESS = Lossless()
 

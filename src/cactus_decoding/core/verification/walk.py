@@ -24,8 +24,8 @@ from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, 
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
-    from cactus_decoding.core.policy.fitted import FittedPolicy
     from cactus_decoding.core.policy.position import Position
+    from cactus_decoding.core.policy.relaxation import FittedPolicy
 
 SCHEMES: dict[str, Callable[..., Walk]] = {
     "token": match,

@@ -8,9 +8,8 @@ from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless, Rule
 from cactus_decoding.core.types import Outcome, Visit, judges_untempered
-from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER
+from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, REPORTED, report_of
 from cactus_decoding.engines.openai.relaxed_logits import lift_cost
-from cactus_decoding.engines.openai.reports import REPORTED, report_of
 
 TEXTS = COUNTERS | {"cactus_relaxed_tokens": "Accepted tokens that the lossless test rejects with the same number"}
 

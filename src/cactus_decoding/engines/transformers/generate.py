@@ -22,7 +22,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
 from cactus_decoding.core.checks import shown
-from cactus_decoding.core.drafting.ngram import NgramDrafter
+from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.drafting.registry import proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.metrics import Metrics

@@ -7,7 +7,7 @@ import os
 from dataclasses import fields
 from typing import Any
 
-from cactus_decoding.core.drafting.ngram import NgramDrafter
+from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.engines.vllm.server import speculative_config
 

@@ -19,6 +19,7 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, Lossless, parse_rule
 from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.engines.openai.counters import REPORT_KEY
 from cactus_decoding.engines.openai.keys import (
     ALLOWED,
     BUDGET_KEY,
@@ -28,7 +29,6 @@ from cactus_decoding.engines.openai.keys import (
     Marks,
     read_keys,
 )
-from cactus_decoding.engines.openai.reports import REPORT_KEY
 
 logger = logging.getLogger("vllm.cactus_decoding")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cactus_decoding.lab.conformance.checks import Check
 
@@ -86,3 +89,57 @@ class Report:
     def samples(self) -> int:
         """All responses."""
         return sum(each.samples for each in self.findings)
+
+
+def line(finding: Finding) -> str:
+    """Return a finding as one line.
+
+    Example:
+        >>> from cactus_decoding.lab.conformance.asking import Sampling
+        >>> from cactus_decoding.lab.conformance.checks import Check
+        >>> line(Finding(Check("top-k, bad draft", Sampling()), True, 400, -0.8, 0.17))
+        'right  top-k, bad draft                             400 responses; excluded: deviations above 0.17'
+    """
+    word = {True: "right", False: "WRONG", None: "note"}[finding.right]
+    said = finding.said
+    if finding.right is False and math.isfinite(finding.evidence):
+        said = f"odds of e^{finding.evidence:.0f} against the law; most evidence for: {said}"
+    elif finding.deviation is not None:
+        said = f"excluded: deviations above {finding.deviation:.2f}"
+    return f"{word:6} {finding.check.name:44} {finding.samples:4} responses" + (f"; {said}" if said else "")
+
+
+def verdict(report: Report) -> Iterable[str]:
+    """Yield what a report says in the end."""
+    wrong = [each for each in report.findings if each.right is False]
+    deviations = [each.deviation for each in report.findings if each.deviation is not None]
+    seconds = f"{report.seconds:.0f} s ({report.processor_seconds:.0f} s of the processor)"
+    asked = f"{len(report.findings)} checks, {report.samples:,} responses, {seconds}"
+    if wrong:
+        yield f"{report.engine} is WRONG in {len(wrong)} of {asked}."
+        [(said, times)] = Counter(each.said.partition(" (")[0] for each in wrong).most_common(1)
+        if times > 1:
+            yield f"{times} checks point to the same: {said}."
+    else:
+        yield f"{report.engine} is right in {asked}."
+    if deviations:
+        yield (
+            f"Total variation of one of the first three tokens above {max(deviations):.2f} is excluded by each of "
+            f"{len(deviations)} checks, above {min(deviations):.2f} by the longest; the others say what else is."
+        )
+    yield f"A right engine is called wrong with probability {report.false_alarm:g} at most, over all checks."
+    for draft, each in report.acceptance.items():
+        slow = "; it could accept more" if each.too_little(report.false_alarm / len(report.acceptance)) else ""
+        accepted = f"Accepted proposals are {each.found:.0%} of its tokens with the {draft} draft"
+        yield f"{accepted}; {each.possible:.0%} are possible, with a standard error of {each.error:.1%}{slow}."
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """Return a report for JSON: infinite evidence is None."""
+    findings = [
+        asdict(each)
+        | {"check": each.check.name, "sampling": asdict(each.check.sampling)}
+        | {"evidence": each.evidence if math.isfinite(each.evidence) else None}
+        for each in report.findings
+    ]
+    return asdict(report) | {"right": report.right, "samples": report.samples, "findings": findings}

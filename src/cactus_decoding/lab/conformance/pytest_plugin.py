@@ -15,7 +15,7 @@ def check_conforms(engine: Any, **settings: Any) -> None:
         engine: see `cactus_decoding.lab.conformance.suite.conform`.
         settings: likewise.
     """
-    from cactus_decoding.lab.conformance.report import line, verdict
+    from cactus_decoding.lab.conformance.findings import line, verdict
     from cactus_decoding.lab.conformance.suite import conform as conforms
 
     report = conforms(engine, **settings)

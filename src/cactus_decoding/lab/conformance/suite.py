@@ -63,7 +63,7 @@ def conform(
         >>> bool(conform(Reference(), samples=50, only=[Check("temperature 1", Sampling(draft="bad"))]))
         True
     """
-    from cactus_decoding.lab.conformance.engines.function import FunctionEngine
+    from cactus_decoding.lab.conformance.engines.registry import FunctionEngine
 
     check_integer("samples", samples, 1)
     check_number("false_alarm", false_alarm, 0, 1, low_open=True, high_open=True)

@@ -26,8 +26,8 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import Lossless, as_rule
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.lab.evaluation.expected import expected_tokens
 from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_sums
+from cactus_decoding.lab.evaluation.score import expected_tokens
 from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks
 from cactus_decoding.lab.frontier.relaxations import EVERYWHERE, Relaxation
 

@@ -20,8 +20,17 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows, join, pack, step_of_proposals
-from cactus_decoding.lab.frontier.tails import TAIL, Shortened, pack_shortened, shortened
+from cactus_decoding.lab.frontier.recorded_rows import (
+    TAIL,
+    PackedRows,
+    RecordedRows,
+    Shortened,
+    join,
+    pack,
+    pack_shortened,
+    shortened,
+    step_of_proposals,
+)
 
 _BLOCKS_AT_ONCE = 64
 """Blocks are packed in batches: truncated rows must not wait in memory at full width."""

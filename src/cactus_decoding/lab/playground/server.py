@@ -22,9 +22,13 @@ from starlette.types import ASGIApp
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.core.rules import Rule
 from cactus_decoding.engines.openai.guards import BadRequestError, Guards, names_of, read_json
-from cactus_decoding.engines.openai.request_queue import QueueIsFullError, RequestQueue
-from cactus_decoding.engines.openai.starting import address_of, server_of
-from cactus_decoding.engines.openai.streams import StreamedResponse
+from cactus_decoding.engines.openai.serving import (
+    QueueIsFullError,
+    RequestQueue,
+    StreamedResponse,
+    address_of,
+    server_of,
+)
 from cactus_decoding.lab.playground.form import Limits, RunRequest, form, read_request
 from cactus_decoding.lab.playground.runs import PairStore, Runs, UnknownRunError
 from cactus_decoding.lab.tracing.page import PAGE as SHARED

@@ -10,7 +10,7 @@ from cactus_decoding.core.files.jsonl import number_of
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary
-from cactus_decoding.lab.frontier.families import FAMILIES
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting.pictures import (
     BAND,
     GREY,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cactus_decoding.core.declared import fields_of
 from cactus_decoding.core.extras import needing
 from cactus_decoding.core.rules import Rule, parse_rule, recorded_rule
-from cactus_decoding.lab.frontier.families import FAMILIES
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.core.files.templates import page_templates
+from cactus_decoding.core.files.writing import page_templates
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.results import RunResult, read_results

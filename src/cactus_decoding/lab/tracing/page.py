@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unicodedata import category
 
-from cactus_decoding.core.files.templates import page_templates
+from cactus_decoding.core.files.writing import page_templates
 from cactus_decoding.core.policy.budget import Budget
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingParams

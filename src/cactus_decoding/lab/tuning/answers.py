@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,10 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.audit import acceptance
+from cactus_decoding.core.drafting.automatic import times
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.generate import stream
+from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
@@ -107,3 +110,66 @@ def _chances(rule: AcceptanceRule, target: Tensor, draft: Tensor, sampling: Samp
     if isinstance(rule, Lossless):
         return torch.minimum(q, p).sum(-1)
     return acceptance(rule, q, p).clamp(0.0, 1.0)
+
+
+_CODE = """def total(prices, rate):
+    result = 0
+    for price in prices:
+        result += price * (1 + rate)
+    return result
+"""
+_LETTER = (
+    "Dear team, we has moved the meeting from tuesday to thursday, becuase the room is taken. Please bring the figures "
+    "of the last quarter, and tell Mara if you can not come. Best wishes, Jon"
+)
+PROMPTS = (
+    "Explain in a few sentences why the sky is blue and sunsets are red.",
+    f"Correct the mistakes in this letter, and change nothing else:\n\n{_LETTER}",
+    "Write a Python function that returns the prime factors of a number, with a docstring.",
+    f"Add type hints and a docstring to this function, and repeat it whole:\n\n{_CODE}",
+    "A train leaves at 9:40 and takes 2 hours and 35 minutes. When does it arrive? Show each step.",
+    f"Summarise this letter in one sentence:\n\n{_LETTER}",
+    "Name the planets of the solar system as a JSON list of objects with a name and a diameter in kilometres.",
+    "What speaks for and against living in a small town? Give three points each.",
+    f"Translate this letter into French:\n\n{_LETTER}",
+    "Write the beginning of a story about a lighthouse keeper who finds a map.",
+)
+
+
+WIDTHS = (1, 4, 2, 8, 3, 12, 16, 6, 5, 7, 10, 9, 11, 14, 13, 15)
+"""Tokens of the passes that are timed, those first that are cheap where kernels work on blocks of four rows."""
+_SAME = 1.03
+"""A number of threads is worth its cores where it saves more."""
+
+
+def thread_counts() -> list[int]:
+    """Return numbers of threads to try: 1 to 4, and from there about half as many more each time, to all cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    sizes = [1, 2, 3, *(each << power for power in range(12) for each in (4, 6))]
+    return [*(count for count in sizes if count < cores), cores]
+
+
+def chosen_threads(seconds: Mapping[int, float]) -> int:
+    """Return the fewest threads that are as good as the fastest.
+
+    >>> chosen_threads({1: 1.0, 2: 0.52, 3: 0.51})
+    2
+    """
+    return min(count for count, taken in seconds.items() if taken <= _SAME * min(seconds.values()))
+
+
+def use_fastest_threads(model: BaseCachedModel, counts: Sequence[int], widths: Sequence[int], until: float) -> int:
+    """Try numbers of threads on passes of some widths, have the model use the best one, and return it.
+
+    They are compared by the time on the wall, the best of three each: what other programs do on the machine at the same
+    time falls on all of them, or on none. Each is tried once, and no further pass is begun at ``until``, by
+    `time.perf_counter`; a single number is not timed.
+    """
+    taken: dict[int, float] = {}
+    for count in counts if len(counts) > 1 else ():
+        model.use_threads(count)
+        found = times.time_passes(model, widths, time.perf_counter, 3, until)
+        taken[count] = sum(found.values()) if len(found) == len(widths) else found[widths[0]] * len(widths)
+    chosen = chosen_threads(taken) if taken else counts[0]
+    model.use_threads(chosen)
+    return chosen

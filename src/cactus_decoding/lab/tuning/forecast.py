@@ -11,8 +11,8 @@ import torch
 
 from cactus_decoding.core.drafting.automatic.times import PassTimes
 from cactus_decoding.core.drafting.registry import LOOK_UP
-from cactus_decoding.lab.evaluation.expected import steps_taken
 from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
+from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.tuning.answers import Answer
 
 WORTH = 0.05

@@ -16,9 +16,8 @@ from cactus_decoding.core.files.writing import plain
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.lab.tuning.answers import Answer, answer
+from cactus_decoding.lab.tuning.answers import WIDTHS, Answer, answer, use_fastest_threads
 from cactus_decoding.lab.tuning.forecast import Forecast, forecasts
-from cactus_decoding.lab.tuning.passes import WIDTHS, use_fastest_threads
 
 PASSES_SHARE = 0.25
 """Of the time, what timing passes may take; the rest is for answers."""

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cactus_decoding.core.drafting.automatic.chances import DraftChances
-from cactus_decoding.core.drafting.automatic.choosing import SHARE, STAKE, Chooser
+from cactus_decoding.core.drafting.automatic.choosing import SHARE, STAKE, Chooser, DraftChances
 from cactus_decoding.core.drafting.automatic.times import PassTimes
 from cactus_decoding.core.drafting.suffix_index import Match
 

@@ -9,7 +9,7 @@ from support.tiny_models import tiny_llama
 from cactus_decoding import DraftLength
 from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.drafting.trees.growing import choose_children
-from cactus_decoding.core.drafting.trees.static_tree import StaticTree
+from cactus_decoding.core.drafting.trees.shape import StaticTree
 from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.core.types import Proposal
 

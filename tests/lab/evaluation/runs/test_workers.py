@@ -16,8 +16,7 @@ from support.result_files import config_of
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Problem
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.estimate import longest_seconds
-from cactus_decoding.lab.evaluation.runs.workers import check_apart
+from cactus_decoding.lab.evaluation.runs.workers import check_apart, longest_seconds
 from cactus_decoding.lab.evaluation.tasks.harness import HarnessTask
 from cactus_decoding.lab.evaluation.tasks.task import Task
 

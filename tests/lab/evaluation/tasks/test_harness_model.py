@@ -6,7 +6,7 @@ import pytest
 from lm_eval.api.registry import get_model
 
 from cactus_decoding import Cactus
-from cactus_decoding.lab.evaluation.tasks.harness_model import CactusLM
+from cactus_decoding.lab.evaluation.tasks.harness import CactusLM
 
 pytestmark = [
     pytest.mark.usefixtures("settings_of_the_libraries"),

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor
 
-from cactus_decoding.core.drafting.lengths.confidence import confidence
+from cactus_decoding.core.drafting.lengths.base import confidence
 from cactus_decoding.core.drafting.lengths.costs import StepCosts, given_costs
 from cactus_decoding.core.mistakes import check_integer, check_number
 from cactus_decoding.core.spelling import spell

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.drafting.lengths.confidence import confidence
+from cactus_decoding.core.drafting.lengths.base import confidence
 from cactus_decoding.core.drafting.lengths.costs import StepCosts, given_costs
 from cactus_decoding.core.drafting.trees.best_first import PricedTree
 from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, Placed, PricedGrowth

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import Annotated, ClassVar, NamedTuple, Protocol
 
+from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.lengths.base import LearnsNothing
+from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import ROOT
 
 
@@ -166,3 +171,126 @@ class LookupTree:
         """Return some of the tokens, by their ascending places, each of which follows another one or the text."""
         new = {ROOT: ROOT} | {place: i for i, place in enumerate(places)}
         return LookupTree([self.token_ids[i] for i in places], [new[self.parents[i]] for i in places])
+
+
+MAX_NODES = 1024
+"""Beyond it a step's attention mask, and its verification, would take longer than any text can gain."""
+
+
+@dataclass(frozen=True)
+class StaticTree(TreeShape):
+    """Proposes a tree: several tokens may follow the text, several more each of these, and so on.
+
+    ``4.2.2.1`` lets 4 tokens follow the text, 2 each of them, 2 each of those and 1 each of the last: 44 in all, of
+    which at most 4 are kept. ``drawn`` of the children of a token are drawn from the draft's row, the others are its
+    likeliest tokens; where the row has fewer tokens, as at temperature 0, the next likeliest take their place.
+
+    Attributes:
+        static: how many children the text has and each token behind it, level by level: numbers with dots between.
+        drawn: how many children of each are drawn, 0 or more; all, where there are fewer.
+        lookup: how many tokens may come on top, copied from where the text repeats itself; behind these the draft
+            proposes as many as behind others.
+
+    Raises:
+        TypeError: for a number of drawn children that is none.
+        ValueError: for a shape that is none, or of more than 1024 tokens.
+
+    Example:
+        >>> shape = StaticTree("4.2.2.1")
+        >>> shape.branching, shape.max_draft_tokens
+        ((4, 2, 2, 1), 4)
+    """
+
+    static: Annotated[
+        str, Field(description="children of the text and of each token behind it, level by level, such as 4.2.2.1")
+    ]
+    drawn: Annotated[
+        int, Field(ge=0, description="children of each that are drawn; the others are the likeliest"), Setting("tokens")
+    ] = 1
+    lookup: Annotated[
+        int, Field(ge=0, le=64, description="copied from where the text repeats itself, on top"), Setting("tokens")
+    ] = 0
+
+    fixed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.static, str) or not re.fullmatch(r"[1-9]\d{0,3}(\.[1-9]\d{0,3}){0,99}", self.static):
+            raise ValueError(
+                f"static must be numbers from 1 with dots between such as '4.2.2.1', but is {shown(self.static)}"
+            )
+        check_fields(self)
+        if self.max_nodes > MAX_NODES:
+            raise ValueError(f"a tree may have at most {MAX_NODES} tokens, but {self} has {self.max_nodes}")
+
+    def __str__(self) -> str:
+        """Return the text that `as_tree` turns into this one."""
+        return spell("static", self).partition(":")[2]
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """How deep it is, which is how many of its tokens can be kept."""
+        return len(self.branching)
+
+    @property
+    def branching(self) -> tuple[int, ...]:
+        """How many children the text has, each token that follows it, and so on."""
+        return tuple(int(each) for each in self.static.split("."))
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all tokens but the last have as many children, so that a position is judged alike in every step."""
+        return len(set(self.branching)) == 1 and not self.lookup
+
+    @property
+    def num_looked_up(self) -> int:
+        """How many tokens may be copied from where the text repeats itself, beside a draft model's."""
+        return self.lookup
+
+    @property
+    def max_nodes(self) -> int:
+        """How many tokens it may have in all: most where all that is looked up stands as near the text as can be."""
+        level, found, left, total = 1, 1, self.lookup, 0
+        for count in self.branching:
+            found = min(left, found * count)
+            left -= found
+            level = level * count + found
+            total += level
+        return total
+
+    @property
+    def max_drawn(self) -> int:
+        """How many children of a token are drawn."""
+        return min(self.drawn, max(self.branching))
+
+    def max_children(self, depth: int) -> int:
+        """Return how many children a token has that follows ``depth`` others of the tree."""
+        return self.branching[depth] if depth < len(self.branching) else 0
+
+    def grow(self, limit: int) -> StaticGrowth:
+        """Begin the tree of a step."""
+        return StaticGrowth([ChildCounts(max(0, n - self.drawn), min(n, self.drawn)) for n in self.branching[:limit]])
+
+
+class StaticGrowth:
+    """Gives all tokens of a level as many children."""
+
+    def __init__(self, splits: list[ChildCounts]) -> None:
+        self._ahead = splits[::-1]
+        self._new = 0
+
+    def reserve(self, num_looked_up: int) -> None:
+        """Leave the shape as it is: tokens that were looked up come on top."""
+
+    def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
+        """Say how many children each token gets."""
+        fixed, drawn = self._ahead.pop()
+        splits = []
+        for each in looked_up:
+            count = min(fixed + drawn, logits.shape[-1] - len(each))  # no more than there are tokens
+            splits.append(ChildCounts(count - min(drawn, count), min(drawn, count)))
+        self._new = sum(map(sum, splits)) + sum(map(len, looked_up))
+        return splits
+
+    def promising(self) -> list[int]:
+        """Return all of them, unless they are the last."""
+        return [*range(self._new)] if self._ahead else []

@@ -15,7 +15,7 @@ from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.request import Asked
-from cactus_decoding.engines.openai.reports import REPORT_KEY
+from cactus_decoding.engines.openai.counters import REPORT_KEY
 
 StepReader = Callable[[Request, Outcome], None]
 

@@ -15,6 +15,7 @@ from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.llama_cpp.gbnf import Grammar
 from cactus_decoding.engines.llama_cpp.server import fields as read
 from cactus_decoding.engines.llama_cpp.server.tools import Tools, grammar_of
+from cactus_decoding.engines.openai.counters import REPORT_KEY
 from cactus_decoding.engines.openai.keys import (
     ALLOWED,
     FILE_KEY,
@@ -24,7 +25,6 @@ from cactus_decoding.engines.openai.keys import (
     RULE_KEY,
     read_keys,
 )
-from cactus_decoding.engines.openai.reports import REPORT_KEY
 
 MAX_SEED = 2**32 - 2
 MAX_CHOICES, MAX_LOGPROBS = 16, 20

@@ -38,9 +38,13 @@ from cactus_decoding.engines.llama_cpp.server.completion import Completion, prom
 from cactus_decoding.engines.llama_cpp.server.request import Asked, read_completion
 from cactus_decoding.engines.llama_cpp.server.seats import Seats
 from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
-from cactus_decoding.engines.openai.request_queue import QueueIsFullError, RequestQueue
-from cactus_decoding.engines.openai.starting import address_of, server_of
-from cactus_decoding.engines.openai.streams import StreamedResponse
+from cactus_decoding.engines.openai.serving import (
+    QueueIsFullError,
+    RequestQueue,
+    StreamedResponse,
+    address_of,
+    server_of,
+)
 
 MAX_BODY = 4 * 2**20
 """Bytes of a request."""

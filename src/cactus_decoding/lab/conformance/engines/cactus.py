@@ -39,8 +39,8 @@ class CactusEngine(Engine):
         self.name = f"cactus-decoding {version('cactus-decoding')}{said}"
 
     def _pair(self, draft: str) -> Any:
+        from cactus_decoding.core.drafting.lookup import NgramDrafter
         from cactus_decoding.core.drafting.model import ModelDrafter
-        from cactus_decoding.core.drafting.ngram import NgramDrafter
         from cactus_decoding.core.pair import Pair
         from cactus_decoding.engines.transformers.cached_model import CachedModel
 

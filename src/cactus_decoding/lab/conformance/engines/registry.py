@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cactus_decoding.core.mistakes import suggestion
-from cactus_decoding.lab.conformance.asking import Engine
+from cactus_decoding.lab.conformance.asking import DRAFTS, OPTIONAL, Answer, Engine, EngineError, Query
 
 ENGINES = {
     "cactus": ("cactus", "CactusEngine"),
@@ -52,8 +52,36 @@ def _opened(name: str, settings: Mapping[str, Any] | None) -> Engine:
             f"engine must be one of {known}, an address such as http://127.0.0.1:8000, or a function as "
             f"module:function, but is {name!r}{suggestion(name, ENGINES)}"
         )
-    from cactus_decoding.lab.conformance.engines.function import FunctionEngine
 
     if settings:
         raise ValueError(f"a function takes no settings, but {', '.join(settings)} are given")
     return FunctionEngine(getattr(importlib.import_module(module), attribute))
+
+
+class FunctionEngine(Engine):
+    """A function ``(prompt, sampling, seed) -> tokens``.
+
+    Args:
+        function: is given the prompt's tokens as a list, a `Sampling` and a seed; returns the output's tokens, the one
+            that ends it included. Its attribute ``supports`` is that of `Engine`, and without it all but ``cancels``.
+
+    Example:
+        >>> FunctionEngine(lambda prompt, sampling, seed: [1]).name
+        '<lambda>'
+    """
+
+    def __init__(self, function: Callable[..., Sequence[int]]) -> None:
+        if not callable(function):
+            raise TypeError(f"engine must be an engine or a function, but is {function!r}")
+        self.name = str(getattr(function, "__name__", type(function).__name__))
+        self._function = function
+        self.supports = frozenset(getattr(function, "supports", {*OPTIONAL} - {"cancels"})) | {"repeats"}
+        self.drafts = tuple(getattr(function, "drafts", DRAFTS))
+
+    def one(self, query: Query) -> Answer:
+        """Answer a query."""
+        try:
+            tokens = self._function(list(query.prompt), query.sampling, query.seed)
+            return Answer(tuple(int(each) for each in tokens))
+        except Exception as error:
+            raise EngineError(f"{self.name} failed: {type(error).__name__}: {error}") from error

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from cactus_decoding.core.mistakes import suggestion
-from cactus_decoding.engines.openai.reports import REPORT_KEY
+from cactus_decoding.engines.openai.counters import REPORT_KEY
 from cactus_decoding.lab.conformance.asking import CUTS, END, PENALTIES, Answer, Engine, EngineError, Query, Sampling
 from cactus_decoding.lab.conformance.models import gbnf, text_of, tokens_of
 

@@ -11,7 +11,6 @@ from cactus_decoding.core.files.provenance import commit, with_engines
 from cactus_decoding.core.request import Request
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
-from cactus_decoding.lab.evaluation.runs.estimate import longest_seconds
 from cactus_decoding.lab.evaluation.runs.results import (
     AUDITED,
     COUNTS,
@@ -21,7 +20,7 @@ from cactus_decoding.lab.evaluation.runs.results import (
     RunResult,
     journal_of,
 )
-from cactus_decoding.lab.evaluation.runs.workers import Workers, check_apart
+from cactus_decoding.lab.evaluation.runs.workers import Workers, check_apart, longest_seconds
 from cactus_decoding.lab.evaluation.tasks.task import Task
 
 

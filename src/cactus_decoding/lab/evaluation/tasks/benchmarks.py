@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from cactus_decoding.core.checks import check_integer
+from cactus_decoding.core.checks import check_choice, check_integer
+from cactus_decoding.core.extras import needing
 from cactus_decoding.core.files.jsonl import read_objects, text_of
 from cactus_decoding.lab.evaluation.engines.engine import Problem
+from cactus_decoding.lab.evaluation.sandbox.sandbox import run_program
 from cactus_decoding.lab.evaluation.tasks.task import Task, after_hashes, final_number
 from cactus_decoding.zoo.word_problems import format_prompt
 
@@ -90,3 +92,139 @@ class SpecBench:
                 raise ValueError(f"{where}: 'turns' must be a list of texts, but is {turns!r}")
             category, further = text_of(value, "category", where), tuple(turns[1:]) if chat else ()
             yield Problem(str(value.get("question_id", number)), turns[0], None, category, further)
+
+
+ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
+"""What ends a function, as lm-evaluation-harness has it."""
+FENCE = "```"
+ASKED = (
+    "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{prompt}\n```\n",
+    "Here is the completed function:\n```python\n{prompt}\n",
+)
+"""The message of a chat and how its answer begins: lm-evaluation-harness's task ``humaneval_instruct``."""
+
+
+@dataclass(frozen=True)
+class HumanEval:
+    """HumanEval from its published JSON Lines, gzipped or not: right is what passes the problem's own tests.
+
+    Objects with a ``task_id``, a ``prompt``, a ``test`` and an ``entry_point``. Plain text is asked and read as
+    lm-evaluation-harness's ``humaneval``, a chat as its ``humaneval_instruct``. The programs that models write are run:
+    see `run_program` for what they are kept from.
+
+    Source: Chen et al., arXiv 2107.03374.
+    """
+
+    path: str
+
+    def task(self, limit: int | None, *, chat: bool = False) -> Task:
+        """Return the task."""
+        programs = Programs(chat)
+        problems = tuple(islice(self._problems(programs, chat), limit))
+        stop = (*ENDS, "\n" + FENCE) if chat else ENDS
+        return Task("humaneval", problems, stop=stop, judge=programs, runs_code=True)
+
+    def _problems(self, programs: Programs, chat: bool) -> Iterator[Problem]:
+        for _, where, value in read_objects(self.path):
+            prompt, name = text_of(value, "prompt", where), text_of(value, "task_id", where)
+            check = f"{text_of(value, 'test', where)}\ncheck({text_of(value, 'entry_point', where)})"
+            programs.parts[name] = prompt, check
+            if chat:
+                message, begun = (text.format(prompt=prompt) for text in ASKED)
+                yield Problem(name, message, check, begun=begun)
+            else:
+                yield Problem(name, prompt, check)
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Judges answers by running them; ``parts`` are each problem's prompt and tests."""
+
+    chat: bool
+    parts: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def program(self, problem: Problem, text: str) -> str:
+        """Return the program that an answer makes; of a chat's what stands before the end of its code block."""
+        prompt, check = self.parts[problem.id]
+        written = text.partition(FENCE)[0] if self.chat else text
+        return f"{prompt}{written}\n{check}"
+
+    def __call__(self, problem: Problem, text: str) -> bool:
+        """Say whether an answer passes."""
+        return run_program(self.program(problem, text)).passed
+
+
+SCORES = ("strict", "loose")
+
+
+@dataclass(frozen=True)
+class IfEval:
+    """IFEval from its published JSON Lines: right is an answer that follows all of its prompt's instructions.
+
+    Objects with a ``key``, a ``prompt``, an ``instruction_id_list`` and ``kwargs``. That is lm-evaluation-harness's
+    ``prompt_level_strict_acc``, or with ``score=loose`` its ``prompt_level_loose_acc``. Groups are kinds of
+    instructions, ``several`` where there is more than one.
+
+    Source: Zhou et al., arXiv 2311.07911.
+    """
+
+    path: str
+    score: str = "strict"
+
+    def __post_init__(self) -> None:
+        check_choice("score", self.score, SCORES)
+
+    def task(self, limit: int | None, *, chat: bool = False) -> Task:
+        """Return the task."""
+        checkers = Checkers(f"prompt_level_{self.score}_acc")
+        return Task("ifeval", tuple(islice(self._problems(checkers), limit)), judge=checkers)
+
+    def _problems(self, checkers: Checkers) -> Iterator[Problem]:
+        for number, where, value in read_objects(self.path):
+            prompt, kinds, given = (
+                text_of(value, "prompt", where),
+                value.get("instruction_id_list"),
+                value.get("kwargs"),
+            )
+            if not isinstance(kinds, list) or not isinstance(given, list) or not 0 < len(kinds) == len(given):
+                raise ValueError(f"{where}: 'instruction_id_list' and 'kwargs' must be lists of the same length")
+            name = str(value.get("key", number))
+            checkers.documents[name] = {"key": name, "prompt": prompt, "instruction_id_list": kinds, "kwargs": given}
+            group = str(kinds[0]).partition(":")[0] if len(kinds) == 1 else "several"
+            yield Problem(name, prompt, " ".join(map(str, kinds)), group)
+
+
+@dataclass(frozen=True)
+class Checkers:
+    """Judges answers by a metric of the harness; ``documents`` are what it reads of each problem."""
+
+    metric: str
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise `ValueError` where what checks is not installed, or does not know an instruction."""
+        known = _harness()[1]
+        for name, document in self.documents.items():
+            if unknown := [kind for kind in document["instruction_id_list"] if kind not in known]:
+                raise ValueError(f"problem {name}: lm-evaluation-harness has no instruction {unknown[0]!r}")
+
+    def __call__(self, problem: Problem, text: str) -> bool:
+        """Say whether an answer follows all instructions."""
+        return bool(_harness()[0](self.documents[problem.id], [text])[self.metric])
+
+
+def _harness() -> tuple[Any, Any]:
+    """Return the harness's own scoring, and the instructions that it knows."""
+    with needing("IFEval is checked by lm-evaluation-harness", "ifeval"):
+        import immutabledict  # noqa: F401
+        import langdetect
+        import nltk
+    try:
+        nltk.data.find("tokenizers/punkt_tab")
+    except LookupError:  # importing the checkers would download it
+        raise ValueError("IFEval counts sentences by data of NLTK: run python -m nltk.downloader punkt_tab") from None
+    with needing("IFEval is checked by lm-evaluation-harness", "ifeval"):
+        from lm_eval.tasks.ifeval.instructions_registry import INSTRUCTION_DICT
+        from lm_eval.tasks.ifeval.utils import process_results
+    langdetect.DetectorFactory.seed = 0  # otherwise the same answer is judged by chance
+    return process_results, INSTRUCTION_DICT

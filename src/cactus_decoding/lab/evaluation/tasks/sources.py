@@ -14,9 +14,7 @@ from cactus_decoding.core.files.jsonl import read_objects, text_of
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.lab.evaluation.chat import from_settings
 from cactus_decoding.lab.evaluation.engines.engine import Problem
-from cactus_decoding.lab.evaluation.tasks.benchmarks import Gsm8k, SpecBench
-from cactus_decoding.lab.evaluation.tasks.code import HumanEval
-from cactus_decoding.lab.evaluation.tasks.instructions import IfEval
+from cactus_decoding.lab.evaluation.tasks.benchmarks import Gsm8k, HumanEval, IfEval, SpecBench
 from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, in_chat
 from cactus_decoding.zoo.word_problems import word_problems
 

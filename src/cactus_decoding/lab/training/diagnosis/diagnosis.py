@@ -12,15 +12,15 @@ from torch import Tensor
 
 from cactus_decoding.core.files.writing import plain
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.policy.fitted import FittedPolicy
 from cactus_decoding.core.policy.position import Position
+from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import as_logits_to_probs
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
-from cactus_decoding.lab.evaluation.expected import steps_taken
 from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.frontier.frontier import ratio_of_sums
 from cactus_decoding.lab.training.diagnosis.probe import AT_ONCE, FOLDS, Probe, Recorded, change
 

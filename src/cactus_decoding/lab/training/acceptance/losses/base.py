@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from cactus_decoding.core.declared import check_fields
 from cactus_decoding.core.spelling import spell
-from cactus_decoding.lab.evaluation.expected import expected_kept
+from cactus_decoding.lab.evaluation.score import expected_kept
 
 
 @dataclass(frozen=True, eq=False)
