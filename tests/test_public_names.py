@@ -18,3 +18,10 @@ def test_every_name_is_there_and_others_are_not() -> None:
     assert set(cactus_decoding.__all__) <= set(namespace)
     with pytest.raises(AttributeError, match="frob"):
         cactus_decoding.frob  # noqa: B018
+
+
+def test_every_public_name_is_documented() -> None:
+    named = {name: getattr(cactus_decoding, name) for name in cactus_decoding.__all__}
+    documented = {name: each for name, each in named.items() if callable(each)}
+    assert len(documented) > 40
+    assert [name for name, each in documented.items() if not (each.__doc__ or "").strip()] == []
