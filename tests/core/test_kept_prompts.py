@@ -226,12 +226,12 @@ def test_nothing_is_kept_of_a_model_that_has_changed(change, role):
 def test_an_interruption_at_any_line_leaves_caches_that_hold_what_they_say(tree, make, every, gguf):
     """One conversation is in the caches, and another one, which is then asked for, was saved."""
     folder = Path(cactus_decoding.__file__).parent
-    names = ("base.py", "transformers.py", "lean.py", "recurrent.py", "llama_cpp/context.py", "llama_cpp/model.py")
-    files = (
-        *(f"{folder}/models/{name}" for name in names),
-        f"{folder}/drafting/model.py",
-        f"{folder}/generation/loop.py",
-    )
+    names = (
+        "core/models/base.py", "core/models/recurrent.py", "core/drafting/model.py", "core/loop.py",
+        "engines/transformers/forward.py", "engines/transformers/lean/forward.py",
+        "engines/llama_cpp/models/context.py", "engines/llama_cpp/models/model.py",
+    )  # fmt: skip
+    files = tuple(f"{folder}/{name}" for name in names)
     settings = SETTINGS | {"max_new_tokens": 2}
     if tree is not None:
         settings = {k: v for k, v in settings.items() if "num" not in k} | {"tree": tree}

@@ -309,7 +309,7 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     from transformers.utils import logging
 
     raise_when_interrupted()
-    notes.say_what_is_logged("cactus_decoding.core.models")
+    notes.say_what_is_logged("cactus_decoding.engines.transformers")
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if threads is not None or small:

@@ -295,6 +295,6 @@ def _serve_llama_cpp(
                 if times := pair.pass_times(AutoLength()):
                     notes.say(f"proposes what pays by {pass_times_text(times)}")
 
-        notes.say_what_is_logged("cactus_decoding.core.models")
+        notes.say_what_is_logged("cactus_decoding.engines.transformers")
         run(server, place.host, listening, place.keys, announce, prepare)
     return 0

@@ -59,7 +59,7 @@ def stored_in_bfloat16(tmp_path: Path) -> Path:
 
 
 def test_auto_reads_a_small_model_in_float32_and_says_so(stored_in_bfloat16, caplog) -> None:
-    with caplog.at_level("INFO", logger="cactus_decoding.core.models"):
+    with caplog.at_level("INFO", logger="cactus_decoding.engines.transformers"):
         pair = load_pair(stored_in_bfloat16, stored_in_bfloat16, device="cpu")
     assert pair.target.model.dtype == pair.drafter.model.dtype == torch.float32
     assert [each.getMessage().split(",")[0] for each in caplog.records] == [

@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from cactus_decoding.core.drafting.growing import choose_children
 from torch import Tensor
 
 from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.drafting.trees.growing import choose_children
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams, as_logits_to_probs
 from cactus_decoding.core.sampling.rows import check_drawn

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import threading
 from itertools import islice
 
@@ -29,11 +27,6 @@ TOOL = {
     "type": "function",
     "function": {"name": "answer", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}},
 }
-
-
-def test_whoever_imports_the_class_does_not_wait_for_torch():
-    code = "import sys; from cactus_decoding.engines.llama_cpp import CactusLlama; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 
 def told(completion):

@@ -1,4 +1,4 @@
-"""What a server answers before torch is there, which tokens are drawn with, and how it ends meanwhile."""
+"""What a server answers before it is ready, and how it ends meanwhile."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf, usual_
 HELD_BACK = """
 import sys
 from cactus_decoding.cli import main
+from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
 
-class Hold:
-    def find_spec(self, name, path=None, target=None):
-        if name == "torch" and not sys.stdin.readline().startswith("go"):
-            raise ImportError("there is no torch")
+get_ready = LlamaServer.get_ready
 
-sys.meta_path.insert(0, Hold())
+def held(server, prepare, failed):
+    if sys.stdin.readline().startswith("go"):
+        get_ready(server, prepare, failed)
+    else:
+        server._ready.set_exception(MemoryError("there is no room"))
+        failed()
+
+LlamaServer.get_ready = held
 raise SystemExit(main())
 """
-"""The command, which imports torch only when it is told to."""
+"""The command, which gets ready only when it is told to."""
 ASKED = {"prompt": "Tom has 4 pens.", "max_tokens": 2, "temperature": 0}
 
 
@@ -44,7 +49,7 @@ def held(gguf):
             process.kill()
 
 
-def test_files_are_loaded_and_what_needs_no_token_is_answered_without_torch(held):
+def test_what_needs_no_token_is_answered_before_the_server_is_ready(held):
     assert held.ask("GET", "/health") == (200, {"status": "ok"})
     assert held.ask("GET", "/v1/models")[0] == 200
     status, answer = held.complete(**ASKED, acceptance_rule="cactis")
@@ -70,7 +75,7 @@ def test_a_server_that_cannot_get_ready_tells_those_who_wait_and_ends_in_one_lin
         status, answer = waiting.result(30)
     assert (status, "could not get ready" in answer["error"]["message"]) == (503, True)
     assert held.process.wait(30) == 2
-    assert held.process.stderr.read() == "cactus: the server cannot answer: ImportError: there is no torch\n"
+    assert held.process.stderr.read() == "cactus: the server cannot answer: MemoryError: there is no room\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cactus_decoding import load_pair, zoo
-from cactus_decoding.engines.transformers.loading import load_model, only_cached, sentence_of
-from cactus_decoding.engines.transformers.names import check_model_name
+from cactus_decoding.core.models.loading import check_model_name, only_cached, sentence_of
+from cactus_decoding.engines.transformers.loading import load_model
 
 WORDS = ["bundled", "ngram", "early_exit"]
 

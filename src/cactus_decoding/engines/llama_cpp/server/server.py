@@ -98,13 +98,9 @@ class LlamaServer:
         return StreamedResponse(self._answer(asked, cancelled, owner), kind, cancelled.set)
 
     def get_ready(self, prepare: Callable[[Pair], None], failed: Callable[[], None]) -> None:
-        """Do what takes seconds and what requests wait for, in a thread of its own.
-
-        torch is imported, with which tokens are drawn; what writes conversations as prompts comes last.
-        """
+        """Do what takes seconds and what requests wait for, in a thread of its own."""
         gc.disable()  # what is imported stays
         try:
-            import_module("torch")
             with self._preparing:
                 if not self._stopping.is_set():
                     with self._seats.take([], self._stopping) as pair:
