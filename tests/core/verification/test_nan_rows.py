@@ -87,7 +87,8 @@ def test_rules_for_temperature_0_name_it_too(rule: str, kind: str) -> None:
 @pytest.mark.parametrize("vocabulary", [5, LARGE_VOCABULARY + 5])
 def test_such_a_row_is_nan_from_end_to_end(vocabulary: int, cuts: dict, temperature: float, kind: str) -> None:
     cuts = {"top_k": 0, "top_p": 1.0, "min_p": 0.0} | cuts
-    sampling, theirs = SamplingParams(temperature, **cuts), LlamaSampling(temperature, **cuts)
+    sampling = SamplingParams(temperature, **cuts)
+    theirs = LlamaSampling(sampling)
     for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         usual = torch.randn(vocabulary, generator=torch.Generator().manual_seed(0)).to(dtype)
         broken = without_law(kind, usual)
