@@ -126,7 +126,7 @@ class Row:
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_s_row_of_nan_is_named(temperature: float, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     to_probs: LogitsToProbs = as_logits_to_probs(SamplingParams(temperature))
-    monkeypatch.setattr("cactus_decoding.core.drafting.model.BaseCachedModel", Row)
+    monkeypatch.setattr("cactus_decoding.core.drafting.model.with_cache", lambda model: model)
     usual = torch.tensor([0.0, 40.0, 0.0, 0.0])
     assert ModelDrafter(Row(usual)).propose([0, 1], 2, to_probs, None).token_ids == [1, 1]
     with pytest.raises(ValueError, match="the draft's logits after 2 tokens give no probabilities"):
