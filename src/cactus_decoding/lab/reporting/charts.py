@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cactus_decoding.core.files.jsonl import number_of
-from cactus_decoding.core.policy.protection import Protection
+from cactus_decoding.core.request import SETTINGS
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
@@ -163,11 +163,12 @@ def _curves(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[M
     [('clamped', ', protecting digits'), ('clamped', '')]
     """
     found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    usual = SETTINGS["protect_threshold"].default
     for point in points:
         said = ""
         if point.get("protect"):
             said = f", protecting {plain(point['protect'])}"
-            if (threshold := point.get("protect_threshold", Protection.threshold)) != Protection.threshold:
+            if (threshold := point.get("protect_threshold", usual)) != usual:
                 said += f" above {threshold}"
         found.setdefault((point["family"], said), []).append(point)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -32,7 +31,7 @@ RULES = ("cactus:delta=1.0", "clamped:width=2.0", "ensemble:weight=0.5")
     ("usual", "rule"), [*((CHAIN, rule) for rule in (*RULES, "typical")), *((TREE, rule) for rule in RULES)]
 )
 def test_the_audit_is_what_an_unlimited_budget_measures(pair, usual, rule):
-    audited = audited_and_measured(pair, replace(usual, rule=rule))
+    audited = audited_and_measured(pair, usual.replace(rule=rule))
     assert 0 < audited.tv < audited.metered
     assert audited.max_log_ratio > 0
 
