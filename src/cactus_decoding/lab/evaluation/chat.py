@@ -22,12 +22,7 @@ class Chat:
 
 
 def as_settings(chat: Chat | None) -> dict[str, Any]:
-    """Return what files say of a chat; nothing if there is none.
-
-    Example:
-        >>> as_settings(Chat("Be brief.")), as_settings(Chat()), as_settings(None)
-        ({'chat': True, 'system': 'Be brief.'}, {'chat': True}, {})
-    """
+    """Return what files say of a chat; nothing if there is none."""
     return {} if chat is None else {"chat": True} | ({} if chat.system is None else {"system": chat.system})
 
 

@@ -1,7 +1,4 @@
-"""95 % intervals over problems: exact for proportions and their differences, the bootstrap for everything else.
-
-An interval has NaN for its ends if there are too few problems to tell.
-"""
+"""95 % intervals over problems: exact for proportions and their differences, the bootstrap for everything else."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _MAX_WEIGHTS = 2**23
 
 
 class Interval(NamedTuple):
-    """A value and the ends of its 95 % interval."""
+    """A value and the ends of its 95 % interval, NaN if there are too few problems to tell."""
 
     value: float
     low: float

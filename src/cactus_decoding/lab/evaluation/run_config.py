@@ -76,7 +76,6 @@ class RunConfig:
         return cls(**own, request=request, chat=from_settings(values))
 
     def asking(self, **changes: Any) -> RunConfig:
-        """Return the run with other settings of its request."""
         return replace(self, request=self.request.replace(**changes))
 
     def request_at(self, place: int, stop: Sequence[str] = ()) -> Request:
@@ -179,11 +178,9 @@ def grid(
     """Yield every combination once, seeds outermost, so that drift over time affects all rules alike.
 
     With no proposals every rule is plain sampling from the target, so that run is made once, as lossless. The lossless
-    rule spends nothing, so it gets no budget and no policy.
-
-    ``settings`` are what all requests share, by the flat names of `Request.from_dict`; ``tasks`` gives the number of
-    problems of each task; ``protect`` lists the patterns to protect in turn, None in it for no protection. Without
-    ``protect`` the settings decide.
+    rule spends nothing, so it gets no budget and no policy. ``settings`` are what all requests share, by the flat names
+    of `Request.from_dict`; ``tasks`` gives the number of problems of each task; ``protect`` lists patterns to protect,
+    one after another, None in it for no protection.
     """
     unlimited = dict.fromkeys(settings_of(Budget)) | RelaxationPolicy().as_dict()
     seen = set()

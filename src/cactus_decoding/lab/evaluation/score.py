@@ -137,7 +137,7 @@ def steps_taken(chances: Tensor, problem: Tensor, num_speculative_tokens: int) -
 def steps_of_texts(chances: Tensor, mask: Tensor, num_speculative_tokens: int) -> Tensor:
     """Return how many steps each text of a batch is expected to take, ``[texts]`` in float64 on the CPU.
 
-    The chances are those of the counted positions, where the mask, ``[texts, length]``, is true.
+    ``chances`` are those of the positions where the mask, ``[texts, length]``, is true.
 
     Example:
         >>> mask = torch.tensor([[True, True], [False, True], [False, False]])

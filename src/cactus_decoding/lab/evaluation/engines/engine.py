@@ -133,7 +133,7 @@ class TransformersEngine(Engine):
     def __init__(self, pair: Pair, *, audited: bool = True) -> None:
         self._pair, self._audited = pair, audited
         self._beginnings: dict[tuple[int, ...], list[int]] = {}
-        self._held: list[int] = []  # what the caches begin with
+        self._held: list[int] = []  # the beginning that was read last
         # the first passes of a process are slow
         generate(pair, "Question:", num_speculative_tokens=2, max_new_tokens=8, seed=0)
 

@@ -74,7 +74,6 @@ def read_results(path: str | Path) -> list[RunResult]:
 
 
 def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
-    """Return the finished runs, and how many bytes they take."""
     results, whole = [], whole_lines(data)
     for number, line in enumerate(whole.splitlines(), start=1):
         results.append(_parse_line(parse_json(line, path, number), f"{path}, line {number}"))

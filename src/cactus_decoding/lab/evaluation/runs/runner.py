@@ -121,7 +121,7 @@ def _groups(configs: Sequence[RunConfig], interleaved: bool) -> list[list[RunCon
 
 
 def _side_by_side(config: RunConfig) -> tuple[object, ...]:
-    """Return what runs that are answered side by side share; vLLM's length belongs to it, as a start takes minutes."""
+    """Return what runs answered side by side have in common; for vLLM the length too, because a start takes minutes."""
     length = config.num_speculative_tokens if config.engine == "vllm" else None
     return config.draft, config.task, config.seed, length
 

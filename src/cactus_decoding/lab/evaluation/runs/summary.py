@@ -80,7 +80,6 @@ class RunSummary:
         return [result.config.seed for result in self.group.results]
 
     def known(self, metric: str) -> Interval:
-        """Return a metric that is known to have a value."""
         found = self.metrics[metric]
         assert found is not None
         return found

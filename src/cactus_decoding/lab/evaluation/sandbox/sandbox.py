@@ -73,5 +73,5 @@ def run_program(program: str, limits: Limits | None = None) -> Outcome:
 
 
 def missing_isolation() -> str:
-    """Return which of `KINDS` namespaces do not keep programs from on this machine, for people."""
+    """Return those `KINDS` that programs are not isolated from on this machine, for people."""
     return ", ".join(kind for kind in KINDS if kind not in run_program("").isolated)

@@ -167,12 +167,7 @@ def _refusal(requests: list[Any]) -> str:
 
 
 def _pairs(text: str) -> dict[str, Any]:
-    """Return the pairs of ``--model_args``, with the types of a run's fields.
-
-    Example:
-        >>> _pairs("rule=clamped:width=1.0,max_kl=inf,seed=3,num_speculative_tokens=4")
-        {'rule': 'clamped:width=1.0,max_kl=inf', 'seed': 3, 'num_speculative_tokens': 4}
-    """
+    """Return the pairs of ``--model_args``, with the types of a run's fields."""
     defaults = RunConfig("", "", "").as_dict()
     pairs: dict[str, str] = {}
     last = ""

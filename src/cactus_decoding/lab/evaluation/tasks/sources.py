@@ -120,8 +120,7 @@ def file_of(text: str) -> Path | None:
 def parse_task(text: str, problems: int | None = None, *, chat: bool = False) -> Task:
     """Return the task that a text spells, or its first problems: a kind, then ``:`` and ``parameter=value`` pairs.
 
-    In a ``chat`` prompts are a user's messages. Raises `OSError` for a file that cannot be read, and `ValueError` for
-    anything else that is wrong, also for fewer problems than are asked for.
+    In a ``chat`` prompts are a user's messages. Raises `ValueError` also for fewer problems than are asked for.
     """
     task: Task = parse("task", text, SOURCES).task(problems, chat=chat)
     if not task.problems:

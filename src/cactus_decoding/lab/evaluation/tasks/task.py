@@ -28,12 +28,7 @@ _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def number(text: str) -> str | None:
-    """Return a number in its canonical spelling, or None if the text is no number.
-
-    Example:
-        >>> number("1,250.50"), number("7.0"), number("seven")
-        ('1250.5', '7', None)
-    """
+    """Return a number in its canonical spelling, ``1250.5`` for ``1,250.50``, or None if the text is no number."""
     try:
         value = Decimal(text.replace(",", "").strip())
     except InvalidOperation:
@@ -44,12 +39,7 @@ def number(text: str) -> str | None:
 
 
 def after_hashes(text: str) -> str | None:
-    r"""Return the number after the first ``####``.
-
-    Example:
-        >>> after_hashes("3 * 4 = 12 legs.\n#### 12")
-        '12'
-    """
+    """Return the number after the first ``####``."""
     found = _HASHES.search(text)
     return number(found.group(1)) if found else None
 
