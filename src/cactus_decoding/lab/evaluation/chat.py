@@ -1,4 +1,4 @@
-"""Whether prompts are asked by a target's chat template, and what files say of it."""
+"""Whether prompts are asked by a target's chat template, and how files record that."""
 
 from __future__ import annotations
 
@@ -13,12 +13,7 @@ from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt
 
 @dataclass(frozen=True)
 class Chat:
-    """That prompts are asked by the target's chat template, behind a system message where there is one.
-
-    Example:
-        >>> str(Chat()), str(Chat("Be brief."))
-        ('chat', "chat, system 'Be brief.'")
-    """
+    """Prompts are asked by the target's chat template, after a system message if there is one."""
 
     system: str | None = None
 
@@ -27,24 +22,18 @@ class Chat:
 
 
 def as_settings(chat: Chat | None) -> dict[str, Any]:
-    """Return what files say of a chat; nothing where there is none.
-
-    Example:
-        >>> as_settings(Chat("Be brief.")), as_settings(Chat()), as_settings(None)
-        ({'chat': True, 'system': 'Be brief.'}, {'chat': True}, {})
-    """
+    """Return what files say of a chat; nothing if there is none."""
     return {} if chat is None else {"chat": True} | ({} if chat.system is None else {"system": chat.system})
 
 
 def from_settings(values: Mapping[str, Any]) -> Chat | None:
-    """Return the chat of `as_settings`."""
     return Chat(values.get("system")) if values.get("chat") else None
 
 
 def choose_chat(chat: bool | None, system: str | None, target: str) -> Chat | None:
-    """Return how a target is asked: by its template where it has one and nobody says otherwise; None for plain text.
+    """Return how a target is asked: by its template if it has one and nobody says otherwise; None for plain text.
 
-    The bundled target's template is what its problems are written in already, so it counts only where it is asked for.
+    The bundled target's problems are written in its template already, so it counts only if it is asked for.
     Raises `ValueError` for a chat without a template, and a system message without a chat or a place in the template.
     """
     if chat is False or (chat is None and target == zoo.BUNDLED):
@@ -63,7 +52,6 @@ def choose_chat(chat: bool | None, system: str | None, target: str) -> Chat | No
 
 
 def tokenizer_of(target: str) -> Tokenizer:
-    """Return the tokenizer of a target, which is the path or name of a model, or ``bundled``."""
     if target == zoo.BUNDLED:
         return load_tokenizer("target", zoo.path("target"))
     return load_tokenizer("target", target, local=only_cached("target", target))

@@ -1,7 +1,4 @@
-"""95 % intervals over problems: exact for proportions and their differences, the bootstrap for everything else.
-
-An interval whose ends are NaN says that the problems are too few to tell.
-"""
+"""95 % intervals over problems: exact for proportions and their differences, the bootstrap for everything else."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ from cactus_decoding.core.extras import needing
 Numbers = NDArray[np.float64]
 
 TAIL = 0.025
-"""The probability that an interval may lie above the truth, and likewise below it."""
+"""The probability that an interval lies above the truth, and likewise below it."""
 FEWEST = 6
 """Of fewer problems (or timings) even the whole range misses the median more often than in 5 %: 2 * 0.5**5 > 0.05."""
 RESAMPLES = 4000
 _MAX_WEIGHTS = 2**23
-"""This many weights are held at once."""
+"""Weights that are held in memory at once."""
 
 
 class Interval(NamedTuple):
-    """A value and the ends of its 95 % interval."""
+    """A value and the ends of its 95 % interval, NaN if there are too few problems to tell."""
 
     value: float
     low: float
@@ -34,16 +31,11 @@ class Interval(NamedTuple):
 
     @property
     def has_ends(self) -> bool:
-        """Whether there is an interval: without one, the sample is too small, or the value is known by definition."""
+        """Whether there is an interval; there is none for a small sample, or a value known by definition."""
         return not math.isnan(self.low)
 
     def shown(self, digits: int, to: str = " to ", scale: float = 1.0) -> str:
-        """Return the value, scaled, and the ends in brackets where there are any.
-
-        Example:
-            >>> Interval(0.5, 0.25, 0.75).shown(2), Interval(0.5, math.nan, math.nan).shown(4)
-            ('0.50 (0.25 to 0.75)', '0.5000')
-        """
+        """Return the value, scaled, and the ends in brackets if there are any."""
         value, low, high = (f"{scale * each:.{digits}f}" for each in self)
         return f"{value} ({low}{to}{high})" if self.has_ends else value
 
@@ -51,16 +43,10 @@ class Interval(NamedTuple):
 def proportion(right: float, answers: float, tail: float = TAIL) -> Interval:
     """Return a proportion with its exact interval, which covers the truth at least as often as it says.
 
-    Successes need not be whole where ``answers`` is an effective number; ``tail`` is the probability that the truth may
+    ``right`` need not be whole where ``answers`` is an effective number; ``tail`` is the probability that the truth may
     lie beyond each end.
 
     Source: Clopper and Pearson, Biometrika 26 (1934).
-
-    Example:
-        >>> [round(number, 3) for number in proportion(17, 20)]
-        [0.85, 0.621, 0.968]
-        >>> [round(number, 3) for number in proportion(1, 1)]
-        [1.0, 0.025, 1.0]
     """
     low = 0.0 if right <= 0 else beta_quantile(tail, right, answers - right + 1)
     high = 1.0 if right >= answers else beta_quantile(1 - tail, right + 1, answers - right)
@@ -72,16 +58,11 @@ def clustered_proportion(shares: Numbers, per_problem: int, tail: float = TAIL) 
 
     Answers to one problem are alike, so they count for fewer: the number of answers is divided by the design effect,
     the variance of the mean over problems relative to that of as many independent answers. It is kept between 1 and
-    ``per_problem``; where all problems are alike, they count for one answer each.
+    ``per_problem``; if all problems are alike, they count for one answer each.
 
-    ``shares`` are those of right answers to each problem, ``[problems]``, ``per_problem`` answers each.
+    ``shares`` are the shares of right answers to each problem, ``[problems]``, of ``per_problem`` answers each.
 
     Source: Korn and Graubard, Survey Methodology 24 (1998).
-
-    Example:
-        >>> same = clustered_proportion(np.array([1.0, 0.0] * 50), 3)  # three equal answers tell no more than one
-        >>> [round(number, 3) for number in same] == [round(number, 3) for number in proportion(50, 100)]
-        True
     """
     problems, mean = len(shares), float(shares.mean())
     effect = float(per_problem)
@@ -101,13 +82,9 @@ def paired_difference(differences: Numbers, per_problem: int = 1) -> Interval:
     where r is minus the correlation of the two, :math:`\sqrt{gl / ((1 - g)(1 - l))}` with one problem more of each. The
     upper end mirrors it. Where n problems all agree the ends are ±(1 - 0.025**(1/n)).
 
-    ``differences`` are those of each problem's scores, in [-1, 1], ``[problems]``.
+    ``differences`` of each problem's scores are in [-1, 1], ``[problems]``.
 
     Source: Newcombe, Statistics in Medicine 17 (1998), 2635; Zou and Donner, Statistics in Medicine 27 (2008).
-
-    Example:
-        >>> [round(number, 3) for number in paired_difference(np.zeros(12))]
-        [0.0, -0.265, 0.265]
     """
     problems = len(differences)
     gained = clustered_proportion(differences.clip(min=0), per_problem)
@@ -125,28 +102,16 @@ def paired_difference(differences: Numbers, per_problem: int = 1) -> Interval:
 
 
 def problems_to_show(drop: float) -> int:
-    """Return how many problems show that a score drops by at most ``drop`` where all of them agree.
-
-    Example:
-        >>> problems_to_show(0.01), problems_to_show(0.3)
-        (368, 11)
-    """
+    """Return how many problems show that a score drops by at most ``drop`` if all of them agree."""
     return 1 if drop >= 1 else math.ceil(math.log(TAIL) / math.log1p(-drop))
 
 
 def check_installed() -> None:
-    """Raise `ValueError` where scipy is missing, with what to run."""
     with needing("intervals of proportions need scipy", "report"):
         import scipy.special  # noqa: F401
 
 
 def beta_quantile(chance: float, first: float, second: float) -> float:
-    """Return the quantile of a Beta distribution.
-
-    Example:
-        >>> round(beta_quantile(0.5, 2.0, 2.0), 12), round(beta_quantile(0.025, 1.0, 12.0), 6)
-        (0.5, 0.002108)
-    """
     check_installed()
     from scipy.special import betaincinv
 
@@ -156,13 +121,9 @@ def beta_quantile(chance: float, first: float, second: float) -> float:
 def resampled_sums(columns: Numbers, resamples: int = RESAMPLES, seed: int = 0) -> Numbers:
     """Return the sums of columns over problems that are drawn with replacement, ``[resamples, columns]``.
 
-    All columns see the same problems, so what is worked out from several of them is paired.
+    All columns see the same problems, so what is computed from several of them is paired.
 
     Source: Efron, Annals of Statistics 7 (1979).
-
-    Example:
-        >>> resampled_sums(np.ones((5, 2)), resamples=3)[0].tolist()
-        [5.0, 5.0]
     """
     problems = len(columns)
     at_once = max(1, _MAX_WEIGHTS // problems)
@@ -188,7 +149,7 @@ def _draw(generator: np.random.Generator, problems: int, resamples: int) -> Numb
 
 
 def resampled_medians(columns: Numbers) -> Numbers:
-    """Return medians of columns over rounds that are drawn with replacement, ``[RESAMPLES, columns]``; always the same.
+    """Return medians of columns over rounds drawn with replacement, ``[RESAMPLES, columns]``; the seed is fixed.
 
     Example:
         >>> resampled_medians(np.ones((5, 2)))[0].tolist()
@@ -201,15 +162,8 @@ def resampled_medians(columns: Numbers) -> Numbers:
 def bootstrapped(value: float, resampled: Numbers, sampled: int) -> Interval:
     """Return a value with the interval that the middle 95 % of its resampled values span.
 
-    There is none where too few were sampled, or where all of them tell the same: what no draw varies may still vary.
-
-    Resampled values that are not finite are left out; ``sampled`` is how many problems (or timings) the sample has.
-
-    Example:
-        >>> bootstrapped(2.0, np.linspace(1.0, 3.0, 1001), 12)
-        Interval(value=2.0, low=1.05, high=2.95)
-        >>> bootstrapped(2.0, np.linspace(1.0, 3.0, 1001), 5).has_ends, bootstrapped(2.0, np.full(9, 2.0), 12).has_ends
-        (False, False)
+    There is no interval if ``sampled``, the number of problems or timings, is too small, or if all resampled values are
+    the same: what no draw varies may still vary. Values that are not finite are left out.
     """
     finite = resampled[np.isfinite(resampled)]
     if sampled < FEWEST or not len(finite) or np.ptp(finite) <= 1e-12 * np.abs(finite).max():

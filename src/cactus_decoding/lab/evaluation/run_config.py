@@ -1,4 +1,4 @@
-"""A run: everything that an evaluation varies; its seeds, and the grid that runs come from."""
+"""One run of an evaluation, the seeds of its answers, and the grid of all runs."""
 
 from __future__ import annotations
 
@@ -32,13 +32,8 @@ _NOT_OF_A_RUN = ("max_shift", "stop")
 class RunConfig:
     """What one line of a result file is about; two are equal when their `key` is.
 
-    For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The request's seed gives, with a problem's place,
-    the seed of its answer. ``chat`` is None where prompts are continued as they are.
-
-    Example:
-        >>> config = RunConfig("word_problems", "bundled", "ngram", request=Request("cactus:delta=1.0"))
-        >>> config.label, RunConfig.from_dict(config.as_dict()) == config
-        ('cactus:delta=1.0 ×6', True)
+    For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The seed of an answer is made from the request's
+    seed and the problem's place. ``chat`` is None where prompts are continued as they are.
     """
 
     task: str
@@ -64,7 +59,6 @@ class RunConfig:
         return hash(self.key)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields and those of the request side by side, for JSON."""
         left_out = (*_NOT_OF_A_RUN, *(RelaxationPolicy().as_dict() if self.request.policy.everywhere else ()))
         left_out += () if self.proposes_trees else ("tree",)
         asked = {name: value for name, value in self.request.as_dict().items() if name not in left_out}
@@ -72,11 +66,6 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Return the run of `as_dict`.
-
-        Raises `TypeError` for a value of the wrong type; `ValueError` for a field that is missing or unknown, or a
-        value out of range.
-        """
         names = set(cls("", "", "").as_dict())
         if names != set(values) - {"tree", "chat", "system", "max_relaxed", *RelaxationPolicy().as_dict()}:
             missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
@@ -87,34 +76,31 @@ class RunConfig:
         return cls(**own, request=request, chat=from_settings(values))
 
     def asking(self, **changes: Any) -> RunConfig:
-        """Return the run with another request: the arguments are those of `Request`."""
         return replace(self, request=self.request.replace(**changes))
 
     def request_at(self, place: int, stop: Sequence[str] = ()) -> Request:
-        """Return what is asked of the answer to the problem at a place: the seed is its own, the same for every rule.
+        """Return the request for the problem at a place. Its seed is its own, and the same for every rule.
 
-        A draft length that learns is the run's, and goes on learning from answer to answer.
+        A draft length that learns belongs to the run, and goes on learning from answer to answer.
         """
         return self.request.replace(seed=seed_of(self.seed, place), stop=tuple(stop))
 
     @cached_property
     def key(self) -> str:
-        """The run as text: two runs are the same when their keys are."""
         return json.dumps(self.as_dict(), sort_keys=True)
 
     @property
     def seed(self) -> int:
-        """The seed of the answers' seeds."""
         return self.request.seed or 0
 
     @property
     def rule(self) -> str:
-        """The acceptance rule's spelling, or that of what relaxes by itself."""
+        """The spelling of the acceptance rule, or the name of a verification that relaxes by itself."""
         return self.request.verification if self.request.lossy else str(self.request.rule)
 
     @property
     def num_speculative_tokens(self) -> int | str:
-        """Proposals per step, or the spelling of a draft length; for people, a tree's shape stands after ``tree:``."""
+        """Proposals per step, or the spelling of a draft length; a tree's shape comes after ``tree:``."""
         if self.request.tree is not None:
             return f"tree:{self.request.tree}"
         length = str(self.request.num_speculative_tokens)
@@ -122,12 +108,10 @@ class RunConfig:
 
     @property
     def proposes_trees(self) -> bool:
-        """Whether proposals are trees rather than chains."""
         return self.request.tree is not None
 
     @property
     def label(self) -> str:
-        """The rule, the budget, the way to verify and the draft length, for people."""
         budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
         how = "" if self.request.verification in ("token", self.rule) else f" {self.request.verification}"
         policy = f" {self.request.policy}" if not self.request.policy.everywhere else ""
@@ -135,7 +119,7 @@ class RunConfig:
 
     @property
     def comparable(self) -> tuple[object, ...]:
-        """What two runs must share to be compared: task, models, engine, chat, sampling and the limit of length."""
+        """What two runs must share to be compared."""
         request = self.request
         return (
             self.task,
@@ -150,19 +134,15 @@ class RunConfig:
 
 
 def seed_of(seed: int, place: int) -> int:
-    """Return the seed of a problem's answer, the same for every rule; in [0, 2**63).
+    """Return the seed of a problem's answer, the same for every rule, in [0, 2**63).
 
-    Hashed, because generators look at the low bits only and neighbouring seeds must not share answers.
-
-    Example:
-        >>> seed_of(0, 1) == seed_of(0, 1), seed_of(0, 1) == seed_of(1, 0)
-        (True, False)
+    It is a hash, because generators look at the low bits only, and neighbouring seeds must not share answers.
     """
     return int.from_bytes(hashlib.sha256(f"{seed} {place}".encode()).digest()[:8], "big") >> 1
 
 
 def proposing(length: DraftLength | int | str, verification: str) -> dict[str, Any]:
-    """Return the settings that ask for a draft length or a tree's shape, verified by a scheme or its counterpart.
+    """Return the settings for a draft length or a tree's shape, with the given verification or its counterpart.
 
     Example:
         >>> from cactus_decoding.core.drafting.registry import as_tree
@@ -195,20 +175,12 @@ def grid(
     protect: Sequence[str | None] | None = None,
     chat: Chat | None = None,
 ) -> Iterator[RunConfig]:
-    """Yield every combination once, seeds outermost, so that whatever drifts with time strikes all rules alike.
+    """Yield every combination once, seeds outermost, so that drift over time affects all rules alike.
 
     With no proposals every rule is plain sampling from the target, so that run is made once, as lossless. The lossless
-    rule spends nothing, so it gets no budget and no policy.
-
-    ``settings`` are what the requests share, by the flat names of `Request.from_dict`; ``tasks`` says how many problems
-    each has; each length is asked for by `proposing`; and ``protect`` is which tokens each rule protects, one after
-    another, None for none (and for all of it, what the settings say).
-
-    Example:
-        >>> runs = grid("bundled", "transformers", {}, tasks={"word_problems": 5}, drafts=["ngram"],
-        ...             rules=["lossless", "cactus:delta=1.0"], lengths=[0, 4], seeds=[0])
-        >>> [(run.rule, run.num_speculative_tokens) for run in runs]
-        [('lossless', 0), ('lossless', 4), ('cactus:delta=1.0', 4)]
+    rule spends nothing, so it gets no budget and no policy. ``settings`` are what all requests share, by the flat names
+    of `Request.from_dict`; ``tasks`` gives the number of problems of each task; ``protect`` lists patterns to protect,
+    one after another, None in it for no protection.
     """
     unlimited = dict.fromkeys(settings_of(Budget)) | RelaxationPolicy().as_dict()
     seen = set()

@@ -1,4 +1,4 @@
-"""How many word problems were answered right, and how sure that makes us."""
+"""How many word problems were answered right, and the expected tokens and steps of speculation."""
 
 from __future__ import annotations
 
@@ -19,31 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass
 class Score:
-    """Right answers among all, and what they took.
-
-    Example:
-        >>> [round(end, 3) for end in Score(right=17, answers=20).interval]
-        [0.621, 0.968]
-    """
-
     right: int = 0
     answers: int = 0
     metrics: Metrics = field(default_factory=Metrics)
 
     def add(self, problem: WordProblem, response: Response) -> None:
-        """Count a finished response to a problem."""
         self.right += extract_answer(response.text) == problem.answer
         self.answers += 1
         self.metrics += response.metrics
 
     @property
     def accuracy(self) -> float:
-        """Right answers over answers."""
         return self.right / self.answers if self.answers else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The exact 95 % interval of the accuracy."""
         if not self.answers:
             return 0.0, 1.0
         _, low, high = proportion(self.right, self.answers)
@@ -51,11 +41,9 @@ class Score:
 
     @property
     def seconds_per_answer(self) -> float:
-        """Mean wall time of an answer."""
         return self.metrics.seconds / self.answers if self.answers else math.nan
 
     def as_dict(self) -> dict[str, object]:
-        """Return counts, ratios and the interval, for JSON."""
         return {
             "right": self.right,
             "answers": self.answers,
@@ -81,7 +69,7 @@ def expected_kept(chances: Tensor) -> Tensor:
 
 
 def laid_out(values: Tensor, group: Tensor, groups: int, width: int = 0) -> Tensor:
-    """Return values with a row for each of their ascending groups, ``[groups, longest + width]``, zeros behind them.
+    """Return one row for each group of values, ``[groups, longest + width]``, padded with zeros; groups ascend.
 
     Example:
         >>> laid_out(torch.tensor([0.5, 0.25, 1.0]), torch.tensor([0, 0, 1]), 2).tolist()
@@ -99,20 +87,18 @@ def expected_tokens(accepted: Tensor, step: Tensor, ends: Tensor) -> Tensor:
 
     .. math:: 1 + \sum_{j \le k} \prod_{i \le j} a_i
 
-    less the last token where an accepted proposal ends the response. Only the proposals were drawn: the draws of the
-    acceptance tests are summed over.
+    minus the last token where an accepted proposal ends the response. Only the proposals were drawn: the acceptance
+    tests are averaged over.
 
-    Args:
-        accepted: each proposal's chance of acceptance, ``[proposals]``.
-        step: the step it belongs to, ascending.
-        ends: whether a step's last proposal would end the response, ``[steps]``.
+    ``accepted`` is each proposal's chance of acceptance and ``step`` its step, ascending, both ``[proposals]``;
+    ``ends`` says whether a step's last proposal would end the response, ``[steps]``.
 
     Example:
         >>> step, ends = torch.tensor([0, 0]), torch.tensor([False])
         >>> expected_tokens(torch.tensor([0.5, 0.5]), step, ends).tolist()
         [[1.5, 1.75]]
     """
-    chances = laid_out(accepted, step, len(ends))  # 0 behind the step's last proposal
+    chances = laid_out(accepted, step, len(ends))  # 0 after the step's last proposal
     counts = torch.bincount(step.long(), minlength=len(ends))
     if not chances.shape[1]:  # no step proposes anything
         return torch.ones(len(ends), 1, dtype=torch.float64)
@@ -124,21 +110,15 @@ def expected_tokens(accepted: Tensor, step: Tensor, ends: Tensor) -> Tensor:
 def steps_taken(chances: Tensor, problem: Tensor, num_speculative_tokens: int) -> Tensor:
     r"""Return how many steps each problem's text is expected to take, ``[problems]``.
 
-    A step at t proposes K tokens and goes on at t + n + 1 where n of them are kept. With :math:`\pi_t` the probability
+    A step at t proposes K tokens and goes on at t + n + 1 if n of them are kept. With :math:`\pi_t` the probability
     that a step begins at t,
 
     .. math:: \pi_{t+n+1} \mathrel{+}= \pi_t \prod_{i<n} a_{t+i}\,(1 - a_{t+n}\,[n < K])
 
-    and the sum of all :math:`\pi_t` is the answer. Chances are taken as independent of one another, along the text as
-    it stands: an estimate, whose mean the lossless run's own steps can be compared with.
+    and the sum of all :math:`\pi_t` is the answer. It is an estimate, because chances are taken as independent of one
+    another along the given text.
 
-    Chances are those of ``[positions]``, and ``problem`` says which text each belongs to, ascending from 0.
-
-    Example:
-        >>> steps_taken(torch.tensor([1.0, 1.0, 1.0, 1.0]), torch.tensor([0, 0, 0, 0]), 3).tolist()
-        [1.0]
-        >>> steps_taken(torch.tensor([0.5, 0.5]), torch.tensor([0, 0]), 1).tolist()
-        [1.5]
+    ``chances`` are ``[positions]``, and ``problem`` says which text each belongs to, ascending from 0.
     """
     texts, k = int(problem[-1]) + 1, num_speculative_tokens
     lengths = torch.bincount(problem, minlength=texts)
@@ -157,7 +137,7 @@ def steps_taken(chances: Tensor, problem: Tensor, num_speculative_tokens: int) -
 def steps_of_texts(chances: Tensor, mask: Tensor, num_speculative_tokens: int) -> Tensor:
     """Return how many steps each text of a batch is expected to take, ``[texts]`` in float64 on the CPU.
 
-    The chances are those of the counted positions, which stand where the mask, ``[texts, length]``, is true.
+    ``chances`` are those of the positions where the mask, ``[texts, length]``, is true.
 
     Example:
         >>> mask = torch.tensor([[True, True], [False, True], [False, False]])

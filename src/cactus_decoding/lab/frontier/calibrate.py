@@ -1,4 +1,4 @@
-"""From what rules accept and cost to a recommendation: the best rule within a limit, if lossless is not better."""
+"""From what rules accept and cost to a recommendation: the best rule within a limit, unless lossless is better."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def loosest_within(
     policy: RelaxationPolicy = EVERYWHERE,
     report: Callable[[str], None] = lambda rule: None,
 ) -> Point | None:
-    """Return a family's point of highest acceptance whose mean KL is at most ``max_nats``; None where none is.
+    """Return a family's point of highest acceptance whose mean KL is at most ``max_nats``; None if there is none.
 
-    The range is scanned first, because not every family gets dearer with its knob; from the best knob of the scan the
-    bracket to the next dearer one is halved.
+    The range is scanned first, because not every family costs more at a larger knob. Then the interval between the best
+    knob of the scan and the next, more expensive one is halved repeatedly.
     """
     points: list[Point] = []
     for knob in family.knobs(_GRID):
@@ -72,7 +72,7 @@ def loosest_within(
 class Speed:
     """Estimated wall time per token of one relaxation at each draft length.
 
-    Seconds per token have intervals over problems and timing rounds; length 0 is the target alone.
+    Intervals are over problems and timing rounds; length 0 is the target alone.
     """
 
     relaxation: Relaxation
@@ -86,11 +86,9 @@ class Speed:
 
     @property
     def best_length(self) -> int:
-        """The length with the least time per token."""
         return self.lengths[self.best]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it, for JSON."""
         rows = [
             {"num_speculative_tokens": n, "seconds_per_token": list(s)}
             for n, s in zip(self.lengths, self.seconds, strict=True)
@@ -102,24 +100,22 @@ class Speed:
 class Speeds:
     """Times per token of lossless and of one other rule, from the same problems and the same timing rounds.
 
-    ``gain`` is time per token of lossless at its best length over that of the rule at its own: above 1 the rule is
-    faster. ``gain_at_current`` has both at the length in use now, ``gain_of_length`` lossless there over lossless at
-    its best.
+    The gains are ratios of times per token: above 1 the second is faster.
     """
 
     lossless: Speed
     rule: Speed
-    gain: Interval
-    gain_at_current: Interval
-    gain_of_length: Interval
+    gain: Interval  # lossless at its best length ÷ the rule at its own
+    gain_at_current: Interval  # both at the length in use now
+    gain_of_length: Interval  # lossless at the length in use now ÷ lossless at its best
 
 
 def speeds(
     measured: Frontier, relaxation: Relaxation, times: Mapping[RelaxationAtLength, Numbers], current: int
 ) -> Speeds:
-    """Return estimated times per token: a step's measured time over the tokens expected of it.
+    """Return estimated times per token: a step's measured time over its expected tokens.
 
-    ``times`` are those of `time_steps` for both at the same lengths, the one in use now (``current``) among them.
+    ``times`` are those of `time_steps` for both rules at the same lengths, including ``current``, the length in use.
     """
     found, samples = {}, {}
     sampled = min(measured.rows.problems, *(len(seconds) for seconds in times.values()))
@@ -153,7 +149,7 @@ def speeds(
 
 
 def recommended(compared: Speeds | None, current: int) -> RelaxationAtLength:
-    """Return what to use: the rule at its best length where it is faster beyond chance, else lossless at its own."""
+    """Return what to use: the rule at its best length if it is faster beyond chance, else lossless at its own."""
     if compared is None:
         return LOSSLESS, current
     best = compared.rule if compared.gain.low > 1 else compared.lossless
@@ -169,7 +165,6 @@ def _ratios(sums: Numbers) -> Numbers:
 def recommendation(
     chosen: Point | None, lossless: Point, max_nats: float, compared: Speeds | None, current: int
 ) -> str:
-    """Say which rule to take, and why."""
     if chosen is None or compared is None or chosen.acceptance.value <= lossless.acceptance.value:
         return f"Lossless: no rule accepts more than lossless within {max_nats:g} nats per position."
     best, gain = compared.lossless, compared.gain
@@ -200,14 +195,13 @@ def _times(ratio: Interval) -> str:
 
 
 def _ends(interval: Interval, digits: str) -> str:
-    """Return the ends of an interval in brackets; nothing where it has none."""
+    """Return the ends of an interval in brackets; nothing if it has none."""
     return f" (95 %: {interval.low:{digits}} to {interval.high:{digits}})" if interval.has_ends else ""
 
 
 def as_result(
     candidates: Sequence[Point], chosen: Point | None, compared: Speeds | None, text: str, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the result file of `cactus calibrate --max-nats`."""
     speed: dict[str, Any] | None = None
     if compared is not None:
         speed = {name: list(getattr(compared, name)) for name in ("gain", "gain_at_current", "gain_of_length")}
@@ -226,8 +220,8 @@ def as_result(
 class Advice:
     """What the results of one task, pair and sampling say.
 
-    The baseline is lossless at its own best draft length; of the candidates, fastest first, those are ``within`` whose
-    score drop is within the limit with confidence, and ``chosen`` is the fastest of these.
+    The baseline is lossless at its own best draft length. Candidates are sorted by time, fastest first; ``within`` are
+    those whose score drop is within the limit with confidence, and ``chosen`` is the fastest of these.
     """
 
     config: RunConfig
@@ -247,8 +241,8 @@ class Advice:
 def advise(summaries: Iterable[RunSummary], task: str, max_drop: float) -> list[Advice]:
     """Return advice for each pair and sampling that a task was answered with.
 
-    A setting is within the limit where the whole 95 % interval of its score less the baseline's (`paired_difference`)
-    is at or above ``-max_drop``. Problems that are too few to show this show it of no setting.
+    A setting is within the limit if the whole 95 % interval of its score less the baseline's (`paired_difference`)
+    is at or above ``-max_drop``. With too few problems no setting is.
     """
     found = list(summaries)
     ours = [summary for summary in found if summary.config.task == task]
@@ -291,7 +285,6 @@ def _seconds(summary: RunSummary) -> float:
 def _words(
     baseline: RunSummary, candidates: list[RunSummary], within: list[RunSummary], faster: bool, max_drop: float
 ) -> str:
-    """Say which setting to take, and why."""
     length = baseline.config.num_speculative_tokens
     length = f"{length} proposals per step" if isinstance(length, int) else f"the draft length {length}"
     take = f"Lossless with {length}, its best length: "

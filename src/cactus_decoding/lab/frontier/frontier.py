@@ -1,7 +1,4 @@
-"""What every rule accepts, and what it costs, exactly, at the recorded positions of a lossless run.
-
-Where a policy keeps a rule away, the lossless rule judges: it accepts what it accepts, and costs nothing.
-"""
+"""What every rule accepts, and what it costs, exactly, at the recorded positions of a lossless run."""
 
 from __future__ import annotations
 
@@ -33,48 +30,42 @@ from cactus_decoding.lab.frontier.relaxations import EVERYWHERE, Relaxation
 
 DEFAULT_MEMORY = 2**29
 LOOSEST = "clamped:width=500.0"
-"""Accepts all that any rule may, at (almost) the least KL that this can have."""
+"""Accepts as much as any rule can, at almost the least KL for that."""
 _LOSSLESS = Lossless()
 
 
 @dataclass(frozen=True)
 class Point:
-    """A relaxation, and what follows from it at the recorded positions; the intervals are over problems.
+    """A relaxation and its exact effects at the recorded positions; intervals are over problems.
 
-    Acceptance, KL(emitted || target) in nats and total variation are per visited position, ``max_log_ratio`` is the
-    largest at any; ``tokens_per_step`` are those expected of 1, 2, … proposals, from the recorded steps' beginnings,
-    and ``kept_by_children`` is the probability that one of 1, 2, … children of a tree's node is kept by `match`: the
-    draft's likeliest tokens but for one that is drawn (or none, ``kept_by_fixed_children``). It is empty where nobody
-    asked. ``lossless`` and ``limit`` are families of their own.
+    Acceptance, KL and total variation are per visited position. ``lossless`` and ``limit`` are families of their own.
     """
 
     relaxation: Relaxation
     family: str
     knob: float | None
     acceptance: Interval
-    kl: Interval
+    kl: Interval  # KL(emitted || target), in nats
     tv: Interval
-    max_log_ratio: float
-    tokens_per_step: tuple[Interval, ...]
-    kept_by_children: tuple[Interval, ...] = ()
-    kept_by_fixed_children: tuple[Interval, ...] = ()
+    max_log_ratio: float  # the largest at any position
+    tokens_per_step: tuple[Interval, ...]  # expected of 1, 2, … proposals
+    kept_by_children: tuple[Interval, ...] = ()  # chance_kept of 1, 2, … children, one of them drawn
+    kept_by_fixed_children: tuple[Interval, ...] = ()  # the same with none drawn
 
     @property
     def rule(self) -> str:
-        """The rule's spelling."""
         return self.relaxation.rule
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON; the relaxation's parts stand beside the numbers."""
         shown = {name: each for name, each in vars(self).items() if name != "relaxation" and each != ()}
         found: dict[str, Any] = plain(shown)
         return self.relaxation.as_dict() | found
 
 
 class Frontier:
-    """Measures rules on recorded rows.
+    """Measures rules on recorded rows. Where a policy keeps a rule away, lossless judges, and nothing is spent.
 
-    ``memory`` is what an audit may take, in bytes; ``vocabulary`` is for policies that ask what tokens say.
+    ``memory`` is what an audit may take, in bytes; ``vocabulary`` is for policies that need the tokens' text.
     """
 
     def __init__(self, rows: RecordedRows, memory: int = DEFAULT_MEMORY, vocabulary: Vocabulary | None = None) -> None:
@@ -93,9 +84,9 @@ class Frontier:
         policy: RelaxationPolicy = EVERYWHERE,
         max_children: int = 0,
     ) -> Point:
-        """Return what follows from a rule where it may relax, exactly: nothing is sampled.
+        """Return the exact effects of a rule where it may relax: nothing is sampled.
 
-        Up to ``max_children`` children of a tree's node are looked at.
+        Nodes of a tree are measured with up to ``max_children`` children.
         """
         rule = as_rule(rule)
         rows, problems = self.rows, self.rows.problems
@@ -133,12 +124,11 @@ class Frontier:
         return tuple(ratio_of_sums(sums[:, i], self._positions) for i in range(max_children))
 
     def tokens(self, accepted: Tensor) -> Tensor:
-        """Return the expected tokens of each problem's steps, for 1, 2, … proposals, ``[problems, proposals]``."""
         per_step = expected_tokens(accepted, self.rows.step, self.rows.ends)
         return sums_by(per_step, self.rows.problem, self.rows.problems)
 
     def chances(self, rule: AcceptanceRule | str, policy: RelaxationPolicy = EVERYWHERE) -> Tensor:
-        """Return the probability that each recorded proposal is accepted, were it reached, ``[proposals]``."""
+        """Return the probability that each recorded proposal is accepted if it is reached, ``[proposals]``."""
         rule = as_rule(rule)
         accepted = torch.zeros(len(self.rows.drafted), dtype=torch.float64)
         for judge, places, target, draft, drafted in self._judged(rule, policy):
@@ -148,8 +138,8 @@ class Frontier:
     def relaxable(self, policy: RelaxationPolicy) -> Tensor:
         """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
 
-        Rows keep every bit of float32 probabilities, whether packed or not, but for the tails of large vocabularies'
-        rows: there what the tokens have may be wrong by `TAIL`.
+        Recorded rows are exact to float32, except for large vocabularies: there the protected probability may be wrong
+        by `TAIL`.
         """
         if policy != RelaxationPolicy(policy.protection):
             raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {policy}")
@@ -166,7 +156,7 @@ class Frontier:
     def _judged(
         self, rule: AcceptanceRule, policy: RelaxationPolicy
     ) -> Iterator[tuple[AcceptanceRule, Tensor, Tensor, Tensor, Tensor]]:
-        """Yield who judges, the places of the proposals, their rows, and the columns of the drafted tokens."""
+        """Yield the judge, the places of its proposals, their rows, and the columns of the drafted tokens."""
         rows, relaxable = self.rows, self.relaxable(policy)
         for start, target, draft, drafted in chunks(rows.target, rows.draft, rows.drafted, self.memory):
             may_relax = relaxable[start : start + len(target)]
@@ -181,7 +171,7 @@ def sums_by(values: Tensor, groups: Tensor, count: int) -> Tensor:
 
 
 def ratio_of_sums(above: Tensor, below: Tensor) -> Interval:
-    """Return sum over sum, and its interval over problems: the positions of one answer are alike.
+    """Return sum over sum, and its interval over problems, because positions of one answer are alike.
 
     Both are a sum for each problem, ``[problems]``.
 
@@ -233,7 +223,6 @@ def frontier(
 
 
 def as_result(points: Sequence[Point], rows: RecordedRows, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result file of `cactus frontier`."""
     return {
         "schema": 1,
         "kind": "frontier",
@@ -248,20 +237,11 @@ def as_result(points: Sequence[Point], rows: RecordedRows, provenance: Mapping[s
 
 
 def chance_kept(rule: AcceptanceRule, target: Tensor, draft: Tensor, count: int, *, drawn: bool) -> Tensor:
-    """Return the probability that one of some children of a node is kept by `match`, ``[rows]``.
+    """Return the probability that `match` keeps one of ``count`` children of a node, ``[rows]``.
 
-    They are the draft's likeliest tokens, of which the last makes way for one that is drawn from what the draft's row
-    holds besides, if one is drawn. A row that holds fewer tokens has fewer children.
-
-    Target and draft are rows ``[rows, vocabulary]`` in float64.
-
-    Example:
-        >>> from cactus_decoding.core.rules import Lossless
-        >>> q, p = torch.tensor([[0.5, 0.3, 0.2]]).double(), torch.tensor([[0.6, 0.4, 0.0]]).double()
-        >>> [round(chance_kept(Lossless(), q, p, count, drawn=False).item(), 3) for count in (1, 2, 3)]
-        [0.5, 0.8, 0.8]
-        >>> [round(chance_kept(Lossless(), q, p, count, drawn=True).item(), 3) for count in (1, 2)]
-        [0.8, 0.8]
+    The children are the draft's likeliest tokens. If ``drawn``, the last of them is replaced by one that is drawn from
+    the rest of the draft's row. A row with fewer positive entries has fewer children. Target and draft are rows
+    ``[rows, vocabulary]`` in float64.
     """
     held = (draft > 0).sum(-1).clamp(max=count - drawn)
     kept = torch.zeros(len(draft), dtype=torch.float64)
@@ -274,7 +254,7 @@ def chance_kept(rule: AcceptanceRule, target: Tensor, draft: Tensor, count: int,
 def _kept_beside(rule: AcceptanceRule, target: Tensor, draft: Tensor, num_fixed: int, *, drawn: bool) -> Tensor:
     fixed = draft.topk(num_fixed, dim=-1).indices
     law = without(draft, fixed) if drawn else torch.zeros_like(draft)
-    if num_fixed:  # where nothing is left to draw, the first is the one that is judged
+    if num_fixed:  # if nothing is left to draw, the first one is judged
         first = torch.zeros_like(law).scatter(-1, fixed[:, :1], 1.0)
         law = torch.where(law.sum(-1, keepdim=True) > 0, law, first)
     return audit_beside(rule, target, draft, law, fixed).acceptance
@@ -284,7 +264,6 @@ SCHEMA, KIND = 1, "frontier"
 
 
 def read_frontier(path: str | Path) -> dict[str, Any]:
-    """Return what a result file of `cactus frontier` holds."""
     value = read_json(path)
     if not isinstance(value, dict) or value.get("kind") != KIND:
         raise ValueError(f"{path}: this is not a result of cactus frontier")
@@ -304,7 +283,7 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
 def _is_point(point: object) -> bool:
     if not isinstance(point, dict) or not all(isinstance(point.get(name), str) for name in ("rule", "family")):
         return False
-    if not isinstance(point.get("protect", ""), str):  # what protects nothing lacks it
+    if not isinstance(point.get("protect", ""), str):  # absent where nothing is protected
         return False
     try:
         numbers = [[number_of(each) for each in point[name]] for name in ("acceptance", "kl", "tv")]

@@ -1,4 +1,4 @@
-"""Recorded steps of a lossless run: the pairs of rows from which every rule's exact behaviour follows, in one file."""
+"""Recorded steps of a lossless run: pairs of rows from which every rule's exact behaviour follows, in one file."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cactus_decoding.lab.evaluation.intervals import Numbers
 from cactus_decoding.lab.frontier.relaxations import Relaxation, asking
 
 _BYTES_AT_WORK = 400
-"""What an audit holds at once for each probability of a chunk, generously."""
+"""An upper estimate of what an audit holds at once for each probability of a chunk."""
 
 
 @dataclass(frozen=True, eq=False)
 class PackedRows:
     """Rows of probabilities in float32: many `SparseProbs` one after another, as a file keeps them.
 
-    ``probs`` are all rows, ``[rows, vocabulary]``; or, where ``token_ids`` (int32, ascending within a row) are given,
+    ``probs`` are all rows, ``[rows, vocabulary]``; or, if ``token_ids`` (int32, ascending within a row) are given,
     only the positive entries, row after row, and ``ends`` says where those of each row end, ``[rows]``, int64.
     """
 
@@ -42,7 +42,6 @@ class PackedRows:
 
     @property
     def sparse(self) -> bool:
-        """Whether only positive entries are kept."""
         return self.ends is not None
 
     @property
@@ -52,7 +51,6 @@ class PackedRows:
         return torch.diff(self.ends, prepend=torch.zeros(1, dtype=torch.long))
 
     def dense(self, start: int, stop: int) -> Tensor:
-        """Return rows ``start`` to ``stop``, ``[stop - start, vocabulary]``."""
         if not self.sparse:
             return self.probs[start:stop]
         row, token_ids, values = self.entries(start, stop)
@@ -70,12 +68,7 @@ class PackedRows:
         return row, self.token_ids[begin:end].long(), self.probs[begin:end]
 
     def masses(self, token_ids: Tensor) -> Tensor:
-        """Return the probability that each row puts on some tokens, ``[tokens]``, in float64, ``[rows]``.
-
-        Example:
-            >>> pack([torch.eye(3)], 3).masses(torch.tensor([0, 2])).tolist()
-            [1.0, 0.0, 1.0]
-        """
+        """Return the probability that each row gives to ``token_ids`` together, in float64, ``[rows]``."""
         if self.token_ids is None:
             return self.probs.index_select(-1, token_ids).sum(-1, dtype=torch.float64)
         counted = torch.where(torch.isin(self.token_ids, token_ids.int()), self.probs, 0.0)
@@ -84,13 +77,7 @@ class PackedRows:
 
 
 def pack(blocks: Sequence[Tensor], vocabulary: int) -> PackedRows:
-    """Keep blocks of rows ``[any, vocabulary]`` in whichever form is smaller.
-
-    Example:
-        >>> packed = pack([torch.eye(4)], 4)
-        >>> packed.sparse, packed.dense(1, 2).tolist()
-        (True, [[0.0, 1.0, 0.0, 0.0]])
-    """
+    """Keep blocks of rows ``[any, vocabulary]`` in whichever form is smaller."""
     places = [block.nonzero() for block in blocks]
     rows = sum(len(block) for block in blocks)
     if sum(len(place) for place in places) * 8 >= rows * vocabulary * 4:
@@ -103,7 +90,6 @@ def pack(blocks: Sequence[Tensor], vocabulary: int) -> PackedRows:
 
 
 def join(parts: Sequence[PackedRows], vocabulary: int) -> PackedRows:
-    """Return the rows of several parts in one."""
     if not parts or len({packed.sparse for packed in parts}) == 2:  # rare: truncation that sometimes cuts little
         return pack([packed.dense(0, len(packed)) for packed in parts], vocabulary)
     values = torch.cat([packed.probs for packed in parts])
@@ -116,10 +102,9 @@ def join(parts: Sequence[PackedRows], vocabulary: int) -> PackedRows:
 class Chunk(NamedTuple):
     """Some pairs of rows, over as many columns as they need.
 
-    Rows are ``[pairs, columns]`` in float64, scaled to sum to 1 as closely as that can. Where both were sparse, a row's
-    columns are the tokens that either model gives any probability, in order, and then columns of zeros: every rule says
-    the same on them. ``drafted`` is the column of the drafted token, ``[pairs, 1]``, and ``start`` the place of the
-    first pair.
+    Rows are ``[pairs, columns]`` in float64, scaled to sum to 1. If both were sparse, a row's columns are the tokens
+    with a positive probability under either model, in order, and then columns of zeros, which change nothing for any
+    rule. ``drafted`` is the column of the drafted token, ``[pairs, 1]``, and ``start`` the place of the first pair.
     """
 
     start: int
@@ -129,7 +114,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(target: PackedRows, draft: PackedRows, drafted: Tensor, memory: int) -> Iterator[Chunk]:
-    """Yield all pairs in chunks that an audit works on with about ``memory`` bytes, one pair at least."""
+    """Yield all pairs in chunks that an audit handles in about ``memory`` bytes, at least one pair in each."""
     columns = target.vocabulary
     if target.sparse and draft.sparse and len(target):
         columns = min(columns, int((target.counts + draft.counts).max()) + 1)
@@ -146,7 +131,7 @@ def chunks(target: PackedRows, draft: PackedRows, drafted: Tensor, memory: int) 
 
 
 def _normalised(rows: Tensor) -> Tensor:
-    """Scale rows in float64: what float32 leaves of a sum would pass for a difference between nearly equal rows."""
+    """Scale rows in float64: float32 rounding of a sum would look like a difference between nearly equal rows."""
     rows = rows.double()
     return rows / rows.sum(-1, keepdim=True)
 
@@ -178,35 +163,28 @@ FORMAT = Format("cactus_rows", schema=1, described="of rows that cactus frontier
 class RecordedRows:
     """Steps of a lossless run, and the target's and the draft's row at each proposal.
 
-    A step's proposals end with one that would end the response, if there is such a one.
-
-    Rows are ``[proposals, vocabulary]``, the draft's one-hot where it is deterministic; ``visited`` says whether the
-    lossless run looked at a proposal: the accepted ones and the first rejected one. The step of each proposal and the
-    problem of each step ascend, and ``ends`` says whether a step's last proposal would end the response.
+    A step's proposals end with the first one that would end the response, if there is one.
     """
 
-    target: PackedRows
-    draft: PackedRows
+    target: PackedRows  # [proposals, vocabulary]
+    draft: PackedRows  # one-hot where the draft is deterministic
     drafted: Tensor
-    visited: Tensor
-    step: Tensor
-    problem: Tensor
-    ends: Tensor
+    visited: Tensor  # whether the lossless run judged a proposal: the accepted ones and the first rejected one
+    step: Tensor  # of each proposal, ascending
+    problem: Tensor  # of each step, ascending
+    ends: Tensor  # whether a step's last proposal would end the response
     settings: Mapping[str, Any]
     provenance: Mapping[str, Any]
 
     @property
     def positions(self) -> int:
-        """How many positions the lossless run visited."""
         return int(self.visited.sum())
 
     @property
     def problems(self) -> int:
-        """How many problems were begun."""
         return int(self.problem.max()) + 1 if len(self.problem) else 0
 
     def save(self, path: Path) -> None:
-        """Write the file, all or nothing."""
         tensors = {name: getattr(self, name) for name in ("drafted", "visited", "step", "problem", "ends")}
         for role, packed in (("target", self.target), ("draft", self.draft)):
             tensors[f"{role}_values"] = packed.probs
@@ -221,7 +199,6 @@ class RecordedRows:
 
 
 def read_rows(path: str | Path) -> RecordedRows:
-    """Return what a file holds."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(2, "there is no such file", str(path))
@@ -269,12 +246,11 @@ def time_steps(
 ) -> dict[RelaxationAtLength, Numbers]:
     """Return the median wall time of a step in each round, in seconds, ``[rounds]``.
 
-    A round takes one prompt, and everything that is timed answers it in turn, so that whatever slows the machine down
-    for a while strikes all of them; every round begins with another one. The first step, which reads the prompt, is
-    left out.
+    In a round everything that is timed answers one prompt in turn, so that whatever slows the machine for a while
+    affects all of them; every round begins with another one. The first step, which reads the prompt, is left out.
 
-    ``prompts`` has one for each round, ``request`` what else is asked of the answers (its seed is the first one's), and
-    at most ``steps`` of each answer are timed; ``report`` is called with how many are given.
+    There is a prompt for each round; the request's seed is the first round's; at most ``steps`` of each answer are
+    timed; ``report`` is called with the number of answers so far.
     """
     times: dict[RelaxationAtLength, list[float]] = {each: [] for each in timed}
     generate(pair, prompts[0], num_speculative_tokens=2, max_new_tokens=8, seed=0)  # a process's first passes are slow
@@ -300,9 +276,9 @@ def time_steps(
 
 
 TAIL = 1e-3
-"""How much of either row is put together at most."""
+"""The most probability of either row that is merged."""
 _BUCKETS, _PER_NAT = 65, 4
-"""Tokens that are put together differ by no more than a quarter of a nat in log p/q, up to 8 nats."""
+"""Merged tokens differ by at most a quarter of a nat in log p/q, up to 8 nats."""
 
 
 class Shortened(NamedTuple):
@@ -314,20 +290,17 @@ class Shortened(NamedTuple):
 
 
 def shortened(target: Tensor, draft: Tensor, drafted: int, tail: float = TAIL) -> Shortened:
-    r"""Return a pair of rows with the tokens that both models find unlikely put together by their ratio p/q.
+    r"""Return a pair of rows with the tokens that both models find unlikely merged by their ratio p/q.
 
-    The drafted token is kept, and the others from the likeliest by max(q, p) on, until the rest has at most ``tail`` in
-    either row. Of the rest, tokens with about the same ratio stand together as the last one of them. What lossless
-    accepts, :math:`\sum_x \min(q(x), p(x))`, stays what it is, because none with p > q stands beside one with p < q; a
-    rule whose numbers for the kept tokens stay what they are accepts at most ``tail`` more or less. Rows are
+    The drafted token is kept, and the others in order of max(q, p), until the rest has at most ``tail`` in either row.
+    In the rest, tokens with about the same ratio are merged into the last one of them. The acceptance of lossless,
+    :math:`\sum_x \min(q(x), p(x))`, does not change, because no token with p > q is merged with one with p < q. The
+    acceptance of a rule whose numbers for the kept tokens stay the same changes by at most ``tail``. Rows are
     ``[vocabulary]``, target q and draft p.
 
     Example:
-        >>> q, p = torch.tensor([0.5, 0.4, 0.06, 0.04]), torch.tensor([0.6, 0.37, 0.02, 0.01])
-        >>> found = shortened(q, p, drafted=0, tail=0.2)
-        >>> found.token_ids.tolist(), [round(x, 6) for x in found.target.tolist()]
-        ([0, 1, 2, 3], [0.5, 0.4, 0.06, 0.04])
-        >>> shortened(q, torch.tensor([0.6, 0.3, 0.06, 0.04]), drafted=0, tail=0.2).token_ids.tolist()
+        >>> q, p = torch.tensor([0.5, 0.4, 0.06, 0.04]), torch.tensor([0.6, 0.3, 0.06, 0.04])
+        >>> shortened(q, p, drafted=0, tail=0.2).token_ids.tolist()
         [0, 1, 3]
     """
     most = torch.maximum(target, draft)
@@ -350,14 +323,7 @@ def shortened(target: Tensor, draft: Tensor, drafted: int, tail: float = TAIL) -
 
 
 def pack_shortened(pairs: Sequence[Shortened], vocabulary: int) -> tuple[PackedRows, PackedRows]:
-    """Return the target's and the draft's rows of shortened pairs.
-
-    Example:
-        >>> rows = torch.tensor([0.5, 0.5, 0.0])
-        >>> target, _ = pack_shortened([shortened(rows, rows, drafted=1)], 3)
-        >>> target.dense(0, 1).tolist()
-        [[0.5, 0.5, 0.0]]
-    """
+    """Return the target's and the draft's rows of shortened pairs."""
     token_ids = torch.cat([pair.token_ids for pair in pairs]).int()
     ends = torch.tensor([len(pair.token_ids) for pair in pairs]).cumsum(0)
     target, draft = (torch.cat([pair[role] for pair in pairs]).float() for role in (1, 2))

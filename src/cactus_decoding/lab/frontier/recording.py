@@ -1,7 +1,4 @@
-"""Runs lossless speculation on problems and keeps the rows of every step.
-
-`training.diagnosis` has a loop of its own: it reads finished responses again, for hidden states and rows at each token.
-"""
+"""Runs lossless speculation on problems and keeps the rows of every step."""
 
 from __future__ import annotations
 
@@ -33,14 +30,14 @@ from cactus_decoding.lab.frontier.recorded_rows import (
 )
 
 _BLOCKS_AT_ONCE = 64
-"""Blocks are packed in batches: truncated rows must not wait in memory at full width."""
+"""Blocks are packed in batches, so that few truncated rows are in memory at full width."""
 
 
 @dataclass
 class Recording:
-    """What has been recorded so far, read from the outcomes of steps.
+    """What has been recorded so far, from the outcomes of steps.
 
-    Of a large vocabulary's rows the tokens are put together that have at most ``tail`` in either row; see `shortened`.
+    In rows of a large vocabulary the last tokens, with at most ``tail`` in either row, are merged; see `shortened`.
     """
 
     tail: float = 0.0
@@ -56,7 +53,7 @@ class Recording:
     ends: list[bool] = field(default_factory=list)
 
     def add(self, problem: int, outcome: Outcome, stop_token_ids: Collection[int]) -> None:
-        """Add a step of the response to a problem; what lies behind a token that ends it is no part of it."""
+        """Add a step of the response to a problem, up to a token that ends the response."""
         proposal, rows = outcome.proposal, outcome.rows
         stops = [place for place, token in enumerate(proposal.token_ids) if token in stop_token_ids]
         drafted = proposal.token_ids[: stops[0] + 1] if stops else proposal.token_ids
@@ -90,11 +87,9 @@ class Recording:
 
     @property
     def bytes(self) -> int:
-        """About how much memory the packed rows take."""
         return sum(rows.probs.nbytes * (3 if rows.sparse else 1) for pair in self.packed for rows in pair)
 
     def rows(self, settings: Mapping[str, Any], provenance: Mapping[str, Any]) -> RecordedRows:
-        """Return all of it."""
         self._pack()
         return RecordedRows(
             join([target for target, _ in self.packed], self.vocabulary),
@@ -122,8 +117,8 @@ def record_rows(
 ) -> RecordedRows:
     """Return the rows of lossless steps on prompts, until enough positions have been visited.
 
-    Problem i is answered with the request's seed + i. Recording stops early where the rows take ``memory`` bytes. Of a
-    large vocabulary without truncation rows are kept but for their last `TAIL`; see `shortened`.
+    Problem i is answered with the request's seed + i. Recording stops early if the rows take ``memory`` bytes. Of a
+    large vocabulary without truncation, the last `TAIL` of each row is merged; see `shortened`.
     """
     if request.sampling.temperature == 0:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What a point of the frontier is about: a rule, and the policy that says where it may relax."""
+"""A point of the frontier: a rule, and the policy that says where it may relax."""
 
 from __future__ import annotations
 
@@ -17,16 +17,11 @@ from cactus_decoding.lab.evaluation.tasks.task import Task, number
 
 EVERYWHERE = RelaxationPolicy()
 NONE = "none"
-"""How a command line says that nothing is protected."""
+"""The spelling of no protection on a command line."""
 
 
 class Relaxation(NamedTuple):
-    """A rule's spelling and the policy that says where it may relax: elsewhere the lossless rule decides.
-
-    Example:
-        >>> str(Relaxation("clamped:width=3.0", relaxation_policy("digits")))
-        'clamped:width=3.0 protecting digits'
-    """
+    """A rule's spelling, and the policy that says where it may relax; elsewhere the lossless rule decides."""
 
     rule: str
     policy: RelaxationPolicy = EVERYWHERE
@@ -35,7 +30,7 @@ class Relaxation(NamedTuple):
         return f"{self.rule} {self.policy}".rstrip()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return both for JSON, flat; of a policy that forbids nothing, nothing."""
+        """Return both for JSON, flat; a policy that allows relaxing everywhere is left out."""
         return {"rule": self.rule} | ({} if self.policy.everywhere else self.policy.as_dict())
 
 
@@ -51,11 +46,7 @@ def asking(request: Request, relaxation: Relaxation, length: int) -> Request:
 def parse_policies(protect: Sequence[str], **protection: Any) -> list[RelaxationPolicy]:
     """Return a policy for each set of protected tokens, each once; ``none`` protects nothing.
 
-    ``protection`` is what else is said of `Protection`, by the names of a request's settings.
-
-    Example:
-        >>> [str(policy) for policy in parse_policies(["none", "digits"])]
-        ['', 'protecting digits']
+    ``protection`` holds other settings of `Protection`, by the names of a request's settings.
     """
     given = [name for name, value in protection.items() if value is not None]
     if given and all(pattern == NONE for pattern in protect):
@@ -66,20 +57,20 @@ def parse_policies(protect: Sequence[str], **protection: Any) -> list[Relaxation
 
 
 def answers_are_numbers(task: Task) -> bool:
-    """Say whether every problem has a number for its answer, so that digits are what must not change."""
+    """Whether every problem's answer is a number, so that digits are what must not change."""
     return all(problem.answer is not None and number(problem.answer) is not None for problem in task.problems)
 
 
 FAMILIES: dict[str, Family] = {
     family.name: family for rule in RULES.values() if not rule.judges_untempered for family in rule.families
 }
-"""Every family by its name. Rules for temperature 0 have none here: nothing is sampled there."""
+"""Families by name. Rules for temperature 0 have none here: nothing is sampled there."""
 
 
 def parse_families(names: Sequence[str], rules: Sequence[str] = ()) -> list[Family]:
-    """Return families by name, the package's for an empty list, and one of one point for each rule's spelling.
+    """Return families by name, all of the package's for no names, and a family of one point for each rule's spelling.
 
-    The name of a rule from outside the package means its own families.
+    The name of a rule from outside the package means all of its families.
     """
     found = dict[str, Family]()
     for name in names or FAMILIES:

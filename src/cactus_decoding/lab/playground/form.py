@@ -1,4 +1,4 @@
-"""What the page offers, and from the page's JSON to checked requests: every mistake is a sentence, before any work."""
+"""What the page offers, and how the page's JSON becomes checked requests."""
 
 from __future__ import annotations
 
@@ -26,17 +26,13 @@ from cactus_decoding.zoo.word_problems import EXAMPLES
 
 @dataclass(frozen=True)
 class Limits:
-    """Upper limits that keep one visitor from taking the server away from the others.
-
-    ``prompt_characters`` and ``new_tokens`` are lengths of a prompt and an answer, ``proposals`` tokens of a step,
-    ``waiting`` visitors in the queue, and ``runs`` finished ones that are kept for what-if questions and downloads.
-    """
+    """Upper limits that keep one visitor from blocking the server for the others."""
 
     prompt_characters: int = 8000
     new_tokens: int = 512
-    proposals: int = 64
-    waiting: int = 20
-    runs: int = 24
+    proposals: int = 64  # in a step
+    waiting: int = 20  # visitors in the queue
+    runs: int = 24  # finished ones that are kept for what-if questions and downloads
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -52,36 +48,29 @@ MAX_RULES = 2
 _MAX_SEED = 2**32 - 1
 """A browser's numbers are exact up to 2^53."""
 _OWN = ("prompt", "rules", "target", "draft", "chat", "system", "after")
-"""What the page sends beside what `Request.from_dict` takes."""
+"""What the page sends in addition to what `Request.from_dict` takes."""
 
 
 @dataclass(frozen=True)
 class RunRequest:
     """What a visitor asks for: one prompt and seed, under one rule or two.
 
-    The requests are alike but for the rule, and for budget and relaxation policy where it spends nothing. ``chat`` says
-    whether the prompt is put by the target's chat template, where it has one, and ``system`` what stands before it;
-    ``after`` names the visitor's last run.
+    The requests differ in the rule, and a rule that spends nothing has no budget and no relaxation policy.
     """
 
     prompt: str
     requests: tuple[Request, ...]
     target: str | None = None
     draft: str | None = None
-    chat: bool = True
+    chat: bool = True  # use the target's chat template, if it has one
     system: str | None = None
-    after: str | None = None
+    after: str | None = None  # the name of the visitor's last run
 
 
 def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> RunRequest:
-    """Check what the page sent: prompt, chat, system, rules, target and draft, and what `Request.from_dict` takes.
+    """Check what the page sent: the keys in `_OWN`, and what `Request.from_dict` takes.
 
     The fields of a `Budget` are an object of their own. ``models`` says whether visitors may name models.
-
-    Example:
-        >>> asked = read_request({"prompt": "Hi", "rules": ["lossless"], "seed": 3}, Limits(), models=False)
-        >>> asked.requests[0].seed
-        3
     """
     prompt = body.get("prompt")
     if not isinstance(prompt, str) or not prompt.strip():
@@ -135,7 +124,7 @@ def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
 
 
 def _from_visitor(values: dict[str, Any]) -> dict[str, Any]:
-    """Return what a visitor may ask for, who may name no files and no regular expressions."""
+    """Return the settings that a visitor may ask for, who may name no files and no regular expressions."""
     if values.get("importance") is not None:
         raise ValueError("this server does not read files by name, so importance must be left out")
     checked = {
@@ -166,17 +155,17 @@ def _model_name(role: str, given: object, models: bool) -> str | None:
 
 
 TREES = ("static=3.2.1", "best_first", "adaptive")
-"""Trees that the page proposes; others can be written."""
+"""Trees that the page suggests; others can be typed."""
 FIRST_EXAMPLE = 6
-"""Where the rule and the seed that the page starts with part from lossless at once, take fewer steps, and are right."""
+"""With the page's first rule and seed, this example differs from lossless at once, takes fewer steps, and is right."""
 _FINEST, _WIDEST = 0.02, 20.0
-"""The range of a slider that no study of rules has set, in units of where it starts."""
+"""The range of a slider without a studied range, relative to its start."""
 
 
 def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = (), proposals: str | None = None) -> dict[str, Any]:
     """Return everything that the page needs to draw itself, for JSON: the package's rules and those of the server.
 
-    ``proposals`` is how many the page begins with, if not as many as suit the bundled pair.
+    ``proposals`` is the number that the page begins with, by default what suits the bundled pair.
     """
     return {
         "rules": [*(rule(name) for name in RULES), *(_outside(each) for each in rules)],
@@ -205,14 +194,9 @@ _SUGGESTED = {
 
 
 def settings(limits: Limits, *, models: bool, proposals: str | None = None) -> list[dict[str, Any]]:
-    """Return the fields of the page's form: every setting of a request but its rule, part by part.
+    """Return the fields of the page's form: every setting of a request except its rule, part by part.
 
-    What reads files is left out where visitors may not name any.
-
-    Example:
-        >>> parts = settings(Limits(), models=False)
-        >>> [part["title"] for part in parts], parts[-1]["fields"][0]["name"]
-        (['Protection', 'Sampling', 'Proposals', 'Budget'], 'budget_nats')
+    Settings that read files are left out unless visitors may name models.
     """
     start = RELAXED | {"seed": 0, "max_new_tokens": min(256, limits.new_tokens)}
     start |= {} if proposals is None else {"num_speculative_tokens": proposals}
@@ -225,7 +209,7 @@ def settings(limits: Limits, *, models: bool, proposals: str | None = None) -> l
 
 
 def _field(name: str, declared: Declared, start: object) -> dict[str, Any]:
-    """Return a control of the form. It is sent only where what it ``needs`` is given too."""
+    """Return a control of the form. It is sent only if the setting that it ``needs`` is given too."""
     metavar, key = declared.setting.metavar, switch(declared.part)
     empty = (declared.required and start is declared.default) or start in (None, ())
     return {
@@ -243,15 +227,7 @@ def _field(name: str, declared: Declared, start: object) -> dict[str, Any]:
 
 
 def knobs(described: type) -> list[dict[str, Any]]:
-    """Return the parameters of a dataclass: name, kind, default, what each means, and the choices of words.
-
-    The kind is ``int``, ``float`` or ``str``; a default of None means that the parameter may be left out, and
-    ``required`` that it may not. Infinity, which JSON lacks, is left out as a default.
-
-    Example:
-        >>> [(knob["name"], knob["kind"], knob["choices"]) for knob in knobs(RULES["top_k"])]
-        [('k', 'int', []), ('residual', 'str', ['sample', 'mask'])]
-    """
+    """Return the parameters of a dataclass for JSON, which has no infinity: an infinite default becomes None."""
     return [
         {
             "name": each.name,
@@ -269,11 +245,7 @@ def knobs(described: type) -> list[dict[str, Any]]:
 def rule(name: str) -> dict[str, Any]:
     """Return what the page shows of a rule: title, summary, knobs with the ranges of their sliders, and presets.
 
-    A preset is a spelling with its values and its guarantee; the first one is where the page starts.
-
-    Example:
-        >>> rule("ensemble")["title"], rule("ensemble")["knobs"][0]["range"]
-        ('Static ensemble', [0.001, 1.0])
+    A preset is a spelling with its values and its guarantee; the page starts with the first one.
     """
     described = RULES[name]
     presets: list[dict[str, Any]] = [
@@ -289,7 +261,7 @@ def rule(name: str) -> dict[str, Any]:
 
 
 def _outside(given: Rule) -> dict[str, Any]:
-    """Return what the page shows of a rule that the server was started with, whose knobs begin as given."""
+    """Return what the page shows of a rule that the server was started with; its knobs begin as given."""
     values = _finite(vars(given))
     preset = {"spelling": str(given), "guarantee": given.summary, "values": values}
     name, described = name_of(type(given)), type(given)
@@ -299,7 +271,7 @@ def _outside(given: Rule) -> dict[str, Any]:
 
 
 def _studied_ranges(described: type[Rule]) -> dict[str, list[float]]:
-    """Return, by knob, where the study of rules begins and ends; of two ranges the narrower one."""
+    """Return, by knob, the range that the study of rules covers; of two ranges the narrower one."""
     ranges: dict[str, list[float]] = {}
     for family in described.families:
         strict, loose = parse_rule(family.spell(family.strict)), parse_rule(family.spell(family.loose))
@@ -312,7 +284,7 @@ def _studied_ranges(described: type[Rule]) -> dict[str, list[float]]:
 
 
 def _range_around(knob: dict[str, Any], values: dict[str, Any]) -> list[float] | None:
-    """Return a range for a knob that must be given, around where it starts."""
+    """Return a range for a required knob, around its start."""
     start = values.get(knob["name"])
     if not knob["required"] or knob["kind"] != "float" or not start:
         return None
@@ -320,5 +292,5 @@ def _range_around(knob: dict[str, Any], values: dict[str, Any]) -> list[float] |
 
 
 def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out infinity, which JSON lacks and which is a default."""
+    """Replace infinity, which JSON lacks and which is a default, by None."""
     return {name: None if value == float("inf") else value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""Runs: what visitors asked for, on pairs that are loaded once, and what is kept of them for questions afterwards."""
+"""Runs: what visitors asked for, on pairs that are loaded once, and what is kept of them for later questions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from cactus_decoding.lab.tracing.page import to_html
 from cactus_decoding.zoo.word_problems import as_prompt
 
 KEPT = 2
-"""Pairs that visitors named and that stay in memory; the default one always does."""
+"""How many pairs named by visitors stay in memory; the default one always does."""
 
 
 class PairStore:
     """Loads pairs, and keeps the ones that were used last. One caller at a time.
 
-    ``default`` names target and draft where a visitor names neither; None for the bundled ones.
+    ``default`` names target and draft if a visitor names neither; None for the bundled ones.
     """
 
     def __init__(self, default: tuple[str | None, str | None] = (None, None)) -> None:
@@ -38,11 +38,9 @@ class PairStore:
         self._pairs: OrderedDict[tuple[str | None, str | None], Pair] = OrderedDict()
 
     def has(self, target: str | None, draft: str | None) -> bool:
-        """Whether the pair need not be loaded."""
         return self._key(target, draft) in self._pairs
 
     def get(self, target: str | None, draft: str | None) -> Pair:
-        """Return a pair, loaded if it is not there yet."""
         key = self._key(target, draft)
         if key not in self._pairs:
             self._pairs[key] = _load(*key)
@@ -62,13 +60,13 @@ def _load(target: str | None, draft: str | None) -> Pair:
         return load_pair(target, draft)
     except ValueError:
         raise
-    except Exception as error:  # whatever a broken checkpoint provokes is the visitor's to read, not the server's end
+    except Exception as error:  # a broken checkpoint must not end the server: its visitor gets a message
         reason = sentence_of(error)
         raise ValueError(f"cannot load the pair of target {target!r} and draft {draft!r}: {reason}") from error
 
 
 SESSION_BYTES = 256 * 2**20
-"""Memory for one session's rows; positions behind it keep none, and cannot be asked about."""
+"""Memory for one session's rows; positions after that keep none, and cannot be asked about."""
 
 
 class Session:
@@ -78,14 +76,12 @@ class Session:
     """
 
     def __init__(self, pair: Pair, prompt: str, request: Request, *, max_rows_bytes: int = SESSION_BYTES) -> None:
-        """Begin the response; raises `ValueError` for arguments that do not go together."""
         self._response = stream_trace(pair, prompt, request, keep_rows=True, max_rows_bytes=max_rows_bytes)
         self._positions: dict[int, TracedPosition] = {}
         self.header = plain(self._response.header.as_dict() | {"policy": str(request.policy)})
 
     @property
     def bytes(self) -> int:
-        """Memory that the kept rows take."""
         return self._response.rows_bytes
 
     def step(self) -> dict[str, Any] | None:
@@ -105,7 +101,7 @@ class Session:
         return {"finish_reason": reason, "text": trace.text, "metrics": trace.metrics.as_dict()}
 
     def what_if(self, place: int, rule: AcceptanceRule | str) -> dict[str, Any]:
-        """Return what a rule would have emitted at a position, and at what cost; of the recorded candidates."""
+        """Return what a rule would have emitted at a position, and at what cost, for the recorded candidates."""
         position = self._positions.get(place)
         if position is None:
             raise ValueError(f"the answer has no token {place} that can be asked about")
@@ -118,34 +114,31 @@ class Session:
         return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, torch.Tensor)}
 
     def close(self) -> None:
-        """Take no further step, and leave the caches to others."""
         self._response.response.close()
 
     def lines(self) -> str:
-        """Return the trace as JSON Lines; with both models' rows, unless they are large."""
         trace = self._response.trace
         return "".join(lines_of(trace, rows=trace.header.vocabulary <= LARGE_VOCABULARY))
 
     def page(self) -> str:
-        """Return the trace as a page that needs nothing else."""
         return to_html(self._response.trace)
 
 
 ROWS_BYTES = 2**30
 """Memory for the rows of all runs but the last."""
 MAX_QUESTIONS = 64
-"""Rules that may be asked about at once: the points of a curve."""
+"""Rules in one what-if question: the points of a curve."""
 
 
 class UnknownRunError(ValueError):
-    """A run that never was, or is no longer kept."""
+    """A run that never existed, or is no longer kept."""
 
 
 class Run:
     """A prompt and a seed, under one rule or two.
 
-    Its name is a secret that its visitor asks by, and with which the next run reads on behind what this one has read:
-    no other visitor's does. Set ``stopped`` to end the run before its next step.
+    Its name is a secret that its visitor asks by, and with which that visitor's next run reuses the cached prefix: no
+    other visitor's does. Set ``stopped`` to end the run before its next step.
     """
 
     def __init__(self, pair: Pair, request: RunRequest, before: Run | None = None) -> None:
@@ -162,7 +155,7 @@ class Run:
         self.sessions = [Session(twin, prompt, each) for twin, each in zip(self._twins, request.requests, strict=False)]
 
     def give_up(self, pair: Pair) -> list[Pair]:
-        """Return what the sessions ran on, with what it has read, if they are of this pair; they take no more steps."""
+        """Return what the sessions ran on, with its caches, if they are of this pair; they take no more steps."""
         if pair is not self._pair:
             return []
         for session in self.sessions:
@@ -171,11 +164,9 @@ class Run:
         return given
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what the page shows of the sessions before they begin."""
         return [session.header for session in self.sessions]
 
     def session(self, index: object) -> Session:
-        """Return a session by its number."""
         check_integer("session", index, 0, len(self.sessions) - 1)
         return self.sessions[index]  # type: ignore[call-overload, no-any-return]
 
@@ -190,14 +181,12 @@ class Run:
 
 
 class Runs:
-    """The latest runs, by name; older ones are forgotten, rows and all."""
+    """The latest runs, by name; older ones are forgotten with their rows."""
 
     def __init__(self, kept: int) -> None:
-        """Start with none; ``kept`` is how many are remembered."""
         self._kept, self._runs = kept, OrderedDict[str, Run]()
 
     def begin(self, pair: Pair, request: RunRequest) -> Run:
-        """Begin a run, and forget the oldest one where there are too many."""
         run = Run(pair, request, self._runs.get(request.after or ""))
         self._runs[run.name] = run
         while len(self._runs) > 1 and (len(self._runs) > self._kept or self._bytes() > ROWS_BYTES):
@@ -208,7 +197,6 @@ class Runs:
         return sum(session.bytes for run in self._runs.values() for session in run.sessions)
 
     def get(self, name: str) -> Run:
-        """Return a run by its name."""
         if name not in self._runs:
             raise UnknownRunError("this run is no longer kept: generate again")
         return self._runs[name]

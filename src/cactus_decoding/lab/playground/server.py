@@ -40,9 +40,8 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Run
     """Wait, load, generate: the sessions take turns, a step each, so that the one with fewer steps ends first.
 
     Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and
-    its ``sessions``), ``step`` (with ``session``, new ``positions``, the ``trees`` that steps
-    proposed, by the step's number, and the ``metrics`` so far), ``ended`` (with
-    ``session`` and what `Session.end` says), ``finished``, or at any point ``error`` (with a ``message``) as the last.
+    its ``sessions``), ``step`` (with ``session`` and what `Session.step` returns), ``ended`` (with ``session`` and what
+    `Session.end` returns), ``finished``, or at any point ``error`` (with a ``message``) as the last.
     """
     with queue.join() as place:  # only here: an answer that is never begun must not hold a place
         try:
@@ -73,7 +72,6 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Run
 
 
 async def lines(source: Events) -> AsyncGenerator[bytes]:
-    """Yield events as lines of JSON."""
     async with aclosing(source):
         async for event in source:
             yield as_json(event).encode() + b"\n"
@@ -86,9 +84,8 @@ KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf
 class Playground:
     """What visitors share: models, a queue, and recent runs.
 
-    ``models`` says whether visitors may name models; ``pair`` names target and draft where they do not;
-    ``rules`` are those from outside that they may choose beside the package's, and ``proposals`` how many the page
-    begins with, if not as many as suit the bundled pair.
+    ``models`` says whether visitors may name models; ``pair`` names the default target and draft; ``rules`` are rules
+    from outside the package that visitors may choose, and ``proposals`` is the number that the page begins with.
     """
 
     def __init__(
@@ -107,11 +104,9 @@ class Playground:
         }
 
     async def show_form(self, request: Request) -> Response:
-        """Say what there is to choose from."""
         return JSONResponse(self._form)
 
     async def generate(self, request: Request) -> ASGIApp | Response:
-        """Check what is asked, queue for it, and answer with events."""
         body = await read_json(request, self.limits.body_bytes)
         wanted = read_request(body, self.limits, models=self.models)
         self.queue.check_open()
@@ -120,26 +115,24 @@ class Playground:
         )
 
     async def check(self, request: Request) -> Response:
-        """Say whether a run could be asked for in this way, without running it."""
+        """Whether a run could be asked for in this way, without running it."""
         body = await read_json(request, self.limits.body_bytes)
         read_request(body, self.limits, models=self.models)
         return JSONResponse({})
 
     async def stop(self, request: Request) -> Response:
-        """End a run after the step that it is in."""
+        """End a run after its current step."""
         await read_json(request, self.limits.body_bytes)
         self.runs.get(request.path_params["run"]).stopped = True
         return JSONResponse({})
 
     async def what_if(self, request: Request) -> Response:
-        """Answer what another rule would have emitted at a position, and at what cost."""
         body = await read_json(request, self.limits.body_bytes)
         run = self.runs.get(request.path_params["run"])
         answer = await run_sync(run.what_if, body)
         return Response(as_json(answer), media_type="application/json")
 
     async def download(self, request: Request) -> Response:
-        """Hand out a session's trace, as JSON Lines or as a page that needs nothing else."""
         run, kind = self.runs.get(request.path_params["run"]), request.path_params["kind"]
         if kind not in ("html", "jsonl"):
             raise HTTPException(404, f"a trace is html or jsonl, but not {kind!r}")
@@ -151,7 +144,7 @@ class Playground:
         return Response(text, media_type=media_type, headers=headers)
 
     def application(self, hosts: tuple[str, ...] | None) -> ASGIApp:
-        """Return the application that answers under some names, or under any."""
+        """Return the application that answers under some host names, or under any."""
         run = "/api/runs/{run}"
         routes = [
             Route("/", _show_page),
@@ -178,7 +171,7 @@ def serve(
 ) -> None:
     """Serve until Ctrl-C, on a socket from `listen`; from loopback only under a loopback name.
 
-    ``announce`` takes the page's address once the models are there.
+    ``announce`` gets the page's address when the models are loaded.
     """
     address = address_of(host, listening)
     announce(address)
@@ -200,8 +193,6 @@ def _show_asset(request: Request) -> Response:
 
 
 def _sentence(status: int) -> Callable[[Request, Exception], Response]:
-    """Return a handler that answers a mistake with a sentence."""
-
     def answer(request: Request, error: Exception) -> Response:
         return JSONResponse({"message": " ".join(str(error).split())}, status_code=status)
 

@@ -1,4 +1,4 @@
-"""Pictures of evaluations: what a rule buys against what it costs, each point with its interval."""
+"""Charts of evaluations: what a rule gains against what it costs, each point with its interval."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 DASHES = ("-", "--", ":", "-.")
 _PROTECTED = {"linestyle": ":", "fillstyle": "top", "markerfacecoloralt": "white"}
-"""What tells a family's protected curves from the others: dots, and markers that are half full."""
+"""How a family's protected curves differ from the others: dots, and half-filled markers."""
 _MAX_LABELS = 40
 _BESIDE = [(3, 3), (3, -8), (-13, 3), (-13, -8), (9, -3), (-19, -3), (3, 11), (3, -16), (-13, 11), (-13, -16)]
-"""Where a point's label may stand, in printer's points from it: the first one that is free is taken."""
+"""Where a point's label may be, in printer's points from it: the first free place is taken."""
 TO_ALONE, TO_LOSSLESS = "seconds_ratio_to_target_alone", "seconds_ratio"
 
 
 def score_picture(summaries: Sequence[RunSummary], band: Interval | None, interval: str = "95 % interval") -> str:
     """Return score against acceptance rate: all rules, with intervals.
 
-    ``band`` is the target's own score with the ends of an interval, and ``interval`` says which.
+    ``band`` is the target's own score with the ends of an interval, and ``interval`` names that interval.
     """
     figure = new_figure()
     panel = figure.subplots()
@@ -52,7 +52,6 @@ def score_picture(summaries: Sequence[RunSummary], band: Interval | None, interv
 
 
 def nats_picture(summaries: Sequence[RunSummary]) -> str:
-    """Return exact nats per token against acceptance rate."""
     figure = new_figure()
     panel = figure.subplots()
     _scatter(panel, summaries, "nats_per_token", "acceptance_rate")
@@ -64,7 +63,6 @@ def nats_picture(summaries: Sequence[RunSummary]) -> str:
 
 
 def length_picture(summaries: Sequence[RunSummary]) -> str:
-    """Return the length ratio of every run."""
     shown = [summary for summary in summaries if summary.metrics["length_ratio"] is not None]
     figure = new_figure((7.0, 1.2 + 0.28 * len(shown)))
     panel = figure.subplots()
@@ -141,7 +139,7 @@ def frontier_picture(result: Mapping[str, Any]) -> str:
 
 
 def _children(panel: Axes, points: Sequence[Mapping[str, Any]]) -> None:
-    """Draw how often one of several children is kept: losslessly, and at each family's middle."""
+    """Draw how often one of several children is kept: losslessly, and at each family's middle knob."""
     curves = _curves(points[2:])
     shown = [(STYLES["lossless"], points[0]), (STYLES["lossless"]._replace(hollow=True), points[0])]
     shown += [(STYLES[family], curve[len(curve) // 2]) for (family, said), curve in curves.items() if not said]
@@ -157,7 +155,7 @@ def _children(panel: Axes, points: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _curves(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """Return points by their family and what is said of their protection.
+    """Return points by their family and the words on their protection.
 
     >>> list(_curves([{"family": "clamped", "protect": "digits"}, {"family": "clamped"}]))
     [('clamped', ', protecting digits'), ('clamped', '')]
@@ -175,12 +173,11 @@ def _curves(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[M
 
 
 def time_metric(summaries: Any) -> str:
-    """Return which normalised time all summaries have: to the target alone, else to the best lossless setting."""
+    """Return the normalised time that all summaries have: to the target alone, else to the best lossless setting."""
     return TO_ALONE if all(summary.metrics[TO_ALONE] is not None for summary in summaries) else TO_LOSSLESS
 
 
 def _without_length(summary: RunSummary) -> str:
-    """Return what a run's label has in common with those of other draft lengths."""
     return summary.config.label.rpartition(" ×")[0]
 
 
@@ -215,7 +212,7 @@ def _times(panel: Axes, summaries: Sequence[RunSummary], metric: str) -> None:
 
 
 def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
-    """Return where draft lengths stand on an axis: numbers at their value, others in a summary to the right of them.
+    """Return where draft lengths are on an axis: numbers at their value, others to the right of them.
 
     >>> _places([4, "adaptive", 2])
     {2: 2.0, 4: 4.0, 'adaptive': 6.0}
@@ -228,7 +225,7 @@ def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
 
 
 def _in_lines(length: int | str) -> str:
-    r"""Return how a draft length stands below an axis: the spelling of a tree is wide.
+    r"""Return the tick label of a draft length, in several lines for a tree, whose spelling is wide.
 
     >>> _in_lines("tree:static=4.2,drawn=2"), _in_lines(6)
     ('tree:\nstatic=4.2,\ndrawn=2', '6')
@@ -264,7 +261,7 @@ def _finish(figure: Any, panel: Axes) -> None:
 
 
 def _spread(figure: Any, panel: Axes) -> None:
-    """Put each point's label where no other text is; where there is no such place, take the label away."""
+    """Put each point's label where no other text is; if there is no such place, remove the label."""
     figure.draw_without_rendering()  # only then is it known how large a text is
     frame, taken = panel.get_window_extent(), list[Any]()
     for label in list(panel.texts):
@@ -280,7 +277,7 @@ def _spread(figure: Any, panel: Axes) -> None:
 
 
 def _reach_pair(value: Interval) -> tuple[float, float]:
-    """Return how far the interval reaches below and above; nothing where it has no ends."""
+    """Return how far the interval reaches below and above; zero if it has no ends."""
     below, above = value.value - value.low, value.high - value.value
     return (max(0.0, below), max(0.0, above)) if math.isfinite(below + above) else (0.0, 0.0)
 

@@ -1,4 +1,4 @@
-"""What all pictures share: colours that colour-blind people can tell apart, markers, and the same bytes every time."""
+"""What all pictures share: colours that colour-blind people can tell apart, markers, and reproducible SVG."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ SIZE = (7.0, 4.6)
 
 
 class Style(NamedTuple):
-    """How a rule is drawn; a hollow marker and dashes are the second cue."""
+    """How a rule is drawn; a hollow marker and dashes are a cue beside colour."""
 
     colour: str
     marker: str
     hollow: bool = False
 
     def keywords(self) -> dict[str, Any]:
-        """Return the arguments of matplotlib's plot and errorbar."""
         return {
             "color": self.colour,
             "marker": self.marker,
@@ -51,7 +50,7 @@ STYLES = {
     "top_k": Style("#595959", "X"),
     "top_k_mask": Style("#595959", "h", hollow=True),
 }
-"""Of Okabe and Ito's colours those that can be seen on white; the same family looks the same in every picture."""
+"""Those of Okabe and Ito's colours that can be seen on white; a family looks the same in every picture."""
 _SPARE = (
     Style(colour, marker, hollow=hollow)
     for colour, hollow, markers in (("#882255", False, "<>8H"), ("#332288", True, "<>8H"), ("#117733", False, "phds"))
@@ -62,11 +61,7 @@ OTHER = Style("#999999", ".")
 
 
 def family_of(rule: str) -> str:
-    """Return the family that a rule's spelling belongs to: of its rule's families the one of the most equal words.
-
-    >>> [family_of(rule) for rule in ("cactus:delta=1.0,solver=exact", "clamped:max_kl=1", "top_k:k=2", "lossless")]
-    ['cactus_exact', 'clamped_max_kl', 'top_k', 'lossless']
-    """
+    """Return the family of a rule's spelling: of its rule's families, the one with the most words in common."""
     name = rule.partition(":")[0].strip()
     try:
         parsed = recorded_rule(rule)
@@ -78,7 +73,6 @@ def family_of(rule: str) -> str:
 
 
 def _words(rule: Rule) -> set[tuple[str, object]]:
-    """Return the words that a rule was given, and which of its knobs are left open."""
     given = {each: getattr(rule, each.name) for each in fields_of(type(rule))}
     return {
         (each.name, value if each.choices else None) for each, value in given.items() if each.choices or value is None
@@ -86,7 +80,6 @@ def _words(rule: Rule) -> set[tuple[str, object]]:
 
 
 def style_of(rule: str) -> Style:
-    """Return how a rule is drawn."""
     return STYLES.get(family_of(rule), OTHER)
 
 
@@ -101,7 +94,7 @@ def clean(text: str, max_length: int = 200) -> str:
 
 
 def parts_of(name: str) -> list[str]:
-    """Return a setting's name in parts between which a line may end: never within a number.
+    """Return a setting's name in parts between which a line may break: never within a number.
 
     >>> parts_of("cactus:delta=1.0,solver=exact ×10")
     ['cactus:', 'delta=1.0,', 'solver=exact ×10']

@@ -46,32 +46,27 @@ _LARGE = 1e6
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture, its caption, what it shows for those who cannot see it, and whether it takes the page's width."""
-
     svg: str
     caption: str
-    alternative: str
-    wide: bool = False
+    alternative: str  # what it shows, for those who cannot see it
+    wide: bool = False  # takes the page's width
 
     @property
     def source(self) -> str:
-        """The picture as a data address."""
         return "data:image/svg+xml;base64," + base64.b64encode(self.svg.encode()).decode()
 
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """Results of one task and sampling: summaries by pair of models, and notes on what is missing, and why."""
-
     title: str
-    pairs: Mapping[str, Sequence[RunSummary]]
+    pairs: Mapping[str, Sequence[RunSummary]]  # by pair of models
     pictures: Sequence[Picture]
-    notes: Sequence[str]
+    notes: Sequence[str]  # what is missing, and why
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a page shows: sections, the frontier's picture if there is one, and file names with what made them."""
+    """What a page shows; ``sources`` are file names, each with its provenance."""
 
     sections: Sequence[Section]
     frontier: Picture | None = None
@@ -79,7 +74,6 @@ class Report:
 
 
 def read_all(paths: Sequence[Path]) -> list[tuple[Path, list[RunResult]]]:
-    """Return the results of several files."""
     seen: dict[str, Path] = {}
     found = []
     for path in paths:
@@ -97,7 +91,6 @@ def read_all(paths: Sequence[Path]) -> list[tuple[Path, list[RunResult]]]:
 def make_report(
     files: Sequence[tuple[Path, Sequence[RunResult]]], frontier: tuple[Path, Mapping[str, Any]] | None = None
 ) -> Report:
-    """Return what a page shows of the results of several files, and of a frontier."""
     summaries = summarise(result for _, results in files for result in results)
     groups: dict[tuple[Any, ...], list[RunSummary]] = {}
     for summary in summaries:
@@ -114,7 +107,6 @@ def make_report(
 
 
 def pair_of(summary: RunSummary) -> str:
-    """Return the name of a summary's pair of models."""
     return clean(f"target {summary.config.target}, draft {summary.config.draft}")
 
 
@@ -191,16 +183,11 @@ def _frontier_of(result: Mapping[str, Any]) -> Picture:
 
 
 def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:
-    """Return what made a file, as text: each provenance once."""
     return "\n".join(dict.fromkeys(json.dumps(each, indent=1, sort_keys=True) for each in provenances))
 
 
 def number(interval: Interval | None, digits: int) -> str:
-    """Write a number with its interval; a dash where it is not known.
-
-    >>> number(Interval(0.5, 0.25, 0.75), 2), number(None, 2), number(Interval(7e8, math.nan, math.nan), 1)
-    ('0.50 (0.25 to 0.75)', '–', '7.0e+08')
-    """
+    """Format a number with its interval; a dash if it is unknown."""
     if interval is None or math.isnan(interval.value):
         return "–"
     value, low, high = (short(x, digits) for x in interval)
@@ -208,23 +195,19 @@ def number(interval: Interval | None, digits: int) -> str:
 
 
 def short(value: float, digits: int) -> str:
-    """Write a value; a very large one with its exponent.
-
-    >>> short(0.5, 2), short(7e8, 1), short(math.inf, 1)
-    ('0.50', '7.0e+08', '∞')
-    """
+    """Format a value; a very large one with an exponent."""
     if not math.isfinite(value):
         return "∞"
     return f"{value:.{digits}f}" if abs(value) < _LARGE else f"{value:.1e}"
 
 
 def columns_of(summaries: Sequence[RunSummary]) -> list[tuple[str, str, int]]:
-    """Return the columns of which at least one summary knows the number."""
+    """Return the columns whose number at least one summary knows."""
     return [column for column in COLUMNS if any(summary.metrics[column[0]] is not None for summary in summaries)]
 
 
 def name_of(summary: RunSummary) -> str:
-    """Return a run's label for a table, the baselines marked."""
+    """Return a run's label for a table; baselines are marked."""
     mark = mark_of(summary)
     return clean(summary.config.label) + (f" ({mark})" if mark else "")
 
@@ -249,14 +232,13 @@ EXPLANATION = (
 
 
 def to_html(report: Report) -> str:
-    """Return one page that needs nothing else: no network, no script."""
+    """Return one page that needs no network and no script."""
     templates = page_templates(Path(__file__).parent)
     templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
     return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
 def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:
-    """Return the tables as Markdown."""
     parts = [EXPLANATION]
     for section in report.sections:
         parts.append(heading(escape(section.title)))

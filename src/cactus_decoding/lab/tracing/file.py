@@ -1,4 +1,4 @@
-"""Trace files: JSON Lines, written while the response grows, and read back; whatever does not fit is named."""
+"""Trace files: JSON Lines that are written while the response grows, and read back with precise error messages."""
 
 from __future__ import annotations
 
@@ -28,20 +28,13 @@ from cactus_decoding.lab.tracing.what_if import PositionRows
 Record = TypeVar("Record")
 
 NODE_FATES = (*(str(fate) for fate in (Fate.ACCEPTED, Fate.RELAXED, Fate.MATCHED)), "rejected", None)
-"""What may have become of a node of a tree."""
+"""Possible fates of a node of a tree."""
 
 _KINDS_OF_NUMBERS = {"float32": "<f4", "float64": "<f8", "int32": "<i4"}
 
 
 def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
-    """Return a position as JSON knows it, the way `CactusAnswer` in a page and a trace file take it.
-
-    Example:
-        >>> import math
-        >>> position = TracedPosition(0, 0, True, 7, " a", " a", Fate.BONUS, "lossless", residual_scale=math.inf)
-        >>> to_json(position)["residual_scale"]
-        'inf'
-    """
+    """Return a position as JSON, as trace files hold it and a page's `CactusAnswer` takes it."""
     value = as_object(position)
     value["candidates"] = [as_object(candidate) for candidate in position.candidates]
     del value["rows"]
@@ -51,7 +44,6 @@ def to_json(position: TracedPosition, *, rows: bool = False) -> dict[str, Any]:
 
 
 def position_from(value: object, where: str, *, rows: bool = True) -> TracedPosition:
-    """Return the position that an object of a file describes; raise `ValueError` where it is none."""
     given = _object(value, where)
     kept = None if given.get("rows") is None or not rows else _rows(given["rows"], where)
     candidates = tuple(build(TracedToken, one, where) for one in listed(given, "candidates", where))
@@ -59,17 +51,10 @@ def position_from(value: object, where: str, *, rows: bool = True) -> TracedPosi
 
 
 def tree_to_json(tree: Sequence[TracedNode]) -> list[dict[str, Any]]:
-    """Return the nodes of a step's tree as JSON knows them.
-
-    Example:
-        >>> tree_to_json([TracedNode(7, " a", -1, drawn=True, fate="accepted")])[0]["fate"]
-        'accepted'
-    """
     return [as_object(node) for node in tree]
 
 
 def tree_from(value: list[Any], where: str) -> tuple[TracedNode, ...]:
-    """Return the tree that a list of a file describes; raise `ValueError` where it is none."""
     nodes = tuple(build(TracedNode, one, f"{where}, node {place}") for place, one in enumerate(value))
     for place, node in enumerate(nodes):
         if not -1 <= node.parent < place:
@@ -86,7 +71,7 @@ def as_object(record: Any) -> dict[str, Any]:
 
 
 def build(record: type[Record], value: object, where: str, **ready: Any) -> Record:
-    """Return a dataclass from an object of a file; ``ready`` are fields that have their value already."""
+    """Return a dataclass from an object of a file; ``ready`` are fields whose value is already known."""
     given, known = _object(value, where), _types_of(record)  # type: ignore[arg-type]
     unknown = set(given) - set(known)
     if unknown:
@@ -102,7 +87,6 @@ def build(record: type[Record], value: object, where: str, **ready: Any) -> Reco
 
 @cache
 def _types_of(record: type[Any]) -> dict[str, tuple[type, ...]]:
-    """Return the types that each field of a dataclass may have."""
     return {
         name: tuple(get_origin(each) or each for each in (get_args(hint) if isinstance(hint, UnionType) else (hint,)))
         for name, hint in get_type_hints(record).items()
@@ -116,7 +100,7 @@ def _object(value: object, where: str) -> dict[str, Any]:
 
 
 def _converted(name: str, value: Any, types: tuple[type, ...], where: str) -> Any:
-    """Return a value of JSON as one of some types: an infinite number is a text there, and so is a fate."""
+    """Return a value of JSON as one of some types: infinite numbers and fates are texts in JSON."""
     if float in types and isinstance(value, str) and value in INFINITIES:
         return INFINITIES[value]
     if Fate in types and value in list(Fate):
@@ -130,7 +114,6 @@ def _converted(name: str, value: Any, types: tuple[type, ...], where: str) -> An
 
 
 def listed(value: dict[str, Any], name: str, where: str) -> list[Any]:
-    """Return a field that must be a list."""
     if not isinstance(value.get(name), list):
         raise ValueError(f"{where}: {name!r} must be a list, but is {str(value.get(name))[:40]!r}")
     return list(value[name])
@@ -196,20 +179,8 @@ SCHEMA = 1
 def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Iterator[TracedStep]:
     """Yield a response's steps as they are taken, each written to its trace file first.
 
-    The file is ``<path>.cactus-part`` while it grows, and takes the path's place once the response is finished. An
-    interrupted response leaves that file, which `read_trace` reads, and whatever was at the path before.
-    Raises `ValueError` where the path cannot be written.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> from cactus_decoding import load_pair
-        >>> from cactus_decoding.lab.tracing import stream_trace
-        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
-        >>> response = stream_trace(load_pair(), EXAMPLES[0].prompt, seed=0, max_new_tokens=4)
-        >>> with TemporaryDirectory() as folder:
-        ...     steps = tuple(written(response, Path(folder) / "trace.jsonl"))
-        ...     read_trace(Path(folder) / "trace.jsonl").steps == steps
-        True
+    The file is ``<path>.cactus-part`` while it grows, and takes the path's place when the response is finished. An
+    interrupted response leaves that file, which `read_trace` reads, and what was at the path before.
     """
     check_writable(path)
     with replacing(path, keep=True) as part, part.open("w", encoding="utf-8", newline="\n") as file:
@@ -222,12 +193,10 @@ def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Itera
 
 
 def write_trace(trace: Trace, path: Path, *, rows: bool = True) -> None:
-    """Write a whole trace."""
     write_atomically(path, "".join(lines_of(trace, rows=rows)))
 
 
 def lines_of(trace: Trace, *, rows: bool = True) -> Iterator[str]:
-    """Yield the lines of a trace's file."""
     yield _header_line(trace.header)
     yield from (_step_line(step, rows) for step in trace.steps)
     yield _end_line(trace)
@@ -247,7 +216,6 @@ def _step_line(step: TracedStep, rows: bool) -> str:
 
 
 def _end_line(trace: Trace) -> str:
-    """Say what is known at the end."""
     end = {"text": trace.text, "finish_reason": trace.finish_reason, "metrics": trace.metrics.as_dict()}
     return _line("end", end)
 
@@ -257,9 +225,9 @@ def _line(kind: str, value: Mapping[str, Any]) -> str:
 
 
 def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
-    """Return the trace that a file holds, also of a response that was interrupted; ``rows`` takes torch and time.
+    """Return the trace in a file, also of a response that was interrupted; reading ``rows`` takes torch and time.
 
-    Raises `OSError` if the file cannot be read; `ValueError` for what is no trace, naming the line.
+    Raises `ValueError` for an invalid file, naming the line.
     """
     path = Path(path).expanduser()
     if not path.exists() and part_of(path).exists():

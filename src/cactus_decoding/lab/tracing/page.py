@@ -1,4 +1,4 @@
-"""A trace as one HTML page that needs nothing else: no network, no server."""
+"""A trace as one HTML page that needs no network and no server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cactus_decoding.lab.tracing.file import to_json, tree_to_json
 from cactus_decoding.lab.tracing.trace import Trace, TraceHeader
 
 PAGE = Path(__file__).parent / "page"
-"""Where template, style and scripts are: `SCRIPTS` and ``answer.css`` are a component that other pages can use."""
+"""The folder of template, style and scripts; `SCRIPTS` and ``answer.css`` are a component for other pages too."""
 SCRIPTS = ("writing.js", "tree.js", "pictures.js", "card.js", "answer.js")
 """In the order in which they are loaded."""
 
@@ -71,11 +71,7 @@ def clean(text: str) -> str:
 
 
 def embedded(value: Any) -> str:
-    r"""Return JSON that can stand inside a script element: no tag can begin or end in it.
-
-    >>> embedded("</script>")
-    '"\\u003c/script\\u003e"'
-    """
+    """Return JSON that can be put inside a script element: no tag can begin or end in it."""
     text = json.dumps(value, allow_nan=False)  # beyond ASCII everything is escaped, lone surrogates too
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -92,7 +88,7 @@ def _data(trace: Trace) -> dict[str, Any]:
 
 
 def settings_of(header: TraceHeader) -> list[tuple[str, str]]:
-    """Return what was asked for, as names and values; what is at its default is left out."""
+    """Return the settings of the request, as names and values; defaults are left out."""
     request, default = header.request, Request()
     sampling = vars(request.sampling).items()
     truncation = [(name, value) for name, value in sampling if value != getattr(SamplingParams(), name)]
@@ -124,7 +120,7 @@ def _budget_of(budget: Budget | None) -> list[tuple[str, str]]:
 
 
 def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
-    """Return name, value and meaning of each figure."""
+    """Return name, value and meaning of each metric."""
     metrics = trace.metrics
     drafting = metrics.seconds - sum(step.verify_seconds + step.target_seconds for step in trace.steps)
     spent = sum(position.emitted_nats for position in trace.positions)

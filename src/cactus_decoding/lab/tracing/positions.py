@@ -20,25 +20,23 @@ from cactus_decoding.lab.tracing.what_if import PositionRows, consequences
 
 
 def check_traced(request: Request) -> None:
-    """Raise `ValueError` for a request whose responses cannot be traced."""
     if request.lossy:
         raise ValueError(f"a trace says what each position costs, which under {request.verification} nobody knows")
 
 
 class TokenNames:
-    """The text of each token by itself, remembered.
+    """The text of each token by itself, cached.
 
-    Special tokens go by their name, parts of a character by what the tokenizer's vocabulary calls them, and numbers
-    beyond the vocabulary (logits are often padded) by ``#number``.
+    Special tokens have their name, parts of a character the tokenizer's name for them, and token ids beyond the
+    vocabulary (logits are often padded) ``#number``.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._names = tokenizer, dict[int, str]()
-        # some tokenizers drop a space at the start of a text: every token is therefore read behind another one
+        # some tokenizers drop a space at the start of a text, so every token is decoded after another one
         self._before = list(tokenizer("a", add_special_tokens=False).input_ids)[-1:]
 
     def __call__(self, token_id: int) -> str:
-        """Return a token's text."""
         if token_id not in self._names:
             self._names[token_id] = self._look_up(token_id)
         return self._names[token_id]
@@ -56,11 +54,11 @@ class TokenNames:
 
 
 class PositionReader:
-    """Reads the positions of one response out of its outcomes, in order, and the trees of its steps.
+    """Reads the positions of one response, and the trees of its steps, from its outcomes in order.
 
-    Those are the accepted positions, the one of the first rejection, and the bonus token's.
-    Candidates are the ``top_candidates`` likeliest tokens under the target and under the draft. Positions keep both
-    models' rows until the next would exceed ``max_rows_bytes``.
+    Positions are the accepted ones, that of the first rejection, and the bonus token's. Candidates are the
+    ``top_candidates`` likeliest tokens under the target and under the draft. Positions keep both models' rows until
+    the next would exceed ``max_rows_bytes``.
     """
 
     def __init__(
@@ -74,7 +72,6 @@ class PositionReader:
         self._steps, self._positions, self._spent = 0, 0, 0.0
 
     def read(self, outcome: Outcome) -> tuple[TracedPosition, ...]:
-        """Return the positions of the next step."""
         token_ids = outcome.all_token_ids
         weight, positions = 1.0, list[TracedPosition]()
         for i, (token_id, fate) in enumerate(zip(token_ids, outcome.all_fates, strict=True)):
@@ -91,7 +88,7 @@ class PositionReader:
             if i < len(outcome.visits):
                 position = self._judged(position, outcome.visits[i], weight)
                 weight = position.acceptance_prob or 0.0
-            else:  # the target's own row is drawn from
+            else:  # drawn from the target's own row
                 node = outcome.path[-1] if outcome.path else ROOT
                 row = outcome.rows.target_behind(node).double().cpu()
                 untempered = outcome.rows.untempered_behind(node).cpu()
@@ -102,7 +99,7 @@ class PositionReader:
         return tuple(positions)
 
     def read_tree(self, outcome: Outcome, positions: Sequence[TracedPosition]) -> tuple[TracedNode, ...]:
-        """Return the proposals of a step whose positions were read, where they are a tree."""
+        """Return the proposals of a step if they are a tree; ``positions`` are what `read` returned."""
         proposal = outcome.proposal
         if not proposal.branches:
             return ()
@@ -130,7 +127,6 @@ class PositionReader:
         return tuple(nodes)
 
     def _text_of(self, outcome: Outcome, i: int) -> str:
-        """Return what a position adds to the response's text."""
         if i >= outcome.num_emitted:
             return ""
         parts = self._text.push(outcome.all_token_ids[i], outcome.all_fates[i])
@@ -175,7 +171,7 @@ class PositionReader:
         )
 
     def _kept(self, position: Position, token_id: int) -> PositionRows | None:
-        """Return the rows if there is room for them, and for none after them if there is not."""
+        """Return the rows if there is room for them; after the first that does not fit none are kept."""
         if not self._max_rows_bytes:
             return None
         rows = PositionRows.keep(position, token_id, untempered=self._request.sampling.temperature == 0)
@@ -198,7 +194,7 @@ class PositionReader:
         draft: Tensor | None,
         relaxed: Tensor | None,
     ) -> tuple[TracedToken, ...]:
-        """Describe the likeliest tokens, and those that always belong to them, the target's likeliest first."""
+        """Describe the likeliest tokens and those in ``always``, the target's likeliest first."""
         chosen, untempered = dict.fromkeys(always), untempered.double().cpu()
         for row in (untempered, draft):
             if row is not None:

@@ -24,8 +24,6 @@ from cactus_decoding.lab.tracing.trace import Trace, TracedStep, TraceHeader
 
 
 class TraceSettings(Settings, total=False):
-    """What `stream_trace` takes beside models, prompt and a request, or its parts."""
-
     top_candidates: int
     keep_rows: bool | None
     max_rows_bytes: int | None
@@ -34,13 +32,7 @@ class TraceSettings(Settings, total=False):
 
 
 class TracedResponse(Iterator[TracedStep]):
-    """A response whose outcomes are read as its steps are taken.
-
-    Attributes:
-        header: what was asked for.
-        steps: those taken so far.
-        response: the response itself.
-    """
+    """A response whose outcomes are read as its steps are taken; ``steps`` are those taken so far."""
 
     def __init__(self, header: TraceHeader, response: Response, reader: PositionReader) -> None:
         self.header, self.response = header, response
@@ -68,12 +60,10 @@ class TracedResponse(Iterator[TracedStep]):
 
     @property
     def rows_bytes(self) -> int:
-        """Memory that the kept rows take so far."""
         return self._reader.rows_bytes
 
     @property
     def trace(self) -> Trace:
-        """What was recorded so far."""
         response = self.response
         return Trace(self.header, tuple(self.steps), response.text, response.finish_reason, response.metrics)
 
@@ -90,30 +80,15 @@ def stream_trace(
     draft: str | None = None,
     **settings: Unpack[Settings],
 ) -> TracedResponse:
-    r"""Return a traced response to iterate over step by step; the tokens are those of `cactus_decoding.stream`.
+    """Return a traced response to iterate over step by step; the tokens are those of `cactus_decoding.stream`.
 
-    Args:
-        pair: models from `load_pair`.
-        prompt: the text to continue.
-        request: what is asked for, as one object, or else its parts as ``settings``; a seed is drawn where there is
-            none.
-        top_candidates: how many of the likeliest tokens are recorded, under the target and under the draft; 1 or more.
-        keep_rows: whether positions keep both models' rows, from which `what_if` works out any other rule. By default
-            they do where the vocabulary has at most 4,096 tokens: two rows of 150,000 take 1.2 MB a position.
-        max_rows_bytes: memory that kept rows may take: positions behind it keep none; None for no limit.
-        target: what the trace calls the target; None for what it calls itself.
-        draft: likewise.
-        settings: as `cactus_decoding.generate` takes them.
+    The request is given as one object or as ``settings``; a seed is drawn if there is none. ``top_candidates`` of the
+    likeliest tokens are recorded, under the target and under the draft. With ``keep_rows`` positions keep both models'
+    rows, from which `what_if` computes any other rule. By default they do if the vocabulary has at most 4,096 tokens:
+    two rows of 150,000 take 1.2 MB per position. Positions after ``max_rows_bytes`` keep none. ``target`` and ``draft``
+    are the names in the trace, by default the models' own.
 
     Raises `TypeError`, `ValueError` as `cactus_decoding.generate` does.
-
-    Example:
-        >>> from cactus_decoding import load_pair
-        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
-        >>> steps = stream_trace(load_pair(), EXAMPLES[0].prompt, seed=0)
-        >>> first = next(steps)
-        >>> len(first.positions) == first.num_accepted + 1
-        True
     """
     top_candidates = check_integer("top_candidates", top_candidates, 1)
     if max_rows_bytes is not None:
@@ -134,16 +109,7 @@ def stream_trace(
 
 
 def trace_response(pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[TraceSettings]) -> Trace:
-    r"""Generate a whole response and return its trace; arguments and errors are those of `stream_trace`.
-
-    Example:
-        >>> from cactus_decoding import load_pair
-        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
-        >>> prompt = EXAMPLES[0].prompt  # a question to the bundled pair
-        >>> trace = trace_response(load_pair(), prompt, rule="cactus:delta=0.5", seed=0)
-        >>> trace.text == "".join(position.text for position in trace.positions)
-        True
-    """
+    """Generate a whole response and return its trace; arguments and errors are those of `stream_trace`."""
     steps = stream_trace(pair, prompt, request, **settings)
     for _ in steps:
         pass

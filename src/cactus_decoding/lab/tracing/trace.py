@@ -14,158 +14,96 @@ from cactus_decoding.lab.tracing.what_if import PositionRows
 
 @dataclass(frozen=True)
 class TracedToken:
-    """One of the tokens that were likely at a position, in the eyes of one model or the other.
-
-    Attributes:
-        token_id: the token.
-        token: its text, special tokens by their name.
-        untempered: the target's probability before temperature and truncation.
-        target: q, the target's probability as it is sampled from.
-        draft: p, the draft's; None where nothing was drafted.
-        relaxed: h given the drafted token; None where nothing was drafted.
-        emitted: probability that this token is emitted here, averaged over what the draft may propose.
-    """
+    """One of the tokens that were likely at a position under one of the models."""
 
     token_id: int
-    token: str
-    untempered: float
-    target: float
-    draft: float | None
-    relaxed: float | None
-    emitted: float
+    token: str  # its text, special tokens by their name
+    untempered: float  # the target's probability before temperature and truncation
+    target: float  # q, the target's probability that is sampled from
+    draft: float | None  # p; None where nothing was drafted
+    relaxed: float | None  # h given the drafted token; None where nothing was drafted
+    emitted: float  # probability that this token is emitted here, averaged over what the draft may propose
 
 
 @dataclass(frozen=True)
 class TracedPosition:
     """A token of the response, and what the models and the rule thought where it was chosen.
 
-    At a bonus token nothing was drafted, and the target's own row is what is emitted: the fields of the drafted token
+    At a bonus token nothing was drafted, and it is drawn from the target's own row: the fields of the drafted token
     are None there, and nothing is spent.
-
-    Attributes:
-        place: where it stands in the response, from 0.
-        step: the step that made it, from 0.
-        emitted: whether it is part of the response; false for what a step verified behind the token that ended it.
-        token_id: the token.
-        token: its text by itself, special tokens by their name.
-        text: what it adds to the response's text; a character of several tokens belongs to the last of them.
-        fate: accepted, relaxed, recovered or bonus; in a tree also matched.
-        rule: spelling of the rule that decided here: that of this moment where a budget moves its width, and
-            ``lossless`` where the budget could not afford it.
-        drafted_id: the drafted token n: the token itself where it was accepted, another where it was recovered.
-        drafted: its text.
-        draft_prob: p(n).
-        relaxed_prob: h(n), the first of the rule's two numbers.
-        residual_scale: s, the second one; may be infinite.
-        acceptance_prob: probability that n, once drafted, was accepted; with block verification, that it was kept
-            together with all the proposals before it in its step. None where a step branches, but with `match`.
-        acceptance: the same before n was drawn, averaged over the draft's row, in a tree that a child is kept; None
-            where proposals are judged together.
-        conditional_nats: KL(h || q) given n; None where h is no distribution.
-        emitted_nats: KL(emitted || q), averaged over the draft: what a budget is charged. For ``relaxed_greedy`` both
-            are the log-probability given up.
-        tv: total variation between the emitted law and q, in [0, 1].
-        max_log_ratio: log of the largest emitted(x) / q(x), in nats.
-        fell_back: whether the budget could not afford the rule here, so that the lossless rule decided.
-        protected: whether the request's policy kept the rule away here, so that the lossless rule decided.
-        budget_left: nats that are left behind this position; None without a budget.
-        candidates: the likeliest tokens under either model, the drafted and the emitted one among them; the likeliest
-            under the target first.
-        rows: both models' rows, where they are kept.
     """
 
-    place: int
-    step: int
-    emitted: bool
+    place: int  # in the response, from 0
+    step: int  # that made it, from 0
+    emitted: bool  # whether it is part of the response: false for what a step verified after the last token
     token_id: int
-    token: str
-    text: str
+    token: str  # its text by itself, special tokens by their name
+    text: str  # what it adds to the response's text; a character of several tokens belongs to the last of them
     fate: Fate
-    rule: str
-    drafted_id: int | None = None
-    drafted: str | None = None
-    draft_prob: float | None = None
-    relaxed_prob: float | None = None
-    residual_scale: float | None = None
+    rule: str  # its spelling; a budget may have moved its width here, or replaced it by lossless
+    drafted_id: int | None = None  # the drafted token n: the token itself if accepted, another if recovered
+    drafted: str | None = None  # its text
+    draft_prob: float | None = None  # p(n)
+    relaxed_prob: float | None = None  # h(n), the first of the rule's two numbers
+    residual_scale: float | None = None  # s, the second one; may be infinite
+    # probability that n, once drafted, was accepted; with block verification, that it was kept together with all the
+    # proposals before it in its step; None where a step branches, except with `match`
     acceptance_prob: float | None = None
+    # the same before n was drawn, averaged over the draft's row; in a tree that a child is kept; None where proposals
+    # are judged together
     acceptance: float | None = None
-    conditional_nats: float | None = None
+    conditional_nats: float | None = None  # KL(h || q) given n; None where h is no distribution
+    # KL(emitted || q), averaged over the draft: what a budget is charged; for relaxed_greedy both are the
+    # log-probability given up
     emitted_nats: float = 0.0
-    tv: float = 0.0
-    max_log_ratio: float = 0.0
-    fell_back: bool = False
-    protected: bool = False
-    budget_left: float | None = None
+    tv: float = 0.0  # total variation between the emitted distribution and q, in [0, 1]
+    max_log_ratio: float = 0.0  # log of the largest emitted(x) / q(x), in nats
+    fell_back: bool = False  # whether the budget could not afford the rule here, so that lossless decided
+    protected: bool = False  # whether the request's policy kept the rule away here, so that lossless decided
+    budget_left: float | None = None  # nats left after this position; None without a budget
+    # the likeliest tokens under either model, and the drafted and the emitted one; the target's likeliest first
     candidates: tuple[TracedToken, ...] = ()
     rows: PositionRows | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
 class TracedNode:
-    """One of a tree's proposals.
-
-    Attributes:
-        token_id: the token.
-        token: its text.
-        parent: the place in the tree of the token that it follows, -1 for the text.
-        drawn: whether it was drawn; else it is *fixed*, a function of the text before it alone.
-        draft_prob: the draft's probability of it behind its parent; None where the draft has no rows.
-        fate: ``accepted``, ``relaxed`` or ``matched`` for those that were kept, ``rejected`` for those that were
-            judged and not kept; None for the others.
-        rule: of those with a fate, the spelling of the rule that decided behind their parent.
-        nats: of the same, what that cost there.
-    """
-
     token_id: int
     token: str
-    parent: int
-    drawn: bool
-    draft_prob: float | None = None
+    parent: int  # the place in the tree of the token before it; -1 for the text
+    drawn: bool  # whether it was drawn; else it is *fixed*, a function of the text before it alone
+    draft_prob: float | None = None  # the draft's probability of it after its parent; None if the draft has no rows
+    # accepted, relaxed or matched if it was kept, rejected if it was judged and not kept; else None
     fate: str | None = None
-    rule: str | None = None
-    nats: float | None = None
+    rule: str | None = None  # of nodes with a fate: the spelling of the rule that decided after their parent
+    nats: float | None = None  # of the same, what that cost there
 
 
 @dataclass(frozen=True)
 class TracedStep:
-    """Drafting and verifying once.
+    """Drafting and verifying once."""
 
-    Attributes:
-        step: from 0.
-        num_drafted: tokens proposed, in a tree all its nodes.
-        num_accepted: proposals that the rule kept, before any cut.
-        seconds: wall time of the step.
-        target_seconds: of it, the target's forward pass. On a GPU the pass is only begun in this time.
-        verify_seconds: of it, the decision on the proposals. What is left is drafting.
-        positions: the accepted tokens and the recovered or bonus token, also those that the end of the response cuts.
-        metered: visited positions whose cost a budget measured.
-        finish_reason: ``stop`` or ``length`` on the last step, else None.
-        tree: the proposals, parents before their children, where they were a tree; none for a chain.
-    """
-
-    step: int
-    num_drafted: int
-    num_accepted: int
+    step: int  # from 0
+    num_drafted: int  # tokens proposed, in a tree all its nodes
+    num_accepted: int  # proposals that the rule kept, before any cut
     seconds: float
-    target_seconds: float
-    verify_seconds: float
+    target_seconds: float  # of these, the target's forward pass; on a GPU the pass is only begun in this time
+    verify_seconds: float  # of these, the decision on the proposals; the rest is drafting
+    # the accepted tokens and the recovered or bonus token, also those after the end of the response
     positions: tuple[TracedPosition, ...]
-    metered: int = 0
-    finish_reason: str | None = None
-    tree: tuple[TracedNode, ...] = ()
+    metered: int = 0  # visited positions whose cost a budget measured
+    finish_reason: str | None = None  # stop or length on the last step, else None
+    tree: tuple[TracedNode, ...] = ()  # the proposals, parents before children, if they were a tree
 
     @property
     def token_ids(self) -> list[int]:
-        """The tokens that the step added to the response."""
         return [position.token_id for position in self.positions if position.emitted]
 
     @property
     def fates(self) -> list[Fate]:
-        """How each of them came about."""
         return [position.fate for position in self.positions if position.emitted]
 
     def metrics(self) -> Metrics:
-        """Return this step's counts."""
         return Metrics(
             steps=1,
             drafted=self.num_drafted,
@@ -184,22 +122,11 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class TraceHeader:
-    """What was asked for.
-
-    Attributes:
-        prompt: the text that was continued.
-        target: name of the verifying model.
-        draft: name of the proposing model.
-        request: rule, budget, sampling and all the rest, the seed among it.
-        vocabulary: how many tokens there are.
-        provenance: commit, versions, machine, date.
-    """
-
     prompt: str
     target: str
     draft: str
-    request: Request
-    vocabulary: int
+    request: Request  # with its seed
+    vocabulary: int  # how many tokens there are
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -211,28 +138,19 @@ class TraceHeader:
 
 @dataclass(frozen=True)
 class Trace:
-    """A response with all that was seen while it was made.
-
-    Attributes:
-        header: what was asked for.
-        steps: in order.
-        text: the response, cut before a stop string.
-        finish_reason: ``stop`` or ``length``; None for a response that was interrupted.
-        metrics: counts and seconds.
-    """
+    """A response with all that was seen while it was made."""
 
     header: TraceHeader
     steps: tuple[TracedStep, ...]
-    text: str
-    finish_reason: str | None
+    text: str  # cut before a stop string
+    finish_reason: str | None  # stop or length; None for a response that was interrupted
     metrics: Metrics
 
     @property
     def positions(self) -> tuple[TracedPosition, ...]:
-        """All positions in order, also those behind the end of the response."""
+        """All positions in order, also those after the end of the response."""
         return tuple(position for step in self.steps for position in step.positions)
 
     @property
     def token_ids(self) -> list[int]:
-        """The response's tokens."""
         return [position.token_id for position in self.positions if position.emitted]

@@ -23,28 +23,19 @@ _SOLVED, _UNIT = 1e-12, 2.0**-53
 
 @dataclass(frozen=True, eq=False)
 class PositionRows:
-    """All that a rule's behaviour at one position follows from.
+    """All that determines a rule's behaviour at one position."""
 
-    Attributes:
-        drafted_id: the drafted token n.
-        target: the target's row q, as it is sampled from.
-        draft: the draft's row p; None if the choice was deterministic.
-        untempered: the target's row before temperature, kept at temperature 0, where `RelaxedGreedy` judges on it.
-        fixed_token_ids: in a tree, the tokens that were proposed here in any case; n was drawn from the draft's row
-            without them, or is one of them.
-        drawn: whether any token was drawn here, beside those.
-    """
-
-    drafted_id: int
-    target: SparseProbs
-    draft: SparseProbs | None = None
-    untempered: SparseProbs | None = None
+    drafted_id: int  # the drafted token n
+    target: SparseProbs  # the row q that is sampled from
+    draft: SparseProbs | None = None  # the row p; None if the choice was deterministic
+    untempered: SparseProbs | None = None  # before temperature, kept at temperature 0, for `RelaxedGreedy`
+    # in a tree, the tokens proposed here in any case; n was drawn from the draft's row without them, or is one of them
     fixed_token_ids: tuple[int, ...] = ()
-    drawn: bool = True
+    drawn: bool = True  # whether any token was drawn here, beside the fixed ones
 
     @classmethod
     def keep(cls, position: Position, token_id: int, *, untempered: bool) -> PositionRows:
-        """Keep the rows of a position at which a token was judged, with the one before temperature if that is asked."""
+        """Keep the rows of a position at which a token was judged, if asked with the row before temperature."""
         beside = {"fixed_token_ids": tuple(position.fixed_token_ids.tolist()), "drawn": position.is_drawn}
         rows = [position.row.dense(), position.draft_row, position.untempered if untempered else None]
         target, draft, before = (None if row is None else SparseProbs.keep(row) for row in rows)
@@ -53,11 +44,10 @@ class PositionRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the rows take in memory."""
         return sum(row.nbytes for row in (self.target, self.draft, self.untempered) if row is not None)
 
     def position(self) -> Position:
-        """Return the position; where n is a fixed token any other stands for the drawn one, whose law is known."""
+        """Return the position; if n is a fixed token, any other stands for the drawn one."""
         target = check_probabilities("rows.target", self.target.dense())[None]
         token = check_integer("rows.drafted_id", self.drafted_id, 0, target.shape[-1] - 1)
         draft = None if self.draft is None else check_probabilities("rows.draft", self.draft.dense())
@@ -75,47 +65,27 @@ class PositionRows:
 
 @dataclass(frozen=True, eq=False)
 class Consequences:
-    """What a rule does at one position, exactly, in float64.
-
-    Attributes:
-        rule: its spelling.
-        relaxed_prob: h(n) of the drafted token n, the first of the rule's two numbers.
-        residual_scale: s, the second one; may be infinite.
-        acceptance_prob: probability that n, once drafted, is accepted: min(h(n) / p(n), 1).
-        acceptance: probability that whatever the draft proposes here is accepted, averaged over its row; in a tree,
-            that one of the fixed tokens and the first drawn one is kept by `match`.
-        draft: the law that n was drawn from, ``[vocabulary]``: for a deterministic draft n alone.
-        relaxed: the relaxed target h given n, ``[vocabulary]``; for rules whose h is emitted whatever is drafted, that
-            one.
-        emitted: the law of the emitted token, averaged over the draft, ``[vocabulary]``.
-        conditional_nats: KL(h || q) given n; NaN where h is no distribution.
-        emitted_nats: KL(emitted || q). For ``relaxed_greedy`` both are the log-probability given up.
-        tv: total variation between emitted and q, in [0, 1].
-        max_log_ratio: log of the largest emitted(x) / q(x), in nats.
-    """
+    """What a rule does at one position, exactly, in float64."""
 
     rule: str
-    relaxed_prob: float
-    residual_scale: float
-    acceptance_prob: float
+    relaxed_prob: float  # h(n) of the drafted token n, the first of the rule's two numbers
+    residual_scale: float  # s, the second one; may be infinite
+    acceptance_prob: float  # that n, once drafted, is accepted: min(h(n) / p(n), 1)
+    # that whatever is drafted here is accepted; in a tree, that `match` keeps a fixed token or the first drawn one
     acceptance: float
-    draft: Tensor
-    relaxed: Tensor
-    emitted: Tensor
-    conditional_nats: float
-    emitted_nats: float
-    tv: float
-    max_log_ratio: float
+    draft: Tensor  # the distribution that n was drawn from, [vocabulary]; one-hot for a deterministic draft
+    relaxed: Tensor  # the relaxed target h given n, [vocabulary]; for some rules h does not depend on n
+    emitted: Tensor  # the distribution of the emitted token, averaged over the draft, [vocabulary]
+    conditional_nats: float  # KL(h || q) given n; NaN where h is no distribution
+    emitted_nats: float  # KL(emitted || q); for relaxed_greedy both are the log-probability given up
+    tv: float  # total variation between emitted and q, in [0, 1]
+    max_log_ratio: float  # log of the largest emitted(x) / q(x), in nats
 
 
 def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
-    """Return what a rule would do, or did, at a position: the emitted law and its cost, exactly.
+    """Return what a rule would do, or did, at a position, whichever rule was used when the rows were kept.
 
-    Args:
-        rows: of both models at the position.
-        rule: any acceptance rule or its spelling, whichever was used when the rows were kept.
-
-    Raises `TypeError`, `ValueError` for what is no rule, or ``relaxed_greedy`` at a position that was not greedy.
+    Raises `TypeError`, `ValueError` for an invalid rule, or ``relaxed_greedy`` at a position that was not greedy.
 
     Example:
         >>> target, draft = (SparseProbs.keep(torch.tensor(row)) for row in ([0.5, 0.5], [1.0, 0.0]))

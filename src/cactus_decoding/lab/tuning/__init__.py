@@ -1,1 +1,1 @@
-"""What speculation brings on this machine: passes that are timed, answers that are looked at, and what follows."""
+"""Measures what speculation gains on this machine."""

@@ -24,23 +24,19 @@ from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
 FEWEST = 8
-"""Tokens that an answer has, however little time is left."""
+"""The fewest tokens of an answer, however little time is left."""
 _ROWS = 16
-"""Compared at once, in float64."""
+"""How many rows are compared at once, in float64."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of the target, and what is known of proposals for each of its tokens.
-
-    ``copied`` is what look-up finds behind the text as it was before each token; by draft and rule, ``chances`` are
-    those that a proposal for each token is kept, ``[tokens]``; verification takes so many seconds a token.
-    """
+    """An answer of the target, and what is known of proposals for each of its tokens."""
 
     token_ids: list[int]
-    copied: list[list[int]]
-    chances: Mapping[tuple[str, str], Tensor]
-    verify_seconds: float
+    copied: list[list[int]]  # what look-up finds after the text before each token
+    chances: Mapping[tuple[str, str], Tensor]  # by draft and rule: that a proposal for each token is kept, [tokens]
+    verify_seconds: float  # for each token
 
 
 def answer(
@@ -55,12 +51,12 @@ def answer(
 ) -> Answer:
     r"""Have the target answer, and read the answer with every draft in one pass each.
 
-    A drafted token is kept with the chance :math:`\sum_x \min(p(x), h_x(x))`, which needs no draft to be drawn. What
-    look-up copies is kept where it is what the target wrote: along the target's own answers that is as likely as that
+    A drafted token is kept with the chance :math:`\sum_x \min(p(x), h_x(x))`, so no draft needs to be drawn. A token
+    that look-up copies is kept if it is what the target wrote: along the target's own answers that is as likely as that
     the lossless test accepts it.
 
-    The target has look-up as its draft, which copies ``copies`` tokens at most; so many ``seconds`` behind the first
-    token the answer ends as soon as it has `FEWEST` tokens.
+    The target's drafter is look-up, which copies up to ``copies`` tokens. The answer ends ``seconds`` after its first
+    token, but not before it has `FEWEST` tokens.
     """
     response, rows, verifying = stream(target, prompt, request), list[Tensor](), list[float]()
     windows = [draft.max_length for draft in drafts.values() if draft.max_length is not None]
@@ -137,33 +133,27 @@ PROMPTS = (
 
 
 WIDTHS = (1, 4, 2, 8, 3, 12, 16, 6, 5, 7, 10, 9, 11, 14, 13, 15)
-"""Tokens of the passes that are timed, those first that are cheap where kernels work on blocks of four rows."""
+"""Tokens of the passes that are timed; first those that are cheap where kernels work on blocks of four rows."""
 _SAME = 1.03
-"""A number of threads is worth its cores where it saves more."""
+"""More threads are used only if they are faster than fewer by this factor."""
 
 
 def thread_counts() -> list[int]:
-    """Return numbers of threads to try: 1 to 4, and from there about half as many more each time, to all cores."""
+    """Return numbers of threads to try: 1 to 4, then about half as many more each time, up to all cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     sizes = [1, 2, 3, *(each << power for power in range(12) for each in (4, 6))]
     return [*(count for count in sizes if count < cores), cores]
 
 
 def chosen_threads(seconds: Mapping[int, float]) -> int:
-    """Return the fewest threads that are as good as the fastest.
-
-    >>> chosen_threads({1: 1.0, 2: 0.52, 3: 0.51})
-    2
-    """
     return min(count for count, taken in seconds.items() if taken <= _SAME * min(seconds.values()))
 
 
 def use_fastest_threads(model: BaseCachedModel, counts: Sequence[int], widths: Sequence[int], until: float) -> int:
-    """Try numbers of threads on passes of some widths, have the model use the best one, and return it.
+    """Try numbers of threads on passes of some widths, make the model use the best one, and return it.
 
-    They are compared by the time on the wall, the best of three each: what other programs do on the machine at the same
-    time falls on all of them, or on none. Each is tried once, and no further pass is begun at ``until``, by
-    `time.perf_counter`; a single number is not timed.
+    They are compared by wall time, the best of three each, because other programs on the machine affect all of them or
+    none. Each is tried once, and no pass begins after ``until``, by `time.perf_counter`; a single number is not timed.
     """
     taken: dict[int, float] = {}
     for count in counts if len(counts) > 1 else ():

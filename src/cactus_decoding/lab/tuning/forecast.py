@@ -1,4 +1,4 @@
-"""Tokens per second of every draft and draft length, worked out from pass times and from answers."""
+"""Tokens per second of every draft and draft length, computed from pass times and answers."""
 
 from __future__ import annotations
 
@@ -16,52 +16,36 @@ from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.tuning.answers import Answer
 
 WORTH = 0.05
-"""Less than so much speed is none: answers and machines differ by more."""
+"""The least speedup that counts: smaller ones are within what answers and machines differ by."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What one draft (``suffix`` for look-up) and draft length bring under one rule.
-
-    Tokens per second are those behind the prompt, tokens per step include the recovered or bonus token, and the speedup
-    is over no proposals, with an interval over prompts.
-    """
+    """What one draft (``suffix`` for look-up) and draft length gain under one rule."""
 
     draft: str
     rule: str
     num_speculative_tokens: int
-    tokens_per_second: float
-    tokens_per_step: float
-    speedup: Interval
+    tokens_per_second: float  # after the prompt
+    tokens_per_step: float  # including the recovered or bonus token
+    speedup: Interval  # over no proposals; the interval is over prompts
 
     def __str__(self) -> str:
-        """Return what it is of, for people."""
         who = "look-up" if self.draft == LOOK_UP else self.draft
         return f"{who} with {self.num_speculative_tokens} proposal{'s' * (self.num_speculative_tokens != 1)}"
 
 
 def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, PassTimes]) -> list[Forecast]:
-    r"""Return what there is without proposals, and then everything that was looked at with 1, 2, … of them.
+    r"""Return the forecast without proposals, and then one for each draft and rule with 1, 2, … proposals.
 
-    N tokens of an answer in S expected steps of k proposals take, with V(n) a pass of the target over n tokens, d one
-    of the draft, b what it takes longer where it is behind by a token, and v what verification takes,
+    N tokens of an answer in S expected steps of k proposals take
 
     .. math:: S \, (V(k + 1) + k \, d) + F \, b + N \, v
 
-    F, the steps in which all is kept, follows from the tokens that the k-th proposal adds to a step. All answers have
-    the same drafts and rules, and as many proposals are tried as the widest of the target's passes has room for.
-
-    Example:
-        >>> from dataclasses import replace
-        >>> times = PassTimes(((1, 1.0), (2, 1.1), (3, 1.2)))
-        >>> answer = Answer([7] * 12, [[]] * 12, {("small", "lossless"): torch.full((12,), 0.9)}, 0.0)
-        >>> for each in forecasts([answer], times, {"small": replace(times, draft=0.1)}):
-        ...     print(f"{each}: {each.tokens_per_second:.2f}")
-        look-up with 0 proposals: 1.00
-        look-up with 1 proposal: 1.00
-        look-up with 2 proposals: 1.00
-        small with 1 proposal: 1.54
-        small with 2 proposals: 1.83
+    with V(n) a pass of the target over n tokens, d one of the draft, b the extra time of a draft that lacks the last
+    token, v the time of verification for each token, and F the number of steps in which all is kept, which follows from
+    the tokens that the k-th proposal adds to a step. All answers have the same drafts and rules, and k goes up to what
+    the widest of the target's timed passes has room for.
     """
     verifying = float(np.median([each.verify_seconds for each in answers]))
     tokens = np.array([len(each.token_ids) for each in answers], dtype=np.float64)
@@ -116,11 +100,6 @@ def best_of(found: Sequence[Forecast], rule: str) -> Forecast:
 
 
 def verdict(best: Forecast) -> str:
-    """Say whether the best there is is worth it.
-
-    >>> verdict(Forecast("suffix", "lossless", 2, 9.0, 1.2, Interval(1.026, 0.9, 1.1)))
-    'Do not speculate here: at best 3 % faster (look-up with 2 proposals)'
-    """
     value, low, high = best.speedup
     if not pays(best):
         change = f"{100 * (value - 1):.0f} % faster" if value > 1 else f"{100 * (1 / value - 1):.0f} % slower"
@@ -130,5 +109,4 @@ def verdict(best: Forecast) -> str:
 
 
 def pays(best: Forecast) -> bool:
-    """Say whether the best there is is worth it."""
     return best.speedup.value >= 1 + WORTH

@@ -1,4 +1,4 @@
-"""The file that keeps what was tuned, with the machine and the files that it is of."""
+"""The file that keeps what was tuned, with the machine and the files that it is valid for."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ _WEIGHTS = ("*.safetensors", "*.bin")
 class Profile:
     """What is fastest for a target on one machine.
 
-    Names may have settings, such as ``model.gguf:threads=2``; no proposals mean that speculation does not pay; files
-    and machine are as `file_key` (of both names) and `machine_key` describe them.
-    Raises `ValueError` for values of other types.
+    Names may have settings, such as ``model.gguf:threads=2``. No proposals mean that speculation does not pay.
+    ``files`` and ``machine`` are what `file_key` (of both names) and `machine_key` return.
     """
 
     target: str
@@ -46,19 +45,17 @@ class Profile:
 
     @classmethod
     def of(cls, target: str, draft: str, num_speculative_tokens: int, threads: int) -> Profile:
-        """Return the profile of models on this machine."""
         files = {each: file_key(each) for each in (target, draft)}
         return cls(target, draft, num_speculative_tokens, threads, files, machine_key())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         return asdict(self)
 
     @classmethod
     def read(cls, path: Path) -> Profile:
         """Return the profile in a file, for this machine and the files that it was made with.
 
-        Raises `ValueError` for a file that is none, another machine, or other files than those.
+        Raises `ValueError` for an invalid file, another machine, or changed model files.
         """
         try:
             values = read_json(path)
@@ -81,7 +78,7 @@ class Profile:
 
 
 def machine_key() -> dict[str, Any]:
-    """Return what tells a machine from another, as far as speed goes."""
+    """Return what distinguishes machines, as far as speed is concerned."""
     return {"processor": device_name(torch.device("cpu")), "cores": os.cpu_count()} | (
         {"accelerator": device_name(device)} if (device := checked_device(None)).type == "cuda" else {}
     )
@@ -97,6 +94,6 @@ def file_key(name: str) -> list[int]:
 
 
 def default_place(target: str) -> Path:
-    """Return where the profile of a target is kept where nobody says; it may be deleted at any time."""
+    """Return where the profile of a target is kept by default; it may be deleted at any time."""
     name = (parse_gguf(target) or (Path(target),))[0].name.removesuffix(".gguf")
     return cache_folder().parent / "profiles" / f"{name}-{sha256(target.encode()).hexdigest()[:8]}.json"

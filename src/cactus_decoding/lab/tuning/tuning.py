@@ -1,4 +1,4 @@
-"""Times passes, looks at answers, and says what is fastest, within a limit of time."""
+"""Times passes, reads answers, and says what is fastest, within a time limit."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from cactus_decoding.lab.tuning.answers import WIDTHS, Answer, answer, use_faste
 from cactus_decoding.lab.tuning.forecast import Forecast, forecasts
 
 PASSES_SHARE = 0.25
-"""Of the time, what timing passes may take; the rest is for answers."""
+"""The share of the time for timing passes; the rest is for answers."""
 LEAST_SHARE = 0.04
-"""Of the time, what an answer has, even if fewer prompts are answered then."""
+"""The least share of the time for an answer, even if fewer prompts are answered then."""
 SWEEPS = 10
-"""How often each pass is timed, at most."""
+"""The most times that each pass is timed."""
 
 Report = Callable[[str, int, int, str], None]
-"""Told what is being done, how much of it is done, how much there is to do, and a remark."""
+"""Called with what is being done, how much of it is done, how much there is to do, and a remark."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The target's passes and threads, those of each draft, and what everything brings; no proposals come first."""
+    """The passes and threads of the target and of each draft, and the forecasts; those without proposals come first."""
 
     times: PassTimes
     threads: int
@@ -43,7 +43,6 @@ class Tuned:
 
     @property
     def rules(self) -> list[str]:
-        """The rules that were looked at, where there is a draft."""
         return list(dict.fromkeys(rule for _, rule in self.answers[0].chances))
 
     def acceptance(self, draft: str, rule: str) -> float:
@@ -51,7 +50,6 @@ class Tuned:
         return float(torch.cat([each.chances[draft, rule] for each in self.answers]).mean())
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         about: dict[str, Any] = {
             "times": self.times.as_dict(),
             "threads": self.threads,
@@ -84,9 +82,9 @@ def tune(
     thread_counts: Sequence[int],
     report: Report,
 ) -> Tuned:
-    """Return what speculation brings on this machine; it takes about as many seconds as it may, or less.
+    """Return what speculation gains on this machine, in at most about ``seconds``.
 
-    The target has look-up as its draft, and answers as many prompts as there is time for.
+    The target's drafter is look-up. As many prompts are answered as there is time for.
     """
     began = time.perf_counter()
     until = began + PASSES_SHARE * seconds
@@ -118,7 +116,7 @@ def _time(
     until: float,
     report: Report,
 ) -> tuple[PassTimes, int, dict[str, PassTimes], dict[str, int]]:
-    """Time both models' passes with their best numbers of threads, and keep what was found."""
+    """Time both models' passes with their best numbers of threads, and keep the results."""
     model, total, now = target.target, 2 + len(drafts), time.perf_counter
     report("Timing passes", 0, total, "threads")
     part = (until - now()) / (3 * (1 + len(drafts)))

@@ -1,4 +1,4 @@
-"""What answers problems, engines by name, what an answer is, and what it cost."""
+"""What answers problems, what an answer is, and what it cost."""
 
 from __future__ import annotations
 
@@ -23,42 +23,27 @@ from cactus_decoding.core.types import AcceptanceRule, Outcome, Visit, judges_un
 class AuditedCosts:
     """Exact costs of the visited positions: the accepted ones and those of a first rejection.
 
-    Whatever lies behind a rejection was never emitted, and a bonus token comes from the target itself. Where a budget
-    fell back to the lossless rule, a position costs nothing. What a budget charged is taken as it was charged. The nats
-    of `RelaxedGreedy` are the log-probability given up.
-
-    ``metered`` counts the positions, ``nats`` and ``tv`` are sums over them of KL(output || target) and of total
-    variations, and ``max_log_ratio`` is the largest log-likelihood ratio among them, in nats.
-
-    Example:
-        >>> from cactus_decoding import load_pair, stream
-        >>> from cactus_decoding.zoo.word_problems import EXAMPLES
-        >>> costs = AuditedCosts()
-        >>> for outcome in stream(load_pair(), EXAMPLES[0].prompt, rule="cactus:delta=1", seed=0):
-        ...     costs.add(outcome)
-        >>> 0 < costs.tv < costs.metered
-        True
+    Tokens after a rejection were never emitted, and a bonus token comes from the target itself. Where a budget fell
+    back to the lossless rule, a position costs nothing. What a budget charged is taken as it was charged. The nats of
+    `RelaxedGreedy` are the log-probability given up.
     """
 
-    metered: int = 0
-    nats: float = 0.0
-    tv: float = 0.0
-    max_log_ratio: float = 0.0
+    metered: int = 0  # positions
+    nats: float = 0.0  # sum of KL(output || target)
+    tv: float = 0.0  # sum of total variations
+    max_log_ratio: float = 0.0  # the largest log-likelihood ratio, in nats
 
     def add(self, outcome: Outcome) -> None:
-        """Add what a step's visited positions cost."""
         self.metered += len(outcome.visits)
         for rule, visits in groupby(outcome.visits, key=lambda visit: visit.rule):
             if not isinstance(rule, Lossless):
                 self._add(rule, list(visits))
 
     def __add__(self, other: AuditedCosts) -> AuditedCosts:
-        """Return what both cost."""
         largest = max(self.max_log_ratio, other.max_log_ratio)
         return AuditedCosts(self.metered + other.metered, self.nats + other.nats, self.tv + other.tv, largest)
 
     def _add(self, rule: AcceptanceRule, visits: list[Visit]) -> None:
-        """Add positions that one rule judged."""
         charged = [visit.nats for visit in visits if visit.nats is not None]
         if judges_untempered(rule):  # at temperature 0 another token is another distribution altogether
             nats, tv = charged, [float(cost > 0) for cost in charged]
@@ -76,44 +61,32 @@ class AuditedCosts:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is asked.
-
-    After extraction a right answer comes to ``answer``, None where there is no right or wrong; the group is a
-    difficulty or a category. In a chat ``follow_ups`` are asked one after another once the prompt is answered, and
-    ``begun`` is how every answer begins, which is given to the target.
-    """
-
     id: str
     prompt: str
-    answer: str | None = None
-    group: str = ""
-    follow_ups: tuple[str, ...] = ()
-    begun: str = ""
+    answer: str | None = None  # what is extracted from a right answer; None where there is no right or wrong
+    group: str = ""  # a difficulty or a category
+    follow_ups: tuple[str, ...] = ()  # in a chat: messages after the answer to the prompt
+    begun: str = ""  # in a chat: how every answer begins, which is given to the target
 
     def as_dict(self) -> dict[str, object]:
-        """Return what is asked, for a hash; what only chats have is left out elsewhere."""
+        """Return what is asked, for a hash; fields for chats are left out if they are empty."""
         return {name: value for name, value in asdict(self).items() if value or name not in ("follow_ups", "begun")}
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A finished response.
+    """A finished response. Of several turns, the numbers are sums and the text holds all of them."""
 
-    The text lacks special tokens, the wall time of the metrics the audit's; ``audited`` is None where nobody audited,
-    and ``relaxed_known`` says whether ``metrics.relaxed`` was counted. Of several turns these are sums, the text holds
-    all of them, and so do ``turns``, one by one.
-    """
-
-    text: str
+    text: str  # without special tokens
     finish_reason: str
-    metrics: Metrics = field(default_factory=Metrics)
+    metrics: Metrics = field(default_factory=Metrics)  # whose wall time is without the audit's
     audited: AuditedCosts | None = None
-    relaxed_known: bool = True
+    relaxed_known: bool = True  # whether metrics.relaxed was counted
     token_ids: tuple[int, ...] = ()
-    turns: tuple[str, ...] = ()
+    turns: tuple[str, ...] = ()  # of several turns, the text of each
 
     def __add__(self, other: Answer) -> Answer:
-        """Return the answer that goes on with the next turn's."""
+        """Return the answer followed by the next turn's."""
         audited = None if self.audited is None or other.audited is None else self.audited + other.audited
         return Answer(
             f"{self.text}\n\n{other.text}",
@@ -136,51 +109,48 @@ class Engine(Protocol):
         """Raise `ValueError` for a prompt that does not fit, before any work."""
 
     def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
-        """Return messages, the user's first, every other one an answer, as the target's chat template writes them."""
+        """Return messages in the target's chat template; they alternate, the user's first."""
 
     def answer(self, prompt: str, request: Request) -> Answer:
         """Answer one prompt."""
 
     def close(self) -> None:
-        """Give back what it holds beyond Python objects, if anything; the next answer takes it again."""
+        """Free what it holds beyond Python objects; the next answer takes it again."""
         return None
 
 
 SHARED = 32
-"""Tokens that prompts must begin with alike, such as solved examples, so that these are read only once."""
+"""Prompts whose first tokens are the same, such as solved examples, share what they begin with: it is read once."""
 
 
 class TransformersEngine(Engine):
-    """One pair, one response at a time, each of which begins with the same in its caches.
+    """Answers with one pair, one response at a time; every response begins with the same tokens in the caches.
 
-    That is what all checked prompts with the same first tokens begin with: no answer depends on what was answered
-    before, and none is faster for it.
+    These are the tokens that all checked prompts with the same first tokens share. So no answer depends on what was
+    answered before, and none is faster for it.
     """
 
     def __init__(self, pair: Pair, *, audited: bool = True) -> None:
         self._pair, self._audited = pair, audited
         self._beginnings: dict[tuple[int, ...], list[int]] = {}
-        self._held: list[int] = []  # what was read last by itself
+        self._held: list[int] = []  # the beginning that was read last
         # the first passes of a process are slow
         generate(pair, "Question:", num_speculative_tokens=2, max_new_tokens=8, seed=0)
 
     def check(self, request: Request) -> None:
-        """Raise `ValueError` where the drafter does not go with the way to verify."""
         self._pair.check(request)
 
     def check_prompt(self, prompt: str, request: Request) -> None:
-        """Raise `ValueError` for an empty prompt, or one that leaves no room in a context window."""
         token_ids = check_prompt(self._pair, prompt, request)
         if len(token_ids) > SHARED:
             known = self._beginnings.setdefault(tuple(token_ids[:SHARED]), token_ids)
             del known[num_shared(known, token_ids) :]
 
     def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
-        """Return messages as the chat template of the target's tokenizer, or of its GGUF file, writes them."""
         return as_chat_prompt(self._pair.tokenizer, *messages, system=system)
 
     def _begin(self, token_ids: list[int]) -> None:
-        """Have the caches hold what the prompt shares with others, read by itself, and nothing else."""
+        """Make the caches hold what the prompt shares with others, read by itself, and nothing else."""
         found = self._beginnings.get(tuple(token_ids[:SHARED]), [])
         beginning = list(found) if len(found) < len(token_ids) and self._pair.kept_prompts else []
         draft = getattr(self._pair.drafter, "model_cache", None)
@@ -198,7 +168,7 @@ class TransformersEngine(Engine):
         self._held = beginning
 
     def answer(self, prompt: str, request: Request) -> Answer:
-        """Answer one prompt, as if it were the first: what an earlier answer left cached would cut this one's time."""
+        """Answer one prompt as if it were the first: what an earlier answer left cached would shorten its time."""
         self._begin(check_prompt(self._pair, prompt, request))
         audited = AuditedCosts() if self._audited and not request.lossy else None
         response = stream(self._pair, prompt, request)

@@ -14,8 +14,8 @@ ENGINES = ("transformers", "llama-cpp", "vllm")
 def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arguments: str | None = None) -> Engine:
     """Return the engine of a name with its models loaded.
 
-    Target and draft are named as in `load_pair`; ``audited`` answers carry their exact costs, which those of vLLM never
-    do; ``engine_arguments`` are vLLM's, as a JSON object.
+    Target and draft are named as in `load_pair`. With ``audited`` answers carry their exact costs, except in vLLM;
+    ``engine_arguments`` are vLLM's, as a JSON object.
     """
     check_choice("engine", name, ENGINES)
     if name == "vllm":
@@ -29,7 +29,6 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arg
 
 
 def check_reads(name: str, target: str) -> None:
-    """Raise `ValueError` for an engine that does not read a target of that name."""
     check_choice("engine", name, ENGINES)
     if name == "llama-cpp" and parse_gguf(target) is None:
         raise ValueError(f"--engine llama-cpp reads GGUF files, but the target is {target!r}")

@@ -32,15 +32,14 @@ from cactus_decoding.lab.evaluation.engines.engine import Answer
 
 _SECONDS_TO_END = 30.0
 _SAMPLED = ("temperature", "top_k", "top_p")
-"""What vLLM's speculation takes of sampling."""
+"""The sampling settings that vLLM supports under speculation."""
 
 
 class VllmEngine:
     """vLLM with our plug-in. The number of proposals is fixed when it starts, so another number starts it anew.
 
-    Draft models draw their proposals, as our own loop's do (``draft_sample_method: probabilistic``). Nobody audits
-    here, and how many of the accepted tokens are relaxed is not known.
-    ``given`` are further arguments of vLLM's engine.
+    Draft models draw their proposals, as in our own loop (``draft_sample_method: probabilistic``). Nothing is audited
+    here, and the number of relaxed tokens is unknown. ``given`` are further arguments of vLLM's engine.
     """
 
     def __init__(self, target: str, draft: str, given: Mapping[str, Any]) -> None:
@@ -54,7 +53,7 @@ class VllmEngine:
         self._rules = set[str]()
 
     def check(self, request: Request) -> None:
-        """Raise `ValueError` for what vLLM, or the plug-in in it, does not do."""
+        """Raise `ValueError` for what vLLM, or our plug-in in it, does not do."""
         request.check_chain("vLLM, which has removed tree attention,")
         if not isinstance(request.num_speculative_tokens, FixedLength):
             given = request.num_speculative_tokens
@@ -78,7 +77,6 @@ class VllmEngine:
         check_request_texts(asked, lambda: vocabulary_of(config))
 
     def check_prompt(self, prompt: str, request: Request) -> None:
-        """Raise `ValueError` for an empty prompt, or one that leaves no room in the context window."""
         config = self._config(_proposals(request))
         length = len(self._tokenizer_of(config).encode(prompt))
         if length == 0:
@@ -93,12 +91,10 @@ class VllmEngine:
         return self._tokenizer
 
     def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
-        """Return messages as the chat template of the target's tokenizer writes them."""
         config = next(iter(self._configs.values()), None) or self._config(0)
         return as_chat_prompt(self._tokenizer_of(config), *messages, system=system)
 
     def answer(self, prompt: str, request: Request) -> Answer:
-        """Answer one prompt."""
         engine = self._started(request)
         engine.collective_rpc("restart_draws", args=(request.seed,))
         self._counts.take()
@@ -116,7 +112,6 @@ class VllmEngine:
         return Answer(completion.text, reason, metrics, relaxed_known=known, token_ids=tuple(completion.token_ids))
 
     def close(self) -> None:
-        """End vLLM's processes, and give back the memory that they hold."""
         if self._engine is not None:
             self._engine.engine_core.shutdown(timeout=_SECONDS_TO_END)
         self._engine = self._proposals = None
@@ -172,7 +167,6 @@ def _proposals(request: Request) -> int:
 
 
 def _asked(request: Request) -> dict[str, Any]:
-    """Return the rule, the budget and the policy as a request to vLLM asks for them."""
     return {} if isinstance(request.rule, Lossless) else asked_of(request)
 
 

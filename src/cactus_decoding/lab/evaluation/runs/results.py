@@ -1,4 +1,4 @@
-"""Result files: JSON Lines, one line a finished run, and beside them the answers of those that are not finished."""
+"""Result files: JSON Lines, one line per finished run, and beside them a journal of unfinished runs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
 class RunResult:
     """A finished run.
 
-    ``answers`` are columns, one entry a problem; the audited ones are absent where nobody audited, and ``text`` and
-    ``token_ids`` where they were not kept.
+    ``answers`` are columns with one entry per problem. The audited columns are absent if nothing was audited, ``text``
+    and ``token_ids`` if they were not kept.
     """
 
     config: RunConfig
@@ -38,17 +38,15 @@ class RunResult:
     provenance: Mapping[str, Any]
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """Return a column of numbers; what is not known is NaN, and a cost without a bound infinite."""
+        """Return a column of numbers; an unknown one is NaN, and an unbounded cost infinite."""
         return self._numbers[name]
 
     @property
     def scored(self) -> bool:
-        """Whether every answer is right or wrong."""
         return not bool(np.isnan(self.column("right")).any())
 
     @property
     def audited(self) -> bool:
-        """Whether the exact costs are known."""
         return all(name in self.answers for name in AUDITED)
 
     @cached_property
@@ -61,7 +59,6 @@ class RunResult:
         }
 
     def line(self) -> str:
-        """Return the line of a result file."""
         value = {
             "schema": SCHEMA,
             "cell": self.config.as_dict(),
@@ -72,12 +69,11 @@ class RunResult:
 
 
 def read_results(path: str | Path) -> list[RunResult]:
-    """Return the finished runs of a result file; a last line that a kill cut off is passed over."""
+    """Return the finished runs of a result file; a last line that a kill cut off is skipped."""
     return _parse(Path(path).expanduser().read_bytes(), path)[0]
 
 
 def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
-    """Return the finished runs, and how many bytes they take."""
     results, whole = [], whole_lines(data)
     for number, line in enumerate(whole.splitlines(), start=1):
         results.append(_parse_line(parse_json(line, path, number), f"{path}, line {number}"))
@@ -107,8 +103,6 @@ def _parse_line(value: Any, where: str) -> RunResult:
 
 
 class ResultFile:
-    """A result file that is being written: what is in it, and a way to add to it."""
-
     def __init__(self, path: Path, results: list[RunResult], file: IO[bytes]) -> None:
         self.path, self.results = path, results
         self._file = file
@@ -123,10 +117,9 @@ class ResultFile:
 
 @contextmanager
 def opened(path: Path) -> Iterator[ResultFile]:
-    """Open a result file to add to it, make it where there is none, and cut off what a kill left of a line.
+    """Open or create a result file to add to it, and cut off a line that a kill left unfinished.
 
-    Raises `OSError` if it cannot be written; `ValueError` if it is something else, or another process is writing it; it
-    is then left as it is.
+    Raises `ValueError` if it is something else, or another process is writing it; the file is then left as it is.
     """
     is_new = not path.exists()
     with path.open("a+b") as file:
@@ -149,10 +142,7 @@ AnswerEntry = dict[str, Any]
 
 
 class Journal:
-    """Answers of unfinished runs.
-
-    An answer counts only for the same run, problems and commit. A last line that a kill cut off is passed over.
-    """
+    """Answers of unfinished runs. An answer counts only for the same run, problems and commit."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -166,20 +156,18 @@ class Journal:
         self._file.truncate(len(data))
 
     def entries(self, of: str) -> list[AnswerEntry]:
-        """Return the answers of an unfinished run, in the order of its problems."""
         return [
             entry | {name: number_of(entry[name]) for name in AUDITED if name in entry}
             for entry in self._entries.get(of, [])
         ]
 
     def add(self, of: str, entry: AnswerEntry) -> None:
-        """Keep an answer."""
         self._entries.setdefault(of, []).append(entry)
         self._file.write(_line(of, entry).encode())
         self._file.flush()
 
     def finish(self, finished: Iterable[str]) -> None:
-        """Forget finished runs, and remove the file where nothing is left."""
+        """Forget finished runs, and remove the file if nothing is left."""
         for of in finished:
             self._entries.pop(of, None)
         self._file.close()
@@ -195,10 +183,4 @@ def _line(of: str, entry: AnswerEntry) -> str:
 
 
 def journal_of(results: Path) -> Path:
-    """Return where the journal of a result file is.
-
-    Example:
-        >>> journal_of(Path("results.jsonl")).name
-        'results.jsonl.partial'
-    """
     return results.with_name(results.name + ".partial")

@@ -1,4 +1,4 @@
-"""Answers runs one after another, and keeps each as soon as it is finished; scores stored answers anew."""
+"""Answers runs and keeps each as soon as it is finished; scores stored answers anew."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ from cactus_decoding.lab.evaluation.tasks.task import Task
 
 
 def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[RunConfig]:
-    """Return the runs that have no result yet, in order."""
     finished = {result.config for result in results}
     return [config for config in configs if config not in finished]
 
 
 def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult], *, chat: bool = False) -> None:
-    """Raise `ValueError` where a file holds answers to other problems under the name of one of the tasks.
+    """Raise `ValueError` if a file holds answers to other problems under the name of one of the tasks.
 
-    What is asked in a ``chat`` is compared with what was asked in one.
+    Prompts of a ``chat`` are only compared with prompts of a chat.
     """
     digests: dict[tuple[str, int], str] = {}
     for result in results:
@@ -70,13 +69,12 @@ def run(
 ) -> None:
     """Answer the runs that a file lacks, and add each to it when it is finished.
 
-    Everything that can be checked is checked before the first answer: requests, problems, prompts, models.
-    ``load`` is called once for each draft that has something to do, and the runs of a draft stand together. Provenance
-    gets versions of the engines, the date and a hash of the problems. Interleaved, the runs of a task, draft and seed
-    are answered side by side, so that their wall times can be compared. With ``token_ids``
-    each answer's tokens are kept beside its text. ``workers`` processes of ``threads`` each answer problems apart;
-    ``load`` must pickle for them. ``estimate`` is told about how many seconds all will take at most.
-    Raises `ValueError` for settings that do not go together, or a prompt that does not fit.
+    Everything that can be checked is checked before the first answer: requests, problems, prompts, models. ``load`` is
+    called once for each draft that has something to do, and the runs of a draft must be adjacent. Provenance gets
+    versions of the engines, the date and a hash of the problems. Interleaved, the runs of a task, draft and seed are
+    answered side by side, so that their wall times can be compared. With ``token_ids`` each answer's tokens are kept
+    beside its text. ``workers`` processes of ``threads`` each answer problems in parallel; ``load`` must pickle for
+    them. ``estimate`` is called with the most seconds that all runs should take.
     """
     check_same_problems(tasks, file.results, chat=any(config.chat is not None for config in configs))
     todo = pending(configs, file.results)
@@ -105,7 +103,7 @@ def run(
             for group in groups:
                 _answer(group, tasks, pool or engines, file, provenance, journal, report, token_ids)
             if pool is None:
-                engines[draft].close()  # what the next draft's engine takes may not be there twice
+                engines[draft].close()  # memory may not hold two engines
     finally:
         if pool is not None:
             pool.close()
@@ -123,13 +121,13 @@ def _groups(configs: Sequence[RunConfig], interleaved: bool) -> list[list[RunCon
 
 
 def _side_by_side(config: RunConfig) -> tuple[object, ...]:
-    """Return what runs share that are answered side by side; starting vLLM takes minutes, so it never changes back."""
+    """Return what runs answered side by side have in common; for vLLM the length too, because a start takes minutes."""
     length = config.num_speculative_tokens if config.engine == "vllm" else None
     return config.draft, config.task, config.seed, length
 
 
 def journal_name(config: RunConfig, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
-    """Return what the journal files a run's answers under: other problems or other code are another matter."""
+    """Return the journal's key of a run's answers; it changes with the problems and with the code."""
     return f"{provenance.get('commit')} {tasks[config.task].digest_of(config.problems)} {config.key}"
 
 
@@ -157,7 +155,7 @@ def _answer(
             config: tasks[config.task].answer(engines[config.draft], config, start) for config, start in starts.items()
         }
     while answers:
-        # those that are behind catch up first: an earlier command may have been killed between two of them
+        # those with fewer answers catch up first: an earlier command may have been killed between two runs
         fewest = min(len(entries[config]) for config in answers)
         for config in [config for config in answers if len(entries[config]) == fewest]:
             if fewest < config.problems:
@@ -174,7 +172,7 @@ def _answer(
 
 
 def about(task: Task, config: RunConfig) -> dict[str, str]:
-    """Return what the provenance of a run that ends now says of its problems, and the date."""
+    """Return the provenance of a run's problems, and the date."""
     return {
         "problems": task.digest_of(config.problems),
         "prompts": task.digest_of(config.problems, prompts_only=True),
@@ -183,7 +181,6 @@ def about(task: Task, config: RunConfig) -> dict[str, str]:
 
 
 def entry_of(problem: Problem, answer: Answer, right: bool | None, token_ids: bool = False) -> AnswerEntry:
-    """Return an answer's entry in each column."""
     entry: AnswerEntry = {
         "id": problem.id, "group": problem.group, "right": right, "finish_reason": answer.finish_reason,
         "text": answer.text,
@@ -211,17 +208,16 @@ class StoredAnswers(Engine):
         }
 
     def check(self, request: Request) -> None:
-        """Take every request: it was answered."""
+        pass
 
     def check_prompt(self, prompt: str, request: Request) -> None:
-        """Take every prompt likewise."""
+        pass
 
     def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
-        """Return nothing: seeds say what is asked."""
         return ""
 
     def answer(self, prompt: str, request: Request) -> Answer:
-        """Return the stored answer, which holds those of further turns."""
+        """Return the stored answer, which includes those of further turns."""
         assert request.seed is not None  # a run's requests have one
         return self._answers.get(request.seed, Answer("", "stop"))
 

@@ -1,4 +1,4 @@
-"""What a result file says: every metric of every run with its 95 % interval, against lossless at its best."""
+"""What a result file says: every metric of every run with its 95 % interval, compared with lossless at its best."""
 
 from __future__ import annotations
 
@@ -27,24 +27,21 @@ Sums = Mapping[str, Numbers]
 
 @dataclass(frozen=True, eq=False)
 class RunGroup:
-    """The runs, by seed, that differ in nothing else; the seed of ``config`` says nothing."""
+    """The runs that differ in nothing but the seed; the seed of ``config`` means nothing."""
 
     config: RunConfig
     results: tuple[RunResult, ...]
 
     @property
     def ids(self) -> list[str]:
-        """The problems."""
         return list(self.results[0].answers["id"])
 
     @property
     def scored(self) -> bool:
-        """Whether every answer is right or wrong."""
         return all(result.scored for result in self.results)
 
     @property
     def audited(self) -> bool:
-        """Whether the exact costs are known."""
         return all(result.audited for result in self.results)
 
     @cached_property
@@ -63,10 +60,10 @@ class RunGroup:
 
 @dataclass(frozen=True, eq=False)
 class RunSummary:
-    """A group of runs and what came out.
+    """A group of runs and its metrics.
 
-    The baseline is lossless at its own best draft length, a chain's where there is one, ``best_tree`` lossless at its
-    own best tree, None where the file has no such run; a metric is None where it needs what the file lacks.
+    The baseline is lossless at its own best draft length, of chains if there are any; ``best_tree`` is lossless at its
+    own best tree. Both are None if the file has no such run, and a metric is None if the file lacks what it needs.
     """
 
     group: RunGroup
@@ -76,22 +73,18 @@ class RunSummary:
 
     @property
     def config(self) -> RunConfig:
-        """What the runs share."""
         return self.group.config
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that went into it."""
         return [result.config.seed for result in self.group.results]
 
     def known(self, metric: str) -> Interval:
-        """Return a metric that has a value."""
         found = self.metrics[metric]
         assert found is not None
         return found
 
     def as_dict(self) -> dict[str, object]:
-        """Return everything, for JSON."""
         return {
             "cell": self.config.as_dict(),
             "seeds": self.seeds,
@@ -110,7 +103,7 @@ def _ratio(above: str, below: str, plus: float = 0.0) -> Callable[[Sums], Number
 
 
 PASS_AT = (2, 5, 10, 100)
-"""Of so many answers how often one is right is estimated, where there are as many seeds."""
+"""Numbers of answers for pass@k, each where there are as many seeds."""
 
 METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
     {
@@ -136,15 +129,15 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
     | {f"pass_at_{k}": _ratio(f"pass_at_{k}", "answers") for k in PASS_AT}
 )
 """Metrics as functions of sums over problems. Without a prefix a sum is the group's own; ``baseline`` is lossless at
-its own best draft length, ``best_tree`` at its own best tree, ``lossless`` is lossless at the group's draft length,
-``alone`` is the target alone. ``nodes`` are the proposals of trees."""
+its best draft length, ``best_tree`` lossless at its best tree, ``lossless`` lossless at the group's draft length, and
+``alone`` the target alone. ``nodes`` are the proposals of trees."""
 
 NAMES = ("score", "score_difference", *METRICS, "max_likelihood_ratio", "truncated")
 """Every metric of a summary."""
 
 
 def grouped(results: Iterable[RunResult]) -> list[RunGroup]:
-    """Return the runs of a file, gathered over seeds, in the order of their first one."""
+    """Return the runs of a file grouped over seeds, in the order of their first one."""
     gathered: dict[RunConfig, dict[int, RunResult]] = {}
     for result in results:
         shared = gathered.setdefault(result.config.asking(seed=0), {})
@@ -168,9 +161,9 @@ def lossless_beside(group: RunGroup, groups: Sequence[RunGroup]) -> list[RunGrou
 
 
 def best_lossless(lossless: Sequence[RunGroup]) -> RunGroup | None:
-    """Return lossless at the draft length (and the way to verify) with the least wall time per answer.
+    """Return lossless at the draft length (and verification) with the least wall time per answer.
 
-    Trees count only where there is no chain, and the target alone only where there is no other lossless run.
+    Trees count only if there is no chain, and the target alone only if there is no other lossless run.
     """
     chains = [group for group in lossless if not group.config.proposes_trees]
     speculative = [group for group in chains if group.config.num_speculative_tokens != 0]
@@ -178,7 +171,6 @@ def best_lossless(lossless: Sequence[RunGroup]) -> RunGroup | None:
 
 
 def best_lossless_tree(lossless: Sequence[RunGroup]) -> RunGroup | None:
-    """Return lossless at the tree (and the way to verify) with the least wall time per answer."""
     return _fastest([group for group in lossless if group.config.proposes_trees])
 
 
@@ -249,10 +241,6 @@ def pass_at(right: ArrayLike, k: int) -> Numbers:
     with c of the n answers right. ``right`` holds 0 or 1, ``[problems, n]``.
 
     Source: Chen et al., arXiv 2107.03374, equation 1.
-
-    Example:
-        >>> pass_at([[1, 0, 0], [0, 0, 0]], 2).round(3).tolist()
-        [0.667, 0.0]
     """
     answers = np.asarray(right, dtype=np.int64)
     n = answers.shape[1]
@@ -269,7 +257,7 @@ def _score_difference(group: RunGroup, baseline: RunGroup) -> Interval | None:
 
 
 def _same_length(group: RunGroup, lossless: Sequence[RunGroup]) -> RunGroup | None:
-    """Return lossless with the same number of proposals, and the same way to verify if there is a choice."""
+    """Return lossless with the same number of proposals, and the same verification if there is a choice."""
     config = group.config
     same = [other for other in lossless if other.config.num_speculative_tokens == config.num_speculative_tokens]
     same.sort(key=lambda other: other.config.request.verification != config.request.verification)

@@ -1,4 +1,4 @@
-"""Answers problems in several processes at once, each with engines of its own: the answers are those of one process."""
+"""Answers problems in several processes, each with its own engines; the answers are the same as from one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answered = Iterator[tuple[Problem, Answer, bool | None]]
 
 
 def check_apart(configs: Sequence[RunConfig], tasks: Mapping[str, Task]) -> None:
-    """Raise `ValueError` for runs whose problems cannot be answered apart."""
+    """Raise `ValueError` for runs whose problems cannot be answered in different processes."""
     for config in configs:
         if config.engine == "vllm":
             raise ValueError("--workers is for the package's own loop: vLLM starts processes itself")
@@ -41,7 +41,7 @@ class Workers:
         configs: Sequence[RunConfig],
         tasks: Mapping[str, Task],
     ) -> None:
-        """Start processes of so many threads; ``load`` must pickle, and judges stay here."""
+        """Start processes with that many threads each; ``load`` must pickle, and judges stay here."""
         self._before = multiprocessing.active_children()
         self._tasks, self._places = tasks, {config: place for place, config in enumerate(configs)}
         asked = {name: replace(task, extract=None, judge=None) for name, task in tasks.items()}
@@ -53,7 +53,6 @@ class Workers:
         )
 
     def close(self) -> None:
-        """End the processes, whatever they do."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             if process not in self._before:
@@ -61,7 +60,7 @@ class Workers:
                 process.join()
 
     def answers(self, starts: Mapping[RunConfig, int]) -> dict[RunConfig, Answered]:
-        """Return the answers of runs from places on, problem by problem: one process answers it under every run."""
+        """Return the answers of runs from the given places on; one process answers a problem under every run."""
         asked: dict[int, Future[dict[int, Answer]]] = {}
         for place in range(min(starts.values()), max(config.problems for config in starts)):
             runs = [self._places[config] for config, start in starts.items() if start <= place < config.problems]
@@ -82,7 +81,6 @@ _engines: dict[str, Engine] = {}
 
 
 def _begin(threads: int, load: Callable[[str], Engine], configs: list[RunConfig], tasks: dict[str, Task]) -> None:
-    """Prepare a process."""
     global _load, _configs, _tasks
     import torch
     from transformers.utils import logging
@@ -95,7 +93,6 @@ def _begin(threads: int, load: Callable[[str], Engine], configs: list[RunConfig]
 
 
 def _answer(runs: list[int], place: int) -> dict[int, Answer]:
-    """Answer the problem at a place under some runs, in a process that was prepared."""
     return {run: _answer_one(_configs[run], place) for run in runs}
 
 
@@ -114,13 +111,13 @@ def _answer_one(config: RunConfig, place: int) -> Answer:
 
 
 _TOKENS = 8
-"""What is timed of an answer, behind its first token."""
+"""How many tokens of an answer are timed, after its first."""
 
 
 def longest_seconds(
     configs: Sequence[RunConfig], engines: Mapping[str, Engine], tasks: Mapping[str, Task]
 ) -> float | None:
-    """Return about how long runs take if every answer has all of its tokens.
+    """Return about how long the runs take if every answer has all of its tokens.
 
     A few tokens of the first problem are timed under the first run of each draft. None where that would change what is
     measured, or take long itself.

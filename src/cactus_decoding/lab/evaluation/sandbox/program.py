@@ -1,7 +1,8 @@
 """The process that runs one program: it gives up what it can, then runs it. A script, never imported by the package.
 
-Its arguments are a file descriptor, on which it says what it gave up and whether the program came to its end, and
-limits as JSON. Standard input holds a secret's line, so that no program passes by leaving early, and the program.
+Its arguments are a file descriptor and limits as JSON. On the descriptor it reports what it was isolated from and
+whether the program came to its end. Standard input holds a line with a secret, and then the program. The secret is
+reported at the end, so that no program passes by leaving early.
 """
 
 import ctypes
@@ -34,7 +35,6 @@ def forbid(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def limit(limits: dict[str, float]) -> None:
-    """Limit time, memory, files and processes."""
     bounds = {"CPU": limits["cpu_seconds"], "AS": limits["memory_bytes"], "FSIZE": limits["file_bytes"],
               "NOFILE": limits["open_files"], "NPROC": limits["processes"], "CORE": 0}  # fmt: skip
     for name, bound in bounds.items():
@@ -45,7 +45,7 @@ def limit(limits: dict[str, float]) -> None:
 
 
 def unshare(libc: ctypes.CDLL, user: int, group: int) -> list[str]:
-    """Leave the network, other processes and shared mounts, as far as the system lets us; return what was left."""
+    """Leave the network, other processes and shared mounts, as far as the system permits; return what was left."""
     kinds = {"network": CLONE_NEWNET, "processes": CLONE_NEWPID | CLONE_NEWIPC, "files": CLONE_NEWNS}
     if user != 0:
         if libc.unshare(CLONE_NEWUSER):
@@ -57,7 +57,7 @@ def unshare(libc: ctypes.CDLL, user: int, group: int) -> list[str]:
 
 
 def make_read_only(libc: ctypes.CDLL, folder: str) -> bool:
-    """Make every file system read-only but the folder; say whether that worked."""
+    """Make every file system read-only except the folder; return whether that worked."""
 
     def set_read_only(path: bytes, *, recursive: bool, on: bool) -> int:
         attributes = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY if on else 0, 0 if on else MOUNT_ATTR_RDONLY, 0, 0)
@@ -77,7 +77,7 @@ def make_read_only(libc: ctypes.CDLL, folder: str) -> bool:
 
 
 def drop_privileges(libc: ctypes.CDLL) -> None:
-    """Become nobody where we are root, and give up every capability, but for reading where Python needs that."""
+    """Become nobody if we are root, and give up every capability, except reading files where Python needs it."""
     kept = 0
     if os.getuid() == 0:
         libc.prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0)
@@ -92,7 +92,6 @@ def drop_privileges(libc: ctypes.CDLL) -> None:
 
 
 def main() -> None:
-    """Read, isolate, run, report."""
     report, limits = int(sys.argv[1]), json.loads(sys.argv[2])
     secret, _, program = sys.stdin.buffer.read().decode().partition("\n")
     isolated: list[str] = []

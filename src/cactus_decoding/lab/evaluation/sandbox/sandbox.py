@@ -20,7 +20,7 @@ KINDS = ("network", "processes", "files")
 
 @dataclass(frozen=True)
 class Limits:
-    """What a program may use; ``seconds`` is wall time, and the processor's is that of `evaluate`'s ``code_eval``."""
+    """What a program may use. The limit on processor time is that of `evaluate`'s ``code_eval``."""
 
     seconds: float = 15.0
     cpu_seconds: int = 3
@@ -31,7 +31,7 @@ class Limits:
 
 
 class Outcome(NamedTuple):
-    """Whether a program came to its end without an error, and which of `KINDS` it was kept from by namespaces."""
+    """Whether a program came to its end without an error, and which of `KINDS` namespaces kept it from."""
 
     passed: bool
     isolated: tuple[str, ...]
@@ -40,15 +40,10 @@ class Outcome(NamedTuple):
 def run_program(program: str, limits: Limits | None = None) -> Outcome:
     """Run a program of Python in a process of its own, and leave nothing behind.
 
-    In every case it has a fresh folder, limits of time, memory, processes and files, and it ends where it writes a
-    file, starts a process or opens a socket by Python's own means. On Linux, where namespaces are permitted, it has no
-    network, sees no file system that it could write to but that folder, and takes all its processes with it; as root
-    it becomes nobody. It can read what its user (or nobody) can read, and nothing keeps it from finding holes in the
-    kernel.
-
-    Example:
-        >>> run_program("assert 1 + 1 == 2").passed, run_program("assert 1 + 1 == 3").passed
-        (True, False)
+    In every case it has a fresh folder and limits of time, memory, processes and files. It ends if it writes a file,
+    starts a process or opens a socket by Python's own means. On Linux, where namespaces are permitted, it has no
+    network, can write to no file system except that folder, and all its processes end with it; root becomes nobody.
+    It can read what its user (or nobody) can read, and nothing keeps it from finding holes in the kernel.
     """
     secret = secrets.token_hex(16)
     arguments = json.dumps(asdict(limits or Limits()))
@@ -78,5 +73,5 @@ def run_program(program: str, limits: Limits | None = None) -> Outcome:
 
 
 def missing_isolation() -> str:
-    """Return which of `KINDS` programs are not kept from by namespaces on this machine, for people."""
+    """Return those `KINDS` that programs are not isolated from on this machine, for people."""
     return ", ".join(kind for kind in KINDS if kind not in run_program("").isolated)

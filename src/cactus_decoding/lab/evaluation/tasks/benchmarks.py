@@ -23,22 +23,15 @@ IN_A_BOX = "\n\nReason step by step, and put the final answer within \\boxed{}."
 class Gsm8k:
     r"""GSM8K from its published JSON Lines: objects with a ``question``, and an ``answer`` that ends in ``#### 18``.
 
-    Right is the number in the last ``\boxed{}``, after the first ``####``, or the last one. In a chat the question is
-    asked with a request for a box.
+    An answer is the number in the last ``\boxed{}``, after the first ``####``, or the last one. In a chat the prompt
+    asks for the box.
 
     Source: Cobbe et al., arXiv 2110.14168.
-
-    Attributes:
-        path: the file.
-        shots: how many solved problems stand before each question, in the file's own words; in a chat too, in the
-            place of the request for a box.
-        examples: the file whose first problems they are, usually the published training set. Without it they are the
-            first of ``path``, which are then not asked.
     """
 
     path: str
-    shots: int = 0
-    examples: str = ""
+    shots: int = 0  # solved problems before each question, also in a chat, where they replace the box
+    examples: str = ""  # the file of solved problems; without it they are the first of path, which are not asked then
 
     def __post_init__(self) -> None:
         check_integer("shots", self.shots, 0)
@@ -46,7 +39,6 @@ class Gsm8k:
             raise ValueError("examples are the file of solved problems: give shots too, as in shots=5,examples=FILE")
 
     def task(self, limit: int | None, *, chat: bool = False) -> Task:
-        """Return the task."""
         solved = list(islice(read_objects(self.examples or self.path), self.shots))
         if len(solved) < self.shots:
             raise ValueError(f"{self.examples or self.path} has {len(solved)} problems, but shots are {self.shots}")
@@ -74,7 +66,7 @@ class Gsm8k:
 class SpecBench:
     """Spec-Bench's prompts, grouped by its 13 categories: for speed and divergence, without a score.
 
-    Objects with a ``question_id``, a ``category`` and ``turns``. A chat asks all turns, plain text the first.
+    Objects with a ``question_id``, a ``category`` and ``turns``. A chat asks all turns, plain text only the first.
 
     Source: Xia et al., arXiv 2401.07851.
     """
@@ -82,7 +74,6 @@ class SpecBench:
     path: str
 
     def task(self, limit: int | None, *, chat: bool = False) -> Task:
-        """Return the task."""
         return Task("spec_bench", tuple(islice(self._problems(chat), limit)))
 
     def _problems(self, chat: bool) -> Iterator[Problem]:
@@ -95,7 +86,7 @@ class SpecBench:
 
 
 ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
-"""What ends a function, as lm-evaluation-harness has it."""
+"""What ends a function, as in lm-evaluation-harness."""
 FENCE = "```"
 ASKED = (
     "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{prompt}\n```\n",
@@ -106,11 +97,11 @@ ASKED = (
 
 @dataclass(frozen=True)
 class HumanEval:
-    """HumanEval from its published JSON Lines, gzipped or not: right is what passes the problem's own tests.
+    """HumanEval from its published JSON Lines, gzipped or not: an answer is right if it passes the problem's own tests.
 
-    Objects with a ``task_id``, a ``prompt``, a ``test`` and an ``entry_point``. Plain text is asked and read as
-    lm-evaluation-harness's ``humaneval``, a chat as its ``humaneval_instruct``. The programs that models write are run:
-    see `run_program` for what they are kept from.
+    Objects with a ``task_id``, a ``prompt``, a ``test`` and an ``entry_point``. Plain text is asked and read like
+    lm-evaluation-harness's ``humaneval``, a chat like its ``humaneval_instruct``. The programs that models write are
+    run: see `run_program` for what they are kept from.
 
     Source: Chen et al., arXiv 2107.03374.
     """
@@ -118,7 +109,6 @@ class HumanEval:
     path: str
 
     def task(self, limit: int | None, *, chat: bool = False) -> Task:
-        """Return the task."""
         programs = Programs(chat)
         problems = tuple(islice(self._problems(programs, chat), limit))
         stop = (*ENDS, "\n" + FENCE) if chat else ENDS
@@ -144,13 +134,12 @@ class Programs:
     parts: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def program(self, problem: Problem, text: str) -> str:
-        """Return the program that an answer makes; of a chat's what stands before the end of its code block."""
+        """Return the program to run; of a chat's answer only the text before the end of its code block is used."""
         prompt, check = self.parts[problem.id]
         written = text.partition(FENCE)[0] if self.chat else text
         return f"{prompt}{written}\n{check}"
 
     def __call__(self, problem: Problem, text: str) -> bool:
-        """Say whether an answer passes."""
         return run_program(self.program(problem, text)).passed
 
 
@@ -159,7 +148,7 @@ SCORES = ("strict", "loose")
 
 @dataclass(frozen=True)
 class IfEval:
-    """IFEval from its published JSON Lines: right is an answer that follows all of its prompt's instructions.
+    """IFEval from its published JSON Lines: an answer is right if it follows all of its prompt's instructions.
 
     Objects with a ``key``, a ``prompt``, an ``instruction_id_list`` and ``kwargs``. That is lm-evaluation-harness's
     ``prompt_level_strict_acc``, or with ``score=loose`` its ``prompt_level_loose_acc``. Groups are kinds of
@@ -175,7 +164,6 @@ class IfEval:
         check_choice("score", self.score, SCORES)
 
     def task(self, limit: int | None, *, chat: bool = False) -> Task:
-        """Return the task."""
         checkers = Checkers(f"prompt_level_{self.score}_acc")
         return Task("ifeval", tuple(islice(self._problems(checkers), limit)), judge=checkers)
 
@@ -202,19 +190,17 @@ class Checkers:
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise `ValueError` where what checks is not installed, or does not know an instruction."""
+        """Raise `ValueError` if the harness is not installed, or does not know an instruction."""
         known = _harness()[1]
         for name, document in self.documents.items():
             if unknown := [kind for kind in document["instruction_id_list"] if kind not in known]:
                 raise ValueError(f"problem {name}: lm-evaluation-harness has no instruction {unknown[0]!r}")
 
     def __call__(self, problem: Problem, text: str) -> bool:
-        """Say whether an answer follows all instructions."""
         return bool(_harness()[0](self.documents[problem.id], [text])[self.metric])
 
 
 def _harness() -> tuple[Any, Any]:
-    """Return the harness's own scoring, and the instructions that it knows."""
     with needing("IFEval is checked by lm-evaluation-harness", "ifeval"):
         import immutabledict  # noqa: F401
         import langdetect

@@ -1,4 +1,4 @@
-"""Generation tasks of lm-evaluation-harness as tasks of ours: the harness asks and scores, our engines answer."""
+"""Generation tasks of lm-evaluation-harness as our tasks: the harness asks and scores, our engines answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cactus_decoding.zoo import BUNDLED, full_name
 class HarnessTask(Task):
     """A task of the harness, whose ``manager`` finds tasks by name.
 
-    An answer is right where the first metric of the task that is 0 or 1 says so; without one there is no score.
+    An answer is right if the first metric with a value of 0 or 1 says so; without such a metric there is no score.
     """
 
     manager: Any = None
@@ -30,7 +30,7 @@ class HarnessTask(Task):
     def answer(
         self, engine: Engine, config: RunConfig, start: int = 0
     ) -> Iterator[tuple[Problem, Answer, bool | None]]:
-        """Let the harness ask everything, then yield what came out; it cannot start in the middle."""
+        """Let the harness ask everything, then yield the answers; it cannot start in the middle."""
         import lm_eval
 
         model = CactusLM(engine, config)
@@ -58,10 +58,9 @@ def _right(sample: dict[str, Any]) -> bool | None:
 
 
 def harness_tasks(names: str, include: Path | None, problems: int | None) -> list[Task]:
-    """Return tasks of the harness, those of a group one by one.
+    """Return tasks of the harness by comma-separated names; a group becomes its tasks.
 
-    Names are comma-separated; ``include`` is a folder with further definitions; of each task the first ``problems`` are
-    asked.
+    ``include`` is a folder with further definitions; of each task the first ``problems`` are asked.
     """
     with needing("--lm-eval needs lm-evaluation-harness", "eval"):
         from lm_eval.tasks import TaskManager
@@ -100,7 +99,6 @@ except ImportError:  # without the extra 'eval' the class cannot be used, but th
     LM = object
 
     def register_model(*names: str) -> Any:
-        """Register nothing."""
         return lambda model: model
 
 
@@ -108,10 +106,8 @@ except ImportError:  # without the extra 'eval' the class cannot be used, but th
 class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
     """A target and a draft as a model of the harness; it generates, and refuses to score given continuations.
 
-    Sampling is the run's: of a task's own ``gen_kwargs`` only the stop strings count, so that all tasks are answered
-    under the settings that are compared.
-
-    Answers are by the task's name and the document's number.
+    The run decides how to sample. Of a task's own ``gen_kwargs`` only the stop strings count, so that all tasks are
+    answered under the settings that are compared. Answers are kept by the task's name and the document's number.
     """
 
     def __init__(self, engine: Engine, config: RunConfig) -> None:
@@ -130,23 +126,20 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> CactusLM:
-        """Read ``name=value`` pairs; a rule's own commas and equals signs are no separators."""
+        """Read ``name=value`` pairs; a rule's own commas and equals signs do not separate them."""
         return cls.create_from_arg_obj(_pairs(arg_string), additional_config)
 
     @property
     def tokenizer_name(self) -> str:
-        """The target, whose template chats are written in."""
         return self._config.target
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return the messages of a chat as the target's template writes them."""
         system = next((each["content"] for each in chat_history if each["role"] == "system"), None)
         messages = [each["content"] for each in chat_history if each["role"] != "system"]
         begun = "" if add_generation_prompt else messages.pop()
         return self._engine.chat_prompt(messages, system) + begun
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Answer requests, each with a seed of its own that is the same for every rule."""
         texts = []
         for place, request in enumerate(requests):
             prompt, given = request.args
@@ -159,11 +152,9 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
         return texts
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Refuse: an acceptance rule changes what is generated, and nothing about the score of a given text."""
         raise ValueError(_refusal(requests))
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Refuse likewise."""
         raise ValueError(_refusal(requests))
 
 
@@ -176,12 +167,7 @@ def _refusal(requests: list[Any]) -> str:
 
 
 def _pairs(text: str) -> dict[str, Any]:
-    """Return the pairs of ``--model_args``, with the types of a run's fields.
-
-    Example:
-        >>> _pairs("rule=clamped:width=1.0,max_kl=inf,seed=3,num_speculative_tokens=4")
-        {'rule': 'clamped:width=1.0,max_kl=inf', 'seed': 3, 'num_speculative_tokens': 4}
-    """
+    """Return the pairs of ``--model_args``, with the types of a run's fields."""
     defaults = RunConfig("", "", "").as_dict()
     pairs: dict[str, str] = {}
     last = ""

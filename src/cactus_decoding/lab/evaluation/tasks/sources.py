@@ -1,4 +1,4 @@
-"""Where tasks come from: one dataclass a kind, the registry, and the spelling such as ``gsm8k:path=test.jsonl``."""
+"""Where tasks come from: one dataclass per kind, the registry, and spellings such as ``gsm8k:path=test.jsonl``."""
 
 from __future__ import annotations
 
@@ -19,17 +19,12 @@ from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Tas
 from cactus_decoding.zoo.word_problems import word_problems
 
 USUAL_WORD_PROBLEMS = 500
-"""How many of the word problems are asked where nobody says: they never end."""
+"""How many of the word problems are asked by default: they never end."""
 
 
 @dataclass(frozen=True)
 class WordProblems:
-    """The bundled word problems, grouped by their number of steps; those of the split ``test`` are held out.
-
-    Example:
-        >>> WordProblems().task(1).problems[0].id
-        'test-0-0'
-    """
+    """The bundled word problems, grouped by their number of steps; the split ``test`` is held out."""
 
     split: str = "test"
     seed: int = 0
@@ -39,7 +34,6 @@ class WordProblems:
         check_integer("seed", self.seed, 0)
 
     def task(self, limit: int | None, *, chat: bool = False) -> Task:
-        """Return the task."""
         drawn = word_problems(self.split, seed=self.seed)  # type: ignore[arg-type]
         problems = tuple(
             Problem(
@@ -58,26 +52,15 @@ class WordProblems:
 
 @dataclass(frozen=True)
 class JsonLines:
-    r"""Any JSON Lines of objects with a ``prompt``, and optionally an ``answer``, an ``id`` and a ``group``.
-
-    Attributes:
-        path: the file.
-        extract: how both the model's text and the answer are read, such as ``last_number``; all have an answer, then.
-            ``none`` asks without a score, which is what problems without answers need not say.
-        pattern: with ``extract=regex``, a regular expression; what its first group (or all of it) matches last counts.
-            Write a comma as ``\x2c``.
-        name: what result files call the task; the file's name without its ending, if empty.
-        template: the prompt (in a chat the user's message), where ``{prompt}`` stands for the object's; ``\n`` is a new
-            line.
-        stop: a text that ends an answer; ``\n`` is a new line.
-    """
+    """Any JSON Lines of objects with a ``prompt``, and optionally an ``answer``, an ``id`` and a ``group``."""
 
     path: str
+    # how the model's text and the answer are read, such as last_number; "none" asks without a score
     extract: str = ""
-    pattern: str = ""
-    name: str = ""
-    template: str = "{prompt}"
-    stop: str = ""
+    pattern: str = ""  # with extract=regex: the last match of its first group (or of all of it); \x2c is a comma
+    name: str = ""  # what result files call the task; the file's name without its ending, if empty
+    template: str = "{prompt}"  # in a chat the user's message; \n is a new line
+    stop: str = ""  # ends an answer; \n is a new line
 
     def __post_init__(self) -> None:
         self._extractor()
@@ -88,7 +71,6 @@ class JsonLines:
         return None if self.extract in ("", "none") else extractor(self.extract, self.pattern)
 
     def task(self, limit: int | None, *, chat: bool = False) -> Task:
-        """Return the task."""
         stop = (self.stop.replace("\\n", "\n"),) if self.stop else ()
         problems = tuple(islice(self._problems(), limit))
         return Task(f"jsonl:{self.name or Path(self.path).stem}", problems, self._extractor(), stop)
@@ -125,7 +107,7 @@ SOURCES: Mapping[str, type[Any]] = MappingProxyType(
 
 
 def file_of(text: str) -> Path | None:
-    """Return the file that a task's spelling names; None where there is none.
+    """Return the file that a task's spelling names, if it names one.
 
     Example:
         >>> file_of("gsm8k:path=test.jsonl"), file_of("word_problems")
@@ -138,14 +120,7 @@ def file_of(text: str) -> Path | None:
 def parse_task(text: str, problems: int | None = None, *, chat: bool = False) -> Task:
     """Return the task that a text spells, or its first problems: a kind, then ``:`` and ``parameter=value`` pairs.
 
-    In a ``chat`` prompts are a user's messages.
-
-    Raises `OSError` for a file that cannot be read; `ValueError` for an unknown task or parameter, a malformed line, or
-    fewer problems than are asked for.
-
-    Example:
-        >>> parse_task("word_problems:split=validation", 3).problems[2].id
-        'validation-0-2'
+    In a ``chat`` prompts are a user's messages. Raises `ValueError` also for fewer problems than are asked for.
     """
     task: Task = parse("task", text, SOURCES).task(problems, chat=chat)
     if not task.problems:
@@ -160,21 +135,13 @@ def parse_task(text: str, problems: int | None = None, *, chat: bool = False) ->
 
 
 def recorded_task(settings: Mapping[str, Any], tokenizer: Any) -> Task:
-    """Return the task of a recording's settings, with its prompts as a chat's template, if it was one, writes them."""
+    """Return the task of a recording's settings, with the chat template applied if it was asked in a chat."""
     chat = from_settings(settings)
     return in_chat(parse_task(settings["task"], chat=chat is not None), tokenizer, chat)
 
 
 def check_not_held_out(spelling: str) -> None:
-    """Raise `ValueError` for a task of the bundled word problems that is kept for tests.
-
-    Example:
-        >>> check_not_held_out("word_problems:split=train")
-        >>> check_not_held_out("word_problems")
-        Traceback (most recent call last):
-        ValueError: the problems of 'word_problems' are held out for tests: learn from word_problems:split=train, or
-        split=validation
-    """
+    """Raise `ValueError` for a task of the bundled word problems that is kept for tests."""
     source = parse("task", spelling, SOURCES)
     if isinstance(source, WordProblems) and source.split == "test":
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What is asked, how an answer is found in a text, and how it is judged."""
+"""What a task asks, how an answer is found in a text, and how it is judged."""
 
 from __future__ import annotations
 
@@ -28,12 +28,7 @@ _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def number(text: str) -> str | None:
-    """Return a number in one spelling, or None for what is none.
-
-    Example:
-        >>> number("1,250.50"), number("7.0"), number("seven")
-        ('1250.5', '7', None)
-    """
+    """Return a number in its canonical spelling, ``1250.5`` for ``1,250.50``, or None if the text is no number."""
     try:
         value = Decimal(text.replace(",", "").strip())
     except InvalidOperation:
@@ -44,23 +39,12 @@ def number(text: str) -> str | None:
 
 
 def after_hashes(text: str) -> str | None:
-    r"""Return the number after the first ``####``.
-
-    Example:
-        >>> after_hashes("3 * 4 = 12 legs.\n#### 12")
-        '12'
-    """
+    """Return the number after the first ``####``."""
     found = _HASHES.search(text)
     return number(found.group(1)) if found else None
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number.
-
-    Example:
-        >>> last_number("It costs $1,250, not 1,300.")
-        '1300'
-    """
     found = _NUMBER.findall(text)
     return number(found[-1]) if found else None
 
@@ -77,18 +61,13 @@ def letter(text: str) -> str | None:
 
 
 def final_number(text: str) -> str | None:
-    r"""Return the number in the last ``\boxed{...}``, else the one after the first ``####``, else the last one.
-
-    Example:
-        >>> [final_number(text) for text in (r"2 * 9 = \\boxed{\$18}. Check: 9", "#### 18\n\nQ", "so 18 eggs")]
-        ['18', '18', '18']
-    """
+    r"""Return the number in the last ``\boxed{...}``, else the one after the first ``####``, else the last one."""
     found = _BOXED_NUMBER.findall(text)
     return number(found[-1]) if found else after_hashes(text) or last_number(text)
 
 
 def boxed(text: str) -> str | None:
-    r"""Return what the last ``\boxed{...}`` holds, a number in one spelling.
+    r"""Return what the last ``\boxed{...}`` holds, a number in its canonical spelling.
 
     Example:
         >>> boxed(r"so \\boxed{1,000}")
@@ -109,12 +88,7 @@ def exact(text: str) -> str | None:
 
 
 def first_line(text: str) -> str | None:
-    r"""Return the first line that is not blank.
-
-    Example:
-        >>> first_line("\n yes\nbecause")
-        'yes'
-    """
+    """Return the first line that is not blank."""
     lines = text.strip().splitlines()
     return lines[0].strip() if lines else None
 
@@ -130,16 +104,10 @@ EXTRACTORS = MappingProxyType(
         "first_line": first_line,
     }
 )
-"""Every extractor by its name; ``regex`` is another, with a pattern."""
+"""Extractors by name; ``regex`` is another, with a pattern."""
 
 
 def extractor(name: str, pattern: str = "") -> Extractor:
-    """Return the extractor of a name.
-
-    Example:
-        >>> extractor("regex", "= ([0-9]+)")("1 + 1 = 2 and 2 + 2 = 4")
-        '4'
-    """
     if name != "regex":
         if name not in EXTRACTORS:
             known = (*EXTRACTORS, "regex", "none")
@@ -169,7 +137,7 @@ class Task:
     """Problems in order, and how their answers are read.
 
     ``extract`` turns an answer's text into what is compared with `Problem.answer`; None where nothing is scored.
-    ``stop`` ends an answer. Where ``judge`` is given it says whether an answer is right, and nothing is extracted;
+    ``stop`` ends an answer. If ``judge`` is given, it decides whether an answer is right, and nothing is extracted;
     ``runs_code`` says that it does so by running what a model wrote.
     """
 
@@ -181,7 +149,7 @@ class Task:
     runs_code: bool = False
 
     def digest_of(self, problems: int, *, prompts_only: bool = False) -> str:
-        """Return a hash of the first problems, or of what they ask: runs of the same task must have the same."""
+        """Return a hash of the first problems, or of their prompts: runs of the same task must have the same."""
         given = [problem.as_dict() for problem in self.problems[:problems]]
         if prompts_only:
             given = [{"id": each["id"], "prompt": each["prompt"]} for each in given]
@@ -189,7 +157,7 @@ class Task:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def is_right(self, problem: Problem, text: str) -> bool | None:
-        """Say whether an answer is the problem's; None where nothing is scored."""
+        """Whether an answer is right; None where nothing is scored."""
         if self.judge is not None:
             return self.judge(problem, text)
         if self.extract is None or problem.answer is None:
@@ -197,7 +165,7 @@ class Task:
         return self.extract(text) == problem.answer
 
     def check(self, engine: Engine, config: RunConfig) -> None:
-        """Raise `ValueError` where a problem cannot be answered or judged, before any is."""
+        """Raise `ValueError` if a problem cannot be answered or judged, before any is answered."""
         getattr(self.judge, "check", lambda: None)()
         for problem in self.problems[: config.problems]:
             try:
@@ -208,19 +176,19 @@ class Task:
     def answer(
         self, engine: Engine, config: RunConfig, start: int = 0
     ) -> Iterator[tuple[Problem, Answer, bool | None]]:
-        """Yield each problem of a run from the place ``start`` on, its answer, and whether that is right."""
+        """Yield each problem from the place ``start`` on, its answer, and whether that is right."""
         for place, problem in islice(enumerate(self.problems[: config.problems]), start, None):
             answer = ask(engine, problem, config, place, self.stop)
             yield problem, answer, self.is_right(problem, answer.text)
 
 
 def prompt_of(engine: Engine, problem: Problem, chat: Chat | None) -> str:
-    """Return what an engine continues to answer a problem's first turn."""
+    """Return the text that an engine continues to answer a problem's first turn."""
     return problem.prompt if chat is None else engine.chat_prompt([problem.prompt], chat.system) + problem.begun
 
 
 def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
-    r"""Return a task whose prompts are written by a chat template already; only first turns are asked then.
+    r"""Return a task with the chat template applied to its prompts; follow-up turns are dropped.
 
     Example:
         >>> from cactus_decoding.lab.evaluation.chat import tokenizer_of
@@ -238,7 +206,7 @@ def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
 
 
 def ask(engine: Engine, problem: Problem, config: RunConfig, place: int, stop: tuple[str, ...]) -> Answer:
-    """Return the answer to a problem; in a chat every further turn has all before it, and a seed of its own."""
+    """Return the answer to a problem; in a chat each further turn sees all turns before it, and has its own seed."""
     request = config.request_at(place, stop)
     answer = engine.answer(prompt_of(engine, problem, config.chat), request)
     if config.chat is None:
