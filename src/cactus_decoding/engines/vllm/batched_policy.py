@@ -45,7 +45,6 @@ class FollowedResponse:
 
     @property
     def settled(self) -> bool:
-        """Whether every further position may be relaxed."""
         known = min(self._state.num_emitted, len(self.output_ids))
         return not self.reads_tokens and known >= self._phases.lossless_tokens
 
@@ -90,8 +89,6 @@ class Protected(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """The positions whose requests ask for learned importance."""
-
     rows: Tensor  # indices into the step's positions, ``[positions]``
     importance: ImportanceWeights  # in float64 on the device, as long as the target's vocabulary
     limits: Tensor  # a position may be relaxed up to this importance; infinite: not weighed

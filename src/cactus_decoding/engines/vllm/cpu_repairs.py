@@ -77,6 +77,5 @@ def repair_empty_steps(rejection_sampler: Any, device: torch.device) -> None:
 def expand_batch_to_tokens(
     x: Tensor, cu_num_tokens: Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> Tensor:
-    """Repeat each request's value for each of its positions, and replace one value by another."""
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
     return torch.where(x == replace_from, replace_to, x).to(x.dtype).repeat_interleave(counts, output_size=num_tokens)

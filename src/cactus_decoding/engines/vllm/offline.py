@@ -40,7 +40,6 @@ class StepCounts:
         self._metrics = Metrics()
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-        """Count a step if it produced tokens."""
         if iteration_stats is None or not iteration_stats.num_generation_tokens:
             return
         drafts = getattr(scheduler_stats, "spec_decoding_stats", None)
@@ -54,7 +53,6 @@ class StepCounts:
         )
 
     def take(self) -> Metrics:
-        """Return the counts since the last call."""
         taken, self._metrics = self._metrics, Metrics()
         return taken
 
@@ -119,7 +117,6 @@ def engine_config(
 
 
 def start_engine(config: Any, counts: StepCounts) -> Any:
-    """Start an engine whose steps are counted; raise `ValueError` where it does not start."""
     from vllm.v1.engine.llm_engine import LLMEngine
 
     try:

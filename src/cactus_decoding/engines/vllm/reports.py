@@ -36,8 +36,6 @@ def install_worker() -> None:
 
 
 def with_counts(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Attach the counts of the worker's requests to the output of its `sample_tokens`."""
-
     def sample_tokens(worker: Any, *args: Any, **kwargs: Any) -> Any:
         output = stock(worker, *args, **kwargs)
         rules, indices = rules_of(worker.model_runner)
@@ -78,8 +76,6 @@ class CountedPositions:
 
 
 def with_positions(stock: Callable[..., None]) -> Callable[..., None]:
-    """Count by position where a request asks for a report."""
-
     def add_request(scheduler: Any, request: Any) -> None:
         stock(scheduler, request)
         if not scheduler.num_spec_tokens or not _asks(request.sampling_params):
@@ -137,8 +133,6 @@ def _add_report(output: Any, positions: CountedPositions, counts: Sequence[float
 
 @dataclass(frozen=True)
 class ReportedMetrics:
-    """vLLM's metrics of a request, and our report beside them."""
-
     metrics: Any  # vLLM's own
     report: dict[str, Any]  # as `report_of` returns it
 

@@ -109,7 +109,6 @@ def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
 
 
 def nats_of(request: Request) -> float:
-    """Return a request's budget in nats; infinite without one."""
     return math.inf if request.budget is None else request.budget.limit
 
 
@@ -240,7 +239,6 @@ class ServerConfig:
             raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")
 
     def check(self, asked: Request | None) -> None:
-        """Raise `ValueError` unless the server can do what is asked."""
         if asked is None or is_lossless(asked):
             return
         if not self.speculates:

@@ -147,7 +147,6 @@ def arguments(node: ast.AST | None) -> tuple[str, ...]:
 
 
 def _attributes(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a class declares, defines or assigns, of itself and its objects."""
     for one in ast.walk(node):
         if isinstance(one, ast.FunctionDef):
             yield one.name

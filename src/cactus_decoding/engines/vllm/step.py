@@ -37,8 +37,6 @@ _MAX_AUDITED = MAX_ELEMENTS // 4  # elements of float64 probabilities that are a
 
 @dataclass(frozen=True, eq=False)
 class _Change:
-    """What one rule does to its rows."""
-
     group: Group
     token_ids: Tensor  # the drafted tokens, 0 in rows that are not the rule's, ``[positions]``
     allowed: Tensor  # the rows that are relaxed, ``[positions]``

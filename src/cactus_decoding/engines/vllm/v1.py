@@ -84,7 +84,6 @@ class BatchRules(RequestRules):
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether a request in the batch has phases that are not over."""
         return bool(self._followed())
 
     def _followed(self) -> dict[int, FollowedResponse]:
@@ -232,5 +231,4 @@ def with_output_tokens(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def batch_rules(batch: Any) -> BatchRules | None:
-    """Return our state among the logits processors of a batch, or of its sampling metadata."""
     return next((each for each in batch.logitsprocs.argmax_invariant if isinstance(each, BatchRules)), None)

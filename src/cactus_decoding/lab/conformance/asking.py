@@ -38,12 +38,10 @@ class Sampling:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What an engine must support for this, besides temperatures."""
         default = Sampling()
         return frozenset(name for name in OPTIONAL if getattr(self, name) != getattr(default, name))
 
     def named(self, *names: str) -> dict[str, Any]:
-        """Return temperature and cuts, or other attributes, by their names."""
         return {name: getattr(self, name) for name in names or ("temperature", *CUTS)}
 
 

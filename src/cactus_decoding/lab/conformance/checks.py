@@ -14,8 +14,6 @@ COMBINED = Sampling(temperature=0.7, top_k=6, top_p=0.85)
 
 @dataclass(frozen=True)
 class Check:
-    """One question to an engine."""
-
     name: str
     sampling: Sampling
     kind: str = LAW  # how the answers are judged

@@ -24,8 +24,6 @@ REPEATED = "responses repeat each other (seeds are shared or ignored)"
 
 
 class Found(NamedTuple):
-    """The evidence so far."""
-
     log_e: float  # log of the e-value; a right engine's ever exceeds log(1 / a) with probability a at most
     cause: str  # the best-supported one
     place: str

@@ -14,8 +14,6 @@ from cactus_decoding.lab.conformance.checks import Check
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found."""
-
     check: Check
     right: bool | None  # None: worth a note, but no mistake
     samples: int  # responses that it took
@@ -76,7 +74,6 @@ def line(finding: Finding) -> str:
 
 
 def verdict(report: Report) -> Iterable[str]:
-    """Yield the closing lines of a report."""
     wrong = [each for each in report.findings if each.right is False]
     deviations = [each.deviation for each in report.findings if each.deviation is not None]
     seconds = f"{report.seconds:.0f} s ({report.processor_seconds:.0f} s of the processor)"

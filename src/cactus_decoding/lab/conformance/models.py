@@ -164,7 +164,6 @@ def write_models(folder: Path, *, gguf: bool = False) -> Path:
 
 
 def _check_ours(place: Path) -> None:
-    """Raise `ValueError` where another model, or anything else, would be overwritten."""
     try:
         config = json.loads((place / "config.json").read_text())
         ours = all(config[name] == value for name, value in _config().to_dict().items() if name in _SHAPE)

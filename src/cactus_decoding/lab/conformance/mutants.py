@@ -115,8 +115,6 @@ MUTANTS = (
 
 
 class Caught(NamedTuple):
-    """What became of a mutant."""
-
     name: str
     mistake: str
     caught: bool

@@ -24,8 +24,6 @@ def draw(weights: Rows, uniform: float) -> int:
 
 
 class Numbers:
-    """Random numbers in [0, 1) of a response."""
-
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
 
@@ -109,15 +107,12 @@ class Reference(Engine):
                 return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
 
     def read(self, query: Query) -> tuple[int, ...]:
-        """Return what is in the cache when a response begins."""
         return query.prompt
 
     def room(self, sampling: Sampling, length: int) -> int:
-        """Return how many tokens a step may propose."""
         return min(sampling.num_speculative_tokens, sampling.max_tokens - length - 1)
 
     def proposes(self, row: Rows, token: int) -> bool:
-        """Whether a drawn token is proposed."""
         return True
 
     def tested(self, sampling: Sampling) -> Sampling:
@@ -125,7 +120,6 @@ class Reference(Engine):
         return sampling
 
     def target(self, text: tuple[int, ...], drafted: list[int], start: int, sampling: Sampling) -> Wanted:
-        """Return the target's probabilities that a token is tested by."""
         return Wanted("target", (*text, *drafted), start, sampling)
 
     def bonus(self, text: tuple[int, ...], drafted: list[int], start: int, sampling: Sampling) -> Wanted:
@@ -145,11 +139,9 @@ class Reference(Engine):
         return numbers()
 
     def reported(self, target: Rows, draft: Rows) -> Rows:
-        """Return the distribution whose logarithms are reported."""
         return target
 
     def keep(self, text: tuple[int, ...], emitted: list[int], recovered: int, rejected: int | None) -> tuple[int, ...]:
-        """Return what is in the cache after a step."""
         return (*text, *emitted, recovered)
 
     def stops(self, output: list[int], drafted: bool) -> bool:

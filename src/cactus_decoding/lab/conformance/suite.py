@@ -234,7 +234,6 @@ class _Run:
         return Finding(check, False, len(queries), math.inf, said=said)
 
     def acceptance(self) -> dict[str, Acceptance]:
-        """Return the acceptance of each draft model, where the engine counts it."""
         from cactus_decoding.lab.conformance.reference import Reference
 
         result: dict[str, Acceptance] = {}
@@ -273,7 +272,6 @@ def _malformed(queries: Sequence[Query], answers: Sequence[Answer]) -> str:
 
 
 def malformed(tokens: Sequence[int], sampling: Sampling) -> str:
-    """Describe what is wrong with an output's length or end; empty if nothing is."""
     early = next((token for token in tokens[:-1] if token in sampling.ends), None)
     if early is not None:
         return f"tokens came behind token {early}, which ends the output"

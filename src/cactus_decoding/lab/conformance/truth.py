@@ -19,8 +19,6 @@ _BATCH, _KEPT = 512, 60_000
 
 
 class Wanted(NamedTuple):
-    """A model's probabilities after a prefix."""
-
     name: str
     prefix: tuple[int, ...]  # prompt and output so far
     start: int  # the prompt's length
@@ -78,7 +76,6 @@ class Truth:
         return [self._logits[name, each] for each in sequences]
 
     def score(self, prompt: tuple[int, ...], outputs: Sequence[tuple[int, ...]], sampling: Sampling) -> Scored:
-        """Score every position of outputs."""
         outputs = [each for each in outputs if each]
         sequences = [(*prompt, *each) for each in outputs]
         draft = sampling.draft if sampling.draft in DRAFTS else None

@@ -25,8 +25,6 @@ FEATURES: dict[str, Callable[[str], object]] = {
 
 
 class TextServer(Protocol):
-    """A server that completes texts."""
-
     name: str
 
     def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
@@ -58,7 +56,6 @@ class Betting:
         self.log_e = 0.0
 
     def add(self, context: object, first: object, second: object) -> None:
-        """Count a pair of outcomes of the same context."""
         seen = self._seen[context]
         if first != second:
             kept = self._guess(seen, 0, first) * self._guess(seen, 1, second)
@@ -76,8 +73,6 @@ class Betting:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two servers' texts show."""
-
     right: bool  # whether nothing says that their distributions differ
     pairs: int  # of texts
     log_e: float  # evidence that they differ

@@ -72,7 +72,6 @@ class ServerEngine(Engine):
         return self._read("/completions", body, "gave no answer over the tiny models", answer_of)
 
     def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
-        """Return a completion of any model."""
         body = {"model": self._model, "prompt": prompt, "temperature": temperature, "max_tokens": max_tokens}
         body["seed"] = seed
         return self._read("/completions", body, "gave no completion", lambda said: str(said["choices"][0]["text"]))

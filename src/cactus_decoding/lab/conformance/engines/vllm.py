@@ -109,7 +109,6 @@ class VllmEngine(Engine):
 
 
 def _give_up(engine: Any, queries: Sequence[Query]) -> None:
-    """Begin other responses, and abort them after their first tokens."""
     from vllm import SamplingParams
 
     begun = []

@@ -58,7 +58,6 @@ def read_documents(data: str, limit: int | None = None, *, chat: bool = False) -
 
 
 def in_chat(documents: Sequence[Document], tokenizer: Any, system: str | None) -> list[Document]:
-    """Apply the chat template to prompts; texts without a prompt stay as they are."""
     return [
         replace(each, prompt=as_chat_prompt(tokenizer, each.prompt, system=system)) if each.prompt else each
         for each in documents
@@ -76,7 +75,6 @@ def _document(value: dict[str, object], where: str, chat: bool) -> Document:
 
 
 def digest_of(documents: Sequence[Document]) -> str:
-    """Return the SHA-256 of documents: of JSON Lines of their prompts and completions."""
     digest = hashlib.sha256()
     for each in documents:
         digest.update(json.dumps(astuple(each)).encode() + b"\n")
@@ -141,7 +139,6 @@ def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> DataS
 
 
 def collate(sequences: Sequence[TokenSequence], pad_token_id: int = 0) -> dict[str, Tensor]:
-    """Return sequences as one batch, padded on the right."""
     shape = len(sequences), max(len(each.token_ids) for each in sequences)
     input_ids = torch.full(shape, pad_token_id)
     labels, mask = torch.full(shape, IGNORED), torch.zeros(shape, dtype=torch.long)

@@ -32,8 +32,6 @@ _WHOLE = "whole"  # name of the file that marks a checkpoint as complete
 
 
 class Watch(TrainerCallback):
-    """Marks complete checkpoints, and reports steps."""
-
     def __init__(self, report: Report, stage: str) -> None:
         self._report, self._stage = report, stage
         self._last: dict[str, float] = {}

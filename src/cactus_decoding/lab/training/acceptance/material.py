@@ -93,7 +93,6 @@ def material_of(
 
 
 def longest_of(settings: TrainingSettings, *models: PreTrainedModel) -> int:
-    """Return the greatest length of a sequence that the settings and all models allow."""
     windows = (getattr(each.config.get_text_config(decoder=True), "max_position_embeddings", None) for each in models)
     return min([settings.max_length, *(int(each) for each in windows if each is not None)])
 
@@ -116,7 +115,6 @@ def target_name(settings: TrainingSettings) -> str | Path:
 
 
 def start(settings: TrainingSettings, target: PreTrainedModel) -> PreTrainedModel:
-    """Return the draft to train, its weights in float32."""
     torch.manual_seed(settings.seed)
     name, draft = draft_name(settings), target
     if name is not None:

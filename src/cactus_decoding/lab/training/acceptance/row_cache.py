@@ -46,7 +46,6 @@ class RowCache:
         self.folder = folder / key_of(target, sequences, top)
 
     def fill(self, report: Callable[[int], None] = lambda done: None) -> None:
-        """Compute the missing shards; ``report`` is called with the number of sequences done."""
         with naming(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         for start in range(0, len(self._sequences), PER_SHARD):

@@ -149,7 +149,6 @@ class Continuations:
         self._step, self._batch = -1, 0
 
     def mixed(self, batch: dict[str, Tensor], draft: PreTrainedModel, step: int) -> dict[str, Tensor]:
-        """Replace some sequences of a batch by the draft's own."""
         if step != self._step:
             self._step, self._batch = step, 0
             if step % self._every == 0 or not self._stock:

@@ -81,7 +81,6 @@ def occupied(work: Path, settings: TrainingSettings, data_sha256: str) -> Iterat
 
 
 def finish(model: Path, work: Path, output: Path) -> None:
-    """Move a finished model to the output, and remove the folder it was made in."""
     with naming(output):
         os.replace(model, output)
     shutil.rmtree(work, ignore_errors=True)

@@ -48,7 +48,6 @@ class AdaSpec:
         check_fields(self)
 
     def chosen(self, draft: Rows, reference: Rows) -> Tensor:
-        """Return the places of the tokens that count."""
         gain = draft.kl.detach() - reference.kl
         return gain.topk(math.ceil(self.keep * len(gain))).indices
 
@@ -60,7 +59,6 @@ FILTERS = MappingProxyType({"adaspec": AdaSpec})
 
 
 def parse_filter(text: str) -> AdaSpec:
-    """Parse a filter's spelling."""
     return parse("filter", text, FILTERS)
 
 

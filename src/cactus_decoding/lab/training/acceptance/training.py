@@ -113,7 +113,6 @@ def card(
     after: Mapping[str, Acceptance],
     commit: str | None,
 ) -> str:
-    """Return the text of README.md."""
     licence, measured_on = licence_of(material.target_name, material.target), len(material.parts.test)
     head: dict[str, Any] = {"library_name": "transformers", "tags": ["speculative-decoding", "draft-model"]}
     if licence is not None:
@@ -304,7 +303,6 @@ def _cache(settings: TrainingSettings, material: Material, report: Report, *, fi
 
 
 def part_of(settings: TrainingSettings, material: Material) -> list[int]:
-    """Return the tokens that the draft is to propose from, with those that end texts."""
     text = chain.from_iterable(each.token_ids for each in material.parts.train)
     return commonest(text, settings.draft_vocabulary or 0, material.stop_token_ids)
 
@@ -323,7 +321,6 @@ def _reference(
 
 
 def check_models(settings: TrainingSettings) -> None:
-    """Raise `ValueError` for what cannot be a target or draft."""
     for name in (settings.target, settings.draft):
         if name is not None and parse_gguf(name) is not None:
             raise ValueError(f"{name!r} is a GGUF file, which only llama.cpp reads: give the folder it was made from")

@@ -159,8 +159,6 @@ def _acceptance(policy: FittedPolicy, rule: AcceptanceRule, target: Tensor, draf
 
 @dataclass(frozen=True)
 class _Steps:
-    """Computes times along the texts for one cost of the draft."""
-
     problem: Tensor
     cost: float
 
@@ -174,7 +172,6 @@ class _Steps:
         return length, times[length]
 
     def promise(self, name: str, chances: Tensor, length: int, base: tuple[int, Tensor]) -> Promise:
-        """Return what chances of acceptance give, compared with the best of lossless."""
         best, time = self.best(chances)
         tokens = torch.bincount(self.problem).double()
         steps = steps_taken(chances, self.problem, length)

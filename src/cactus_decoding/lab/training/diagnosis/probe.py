@@ -81,7 +81,6 @@ def record(
 
 
 def check_request(request: Request) -> None:
-    """Raise `ValueError` for responses from which nothing can be diagnosed."""
     if request.sampling.temperature == 0:
         raise ValueError("the temperature must be above 0: at 0 a rejection says nothing of how far rows are apart")
     if not isinstance(request.rule, Lossless) or request.verification != "token":

@@ -112,7 +112,6 @@ def key_of(name: str, asked: Collection, problem: Problem) -> str:
 
 
 def _ask(pair: Pair, task: Task, asked: Collection, places: Sequence[int], batch: int) -> list[dict[str, Any]]:
-    """Return the entries of some problems, whose continuations go through the target together."""
     entries: list[dict[str, Any]] = []
     branches: list[Branch] = []
     for place in places:
@@ -171,7 +170,6 @@ def rejections(pair: Pair, prompt: str, request: Request) -> tuple[list[int], li
 
 
 def sparse(row: Tensor) -> SparseRow:
-    """Return probabilities without the smallest ones, in six digits."""
     ids = (row >= SMALLEST).nonzero().squeeze(1)
     return [ids.tolist(), [float(f"{probability:.6g}") for probability in row[ids].tolist()]]
 

@@ -25,8 +25,6 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class Examples:
-    """Positions as a classifier sees them."""
-
     rows: Any  # the target's and then the draft's probabilities, ``[positions, 2 * vocabulary]``, sparse
     worse: Numbers  # share of continuations that the drafted token spoils
     better: Numbers  # share of continuations that the drafted token mends
@@ -137,7 +135,6 @@ def _check_enough(examples: Examples, folds: int) -> None:
 
 
 def _split(examples: Examples, some: NDArray[np.int64], folds: int) -> list[tuple[NDArray[np.int64], Any]]:
-    """Return (train, test) positions for each fold of problems."""
     from sklearn.model_selection import GroupKFold
 
     groups = examples.problem[some]
@@ -147,7 +144,6 @@ def _split(examples: Examples, some: NDArray[np.int64], folds: int) -> list[tupl
 
 
 def _choose(examples: Examples, some: NDArray[np.int64], folds: int) -> float:
-    """Return the strength of the least log-loss over folds of the problems of some positions."""
     losses = dict.fromkeys(STRENGTHS, 0.0)
     for train, test in _split(examples, some, folds):
         for strength in STRENGTHS:

@@ -52,7 +52,6 @@ class Relaxed(Loss):
 
     @classmethod
     def parse(cls, rule: str, text: str) -> Relaxed:
-        """Parse a rule's spelling, which may include the weight; ``text`` is the whole spelling."""
         if not rule.strip():
             raise ValueError(f"{shown(text)} lacks a rule; write for example 'relaxed:clamped:width=3'")
         head, colon, rest = rule.partition(":")
