@@ -1,8 +1,4 @@
-"""`Policy.decide` for all positions of an engine's step at once, in three functions of tensors.
-
-Which positions may be relaxed (`allowed`), what each would cost (`cost`), and which of them budgets pay for
-(`admitted`). No random number is drawn here, and nothing waits for the device.
-"""
+"""`Policy.decide` for all positions of an engine's step at once, in tensors; nothing waits for the device."""
 
 from __future__ import annotations
 
@@ -23,26 +19,16 @@ from cactus_decoding.engines.openai.relaxed_logits import probability_from_logit
 
 
 def with_silence(vocabulary: Vocabulary | None) -> Vocabulary:
-    """Return a vocabulary with one more token, which says nothing; that token alone, if there is none."""
+    """Append a token with an empty text, which stands for all tokens that the vocabulary does not know."""
     known = Vocabulary(()) if vocabulary is None else vocabulary
     return replace(known, texts=(*known.texts, ""))
 
 
 class FollowedResponse:
-    """One response whose request asks for phases, followed token by token.
+    """Follow one response whose request asks for phases, token by token.
 
-    Its vocabulary is as `with_silence` returns it: all tokens that it does not know are its last one. The engine adds
-    to ``output_ids``, negative where it does not know them yet, and they are read whenever somebody asks.
-
-    Example:
-        >>> words = with_silence(Vocabulary(("<t>", "</t>", "x")))
-        >>> response = FollowedResponse(Phases(relax_within=("<t>", "</t>")), words, [0], output_ids := [])
-        >>> output_ids += [2, 2]
-        >>> response.relaxable([2, 1, -1])
-        [True, True, False]
-        >>> output_ids += [-1]
-        >>> response.relaxable([2, 1, -1])
-        [False, False, False]
+    The vocabulary comes from `with_silence`: unknown tokens are read as its last one. The engine appends to
+    ``output_ids``, with negative numbers for tokens that it does not know yet; they are read again on every call.
     """
 
     def __init__(
@@ -55,19 +41,17 @@ class FollowedResponse:
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether it matters which the tokens are, and not only how many."""
         return self._phases.relax_within is not None
 
     @property
     def settled(self) -> bool:
-        """Whether every further position may be relaxed."""
         known = min(self._state.num_emitted, len(self.output_ids))
         return not self.reads_tokens and known >= self._phases.lossless_tokens
 
     def relaxable(self, draft_token_ids: Sequence[int]) -> list[bool]:
-        """Say of each of the tokens drafted next whether the position it stands at may be relaxed.
+        """For each of the next drafted tokens, whether its position may be relaxed.
 
-        Nothing may be where the engine does not know what stands before.
+        No position may be relaxed while the engine does not know the tokens before it.
         """
         if len(self.output_ids) < self._num_read:  # the engine took tokens back
             self._state, self._num_read = self._begin, 0
@@ -85,106 +69,70 @@ class FollowedResponse:
         return [token if 0 <= token < silence else silence for token in token_ids]
 
 
-MAX_ELEMENTS = 1 << 25
-"""Elements of float64 rows that are worked on at once."""
+MAX_ELEMENTS = 1 << 25  # of float64 probabilities that are computed at once
 
 
 class Group(NamedTuple):
-    """The rows of one rule.
-
-    Attributes:
-        rule: it recovers from its relaxed target.
-        rows: which of the step's, ``[positions]``.
-        chosen: which of those are the rule's, ``[positions]``; all, if None.
-    """
+    """The positions of one rule, which recovers from its relaxed target."""
 
     rule: Rule
-    rows: Tensor
-    chosen: Tensor | None = None
+    rows: Tensor  # indices into the step's positions, ``[positions]``
+    chosen: Tensor | None = None  # which of those are the rule's, ``[positions]``; all of them, if None
 
 
 class Protected(NamedTuple):
-    """The rows whose requests protect the same tokens.
+    """The positions whose requests protect the same tokens."""
 
-    Attributes:
-        rows: which of the step's, ``[positions]``.
-        token_ids: the protected tokens, ``[tokens]``.
-        thresholds: the largest probability of these at which a row may be relaxed, ``[positions]``; infinite in a row
-            whose request does not protect them.
-    """
-
-    rows: Tensor
-    token_ids: Tensor
-    thresholds: Tensor
+    rows: Tensor  # indices into the step's positions, ``[positions]``
+    token_ids: Tensor  # ``[tokens]``
+    thresholds: Tensor  # a position may be relaxed up to this protected probability; infinite: not protected
 
 
 class Weighed(NamedTuple):
-    """The rows whose requests weigh positions by learned importance.
-
-    Attributes:
-        rows: which of the step's, ``[positions]``.
-        importance: of the server's pair, in float64 on the device, and as long as the target's rows.
-        limits: the greatest importance at which a row may be relaxed, ``[positions]``; infinite in a row whose request
-            weighs nothing.
-    """
-
-    rows: Tensor
-    importance: ImportanceWeights
-    limits: Tensor
+    rows: Tensor  # indices into the step's positions, ``[positions]``
+    importance: ImportanceWeights  # in float64 on the device, as long as the target's vocabulary
+    limits: Tensor  # a position may be relaxed up to this importance; infinite: not weighed
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the rows of a step are.
-
-    Attributes:
-        groups: of the rules in the step.
-        requests: each row's request, an index into ``budgets``, ``[rows]``.
-        depths: how many drafted tokens of the request precede it, ``[rows]``.
-        width: larger than every depth.
-        budgets: in nats, ``[requests]``; infinite without one. None if no request has one.
-        meter_slots: where the meter keeps what a request has spent, ``[requests]``; anything without a budget.
-        protected: of the sets of tokens that are protected in the step.
-        weighed: of learned importance; None if no request asks for it.
-        relaxable: which rows their requests' phases let a rule judge, ``[rows]``; all, if None.
-        reporting: which requests the meter counts for a report, ``[requests]``; none, if None.
-    """
+    """Where the rows of a step, one for each verified position, belong."""
 
     groups: list[Group]
-    requests: Tensor
-    depths: Tensor
-    width: int
-    budgets: Tensor | None
-    meter_slots: Tensor
+    requests: Tensor  # each row's request, an index into ``budgets``, ``[rows]``
+    depths: Tensor  # how many drafted tokens of the request precede the row, ``[rows]``
+    width: int  # larger than every depth
+    budgets: Tensor | None  # in nats, ``[requests]``; infinite: none; None: no request has one
+    meter_slots: Tensor  # where the meter keeps what a request has spent, ``[requests]``
     protected: list[Protected] = field(default_factory=list)
     weighed: Weighed | None = None
-    relaxable: Tensor | None = None
-    reporting: Tensor | None = None
+    relaxable: Tensor | None = None  # rows that the requests' phases let a rule judge, ``[rows]``; all, if None
+    reporting: Tensor | None = None  # requests that the meter counts for a report, ``[requests]``; none, if None
 
 
 class DraftRows(Protocol):
-    """What the draft drew its tokens from."""
+    """The probabilities that the draft drew its tokens from."""
 
     @property
     def width(self) -> int:
-        """Of its vocabulary; no larger than the target's."""
+        """The size of the draft's vocabulary, at most the target's."""
         ...
 
     def rows(self, some: Tensor) -> Tensor:
-        """Return its probabilities in some rows of the step, ``[positions, width]``."""
+        """Return the probabilities in some rows of the step, ``[positions, width]``."""
         ...
 
     def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
-        """Return what these give one token each, ``[positions]``."""
+        """Return the probability of one token in each of some rows, ``[positions]``."""
         ...
 
 
 def allowed(
     layout: Layout, logits: Tensor, draft: DraftRows | None, drafted: Tensor, totals: Callable[[], Tensor]
 ) -> Tensor | None:
-    """Return which rows their requests' policies let a rule judge, ``[rows]``; all, if None.
+    """Return which rows the requests' policies let a rule judge, ``[rows]``; None means all.
 
-    Drafted tokens, ``[rows]``, are negative where there is none; ``totals`` gives the logsumexp of each row.
+    ``drafted``, ``[rows]``, is negative where there is no drafted token; ``totals`` gives each row's logsumexp.
     """
     relaxable, free = layout.relaxable, list[tuple[Tensor, Tensor]]()
     for rows, token_ids, thresholds in layout.protected:
@@ -204,14 +152,14 @@ def allowed(
 
 
 def _mass(logits: Tensor, rows: Tensor, token_ids: Tensor, totals: Tensor) -> Tensor:
-    """Return what the target gives some tokens together, ``[positions]``."""
+    """Return the target's total probability of some tokens, ``[positions]``."""
     return probability_from_logits(logits[rows.unsqueeze(1), token_ids].double().logsumexp(1), totals[rows])
 
 
 def _importance(
     logits: Tensor, rows: Tensor, importance: ImportanceWeights, draft: DraftRows | None, drafted: Tensor
 ) -> Tensor:
-    """Return the importance of positions, ``[positions]``; of rows without a drafted token, anything."""
+    """Return the importance of positions, ``[positions]``; arbitrary in rows without a drafted token."""
     target = logits[rows].softmax(-1, dtype=torch.float64)
     if draft is None:
         return importance(target, None, drafted[rows].long().clamp(min=0))
@@ -222,7 +170,7 @@ def _importance(
 def cost(layout: Layout, budgets: Tensor, changes: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     """Return the nats of each request's positions, ``[requests, width]``; 0 where nothing is metered.
 
-    Of each rule there are its rows, which of them it may relax, and what that costs, ``[positions]`` each.
+    Each change holds a rule's rows, which of them it may relax, and what that costs, ``[positions]`` each.
     """
     table = torch.zeros(len(budgets) * layout.width, dtype=torch.float64, device=budgets.device)
     for rows, relaxed, nats in changes:
@@ -233,18 +181,11 @@ def cost(layout: Layout, budgets: Tensor, changes: Iterable[tuple[Tensor, Tensor
 
 
 def admitted(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
-    """Return which positions the budgets pay for: `core.policy` admits the same, one response at a time.
+    """Return which positions the budgets pay for, as `core.policy` does for one response at a time.
 
-    Positions are taken in order. One that cannot be afforded is passed over and costs nothing; so is one of unknown
-    cost, infinite or NaN, and so is every position once the budget is used up. Nothing waits for the device.
-
-    Costs are nats of each position if it is relaxed, ``[requests, positions]`` in float64; budgets are infinite where
-    nothing is metered.
-
-    Example:
-        >>> one = torch.tensor([1.0])
-        >>> admitted(torch.tensor([[0.25, 0.75, 0.5]]), 0.25 * one, one)
-        tensor([[ True, False,  True]])
+    Positions are taken in order. A position is passed over, and costs nothing, if the budget cannot afford it, if its
+    cost is infinite or NaN, or if the budget is used up. ``costs`` are the nats of each position if it is relaxed,
+    ``[requests, positions]`` in float64; budgets are infinite where nothing is metered.
     """
     places = []
     for cost in costs.unbind(1):

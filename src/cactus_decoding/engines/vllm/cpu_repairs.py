@@ -1,4 +1,4 @@
-"""Three faults of vLLM 0.32 on the CPU, one of which draws from wrong laws, the others end the server."""
+"""Repairs of three faults of vLLM 0.32 on the CPU: one samples from wrong distributions, two end the server."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from cactus_decoding.engines.vllm.seams import is_replaced, replace
 def repair_generators(device: torch.device) -> None:
     """Keep seeded requests' generators out of steps that read a part of a prompt; on the CPU only.
 
-    What such a step draws is discarded, so vLLM sets the generator back: by its offset, which generators on the CPU
-    do not have. The exception ends the engine, and with it every request. Where no generator is, none is set back.
+    vLLM discards what such a step draws and sets the generator back by its offset, which generators on the CPU do not
+    have. The exception ends the engine, and with it every request. Without a generator nothing is set back.
     """
     if torch.device(device).type != "cpu":
         return
@@ -26,10 +26,10 @@ def repair_generators(device: torch.device) -> None:
 
 
 def with_generators_withheld(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `sample_tokens` that withholds the generators of requests whose draws the step discards.
+    """Withhold the generators of requests whose draws the step discards.
 
-    The rows of such requests draw from the common generator instead. Their own begin at the first token that counts,
-    as those on a GPU do, which are set back.
+    Those requests draw from the common generator instead. Their own begins at the first token that counts, as on a GPU,
+    where vLLM sets it back.
     """
 
     def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
@@ -47,9 +47,9 @@ def with_generators_withheld(stock: Callable[..., Any]) -> Callable[..., Any]:
 def repair_expansion(rejection_sampler: Any, device: torch.device) -> None:
     """Replace `expand_batch_to_tokens` where it does not work.
 
-    vLLM 0.32 on the CPU converts the arguments of the function below it to other types first, so that what the kernel
-    writes is lost: temperatures, top-k and top-p of speculated positions are then whatever the memory held (vLLM issue
-    55005). The function is tried out, so that a version without the fault keeps its own.
+    vLLM 0.32 on the CPU first converts the arguments of the kernel to other types, so that what the kernel writes is
+    lost: temperatures, top-k and top-p of speculated positions are then uninitialized memory (vLLM issue 55005). The
+    function is tried out, so that a version without the fault keeps its own.
     """
     if torch.device(device).type != "cpu" or is_replaced(rejection_sampler.expand_batch_to_tokens):
         return
@@ -62,7 +62,7 @@ def repair_expansion(rejection_sampler: Any, device: torch.device) -> None:
 
 
 def repair_empty_steps(rejection_sampler: Any, device: torch.device) -> None:
-    """Cut nothing where no request of a step has a proposal, as at the end of ``max_tokens``; on the CPU only.
+    """Skip top-k and top-p where no request of a step has a proposal, as at the end of ``max_tokens``; on the CPU only.
 
     vLLM takes the largest top-k of the speculated positions, which fails where there is none, and ends the engine.
     """
@@ -77,11 +77,5 @@ def repair_empty_steps(rejection_sampler: Any, device: torch.device) -> None:
 def expand_batch_to_tokens(
     x: Tensor, cu_num_tokens: Tensor, num_tokens: int, replace_from: int = 0, replace_to: int = 0
 ) -> Tensor:
-    """Repeat each request's value for each of its positions, and replace one value by another.
-
-    Example:
-        >>> expand_batch_to_tokens(torch.tensor([0.0, 0.5]), torch.tensor([1, 3]), 3, 0, 1)
-        tensor([1.0000, 0.5000, 0.5000])
-    """
     counts = torch.diff(cu_num_tokens, prepend=cu_num_tokens.new_zeros(1))
     return torch.where(x == replace_from, replace_to, x).to(x.dtype).repeat_interleave(counts, output_size=num_tokens)

@@ -1,4 +1,4 @@
-"""The seam to vLLM's front end: bad values are refused before they reach a worker."""
+"""The patch of vLLM's front end: it refuses bad values before they reach a worker."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from cactus_decoding.engines.vllm.seams import replace
 
 
 def install() -> None:
-    """Add our check to the one that vLLM makes of parameters for logits processors; it answers with HTTP 400."""
+    """Add our check to vLLM's check of parameters for logits processors; vLLM answers errors with HTTP 400."""
     from vllm.v1.engine.input_processor import InputProcessor
 
     replace(InputProcessor, "_build_logits_processors_params_validator", with_check)
 
 
 def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any], Callable[[Any], None]]:
-    """Return vLLM's builder of the per-request check with ours in front, and check the server's own values."""
+    """Check the server's own values when the validator is built, and each request's before vLLM does."""
 
     def build(processor: Any) -> Callable[[Any], None]:
         config = ServerConfig.of(processor.vllm_config)

@@ -1,4 +1,4 @@
-"""vLLM's engine without a server, one request at a time: where each answer's draws begin, and what its steps did."""
+"""vLLM's engine without a server, for one request at a time: seeds for each answer, and counts of its steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.engines.vllm.server import speculative_config
 
 OURS = {"model", "speculative_config", "worker_extension_cls", "disable_log_stats", "max_num_seqs"}
-"""Arguments of vLLM's engine that are not a user's to give: a run says some, and counting needs the others."""
+"""Arguments that the run itself sets, or that counting needs."""
 _DEFAULTS: dict[str, Any] = {
     "generation_config": "vllm",  # otherwise vLLM takes sampling defaults from the model's generation_config.json
     "enable_prefix_caching": False,  # what an earlier answer left cached would cut this one's time
@@ -21,9 +21,9 @@ _ON_CPU: dict[str, Any] = {"enforce_eager": True, "gpu_memory_utilization": 0.3}
 
 
 class RestartedDraws:
-    """What vLLM adds to its workers (``worker_extension_cls``): draws that begin anew for each answer.
+    """A worker extension (``worker_extension_cls``) that seeds random draws anew for each answer.
 
-    vLLM's own seeds per request leave the V1 runner's draft tokens out.
+    vLLM's own seeds per request do not cover the V1 runner's draft tokens.
     """
 
     def restart_draws(self, seed: int) -> None:
@@ -34,22 +34,12 @@ class RestartedDraws:
 
 
 class StepCounts:
-    """Counts of an engine that has one request, step by step; for vLLM it is a stat logger.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> counts = StepCounts()
-        >>> drafts = SimpleNamespace(num_draft_tokens=4, num_accepted_tokens=4)
-        >>> counts.record(SimpleNamespace(spec_decoding_stats=drafts), SimpleNamespace(num_generation_tokens=5))
-        >>> counts.take().bonus, counts.take().steps
-        (1, 0)
-    """
+    """Counts of an engine that has one request, step by step; vLLM uses it as a stat logger."""
 
     def __init__(self) -> None:
         self._metrics = Metrics()
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
-        """Count a step, if it is one that brought forth tokens."""
         if iteration_stats is None or not iteration_stats.num_generation_tokens:
             return
         drafts = getattr(scheduler_stats, "spec_decoding_stats", None)
@@ -63,18 +53,17 @@ class StepCounts:
         )
 
     def take(self) -> Metrics:
-        """Return the counts since the last time."""
         taken, self._metrics = self._metrics, Metrics()
         return taken
 
     def log(self, *_: Any) -> None:
-        """Do nothing: nobody reads a log of it."""
+        pass
 
     log_engine_initialized = record_sleep_state = log
 
 
 def parse_engine_arguments(text: str | None) -> dict[str, Any]:
-    """Return arguments for vLLM's engine from a JSON object; `ValueError` for another text or a name that is ours."""
+    """Parse a JSON object of engine arguments; raise `ValueError` for other text and for names in `OURS`."""
     if text is None:
         return {}
     try:
@@ -91,7 +80,6 @@ def parse_engine_arguments(text: str | None) -> dict[str, Any]:
 
 
 def check_names(given: dict[str, Any]) -> None:
-    """Raise `ValueError` for arguments that vLLM's engine does not have."""
     from vllm.engine.arg_utils import EngineArgs
 
     if unknown := sorted(set(given) - {field.name for field in fields(EngineArgs)}):
@@ -101,9 +89,9 @@ def check_names(given: dict[str, Any]) -> None:
 def engine_config(
     target: str, draft: str, num_speculative_tokens: int, given: dict[str, Any], max_num_seqs: int = 1
 ) -> Any:
-    """Return vLLM's configuration of an engine, which itself raises `ValueError` for what it refuses; nothing starts.
+    """Return vLLM's configuration without starting an engine; raise `ValueError` where vLLM refuses it.
 
-    A draft may be ``ngram``, 0 proposals are the target alone, and further arguments win over the defaults here.
+    The draft may be ``ngram``; with 0 proposals there is only the target. ``given`` overrides the defaults here.
     """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.platforms import current_platform
@@ -129,7 +117,6 @@ def engine_config(
 
 
 def start_engine(config: Any, counts: StepCounts) -> Any:
-    """Return a running engine whose steps are counted; `ValueError` where none starts: the log on stderr says why."""
     from vllm.v1.engine.llm_engine import LLMEngine
 
     try:
@@ -142,9 +129,9 @@ def start_engine(config: Any, counts: StepCounts) -> Any:
 
 
 def keep_stdout_clean() -> None:
-    """Have vLLM log warnings only, and to stderr, unless its own environment variables say otherwise.
+    """Have vLLM log warnings only, to stderr, unless its environment variables say otherwise.
 
-    It reads them when it is imported, in this process and in those that it starts.
+    vLLM reads them when it is imported, in this process and in those that it starts.
     """
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")

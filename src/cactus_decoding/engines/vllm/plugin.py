@@ -11,9 +11,9 @@ ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
 
 
 def register() -> None:
-    """Install the seams; calling it again changes nothing.
+    """Install the patches; calling it again changes nothing.
 
-    Raises `RuntimeError` for a vLLM version that the seams were not checked against, unless the environment variable
+    Raises `RuntimeError` for a vLLM version that the patches were not checked against, unless the environment variable
     ``CACTUS_VLLM_ANY_VERSION`` is 1.
     """
     import vllm
@@ -28,18 +28,9 @@ def register() -> None:
 
 
 def check_version(version: str, any_version: bool = False, package: Path | None = None) -> None:
-    """Raise unless the seams were checked against a vLLM version, or are in any other as they were.
+    """Raise `RuntimeError` unless the patches were checked against a vLLM version.
 
-    A package folder is looked at where another version may be tried.
-    Raises `RuntimeError` for an unknown version that is not to be tried, or whose sources differ where the seams are.
-
-    Example:
-        >>> check_version("0.32.1")
-        >>> check_version("0.33.0")
-        >>> check_version("0.99.0", any_version=True)
-        >>> check_version("0.99.0")
-        Traceback (most recent call last):
-        RuntimeError: cactus-decoding works with vLLM 0.32, 0.33, but 0.99.0 is installed. ...
+    With ``any_version`` an unknown version passes too, unless the sources in ``package`` differ where the patches are.
     """
     known = closest_version(version)
     if f"{version}.".startswith(f"{known}."):

@@ -1,7 +1,8 @@
-"""The seams that carry a request's report from the worker to its response: what its rule cost and gained.
+"""The patches that carry a request's report from the worker to its response: what its rule cost and gained.
 
-The worker adds what was counted to what it hands the scheduler; the scheduler adds acceptance by position and puts both
-into the one field of its messages that takes anything; the front end puts them beside vLLM's own metrics of a request.
+The worker adds its counts to its output for the scheduler. The scheduler adds acceptance by position and puts both
+into ``kv_transfer_params``, the one field of its messages that takes anything. The front end moves them beside vLLM's
+metrics.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from cactus_decoding.engines.vllm.request import asks_for_report
 from cactus_decoding.engines.vllm.seams import replace as replace_function
 from cactus_decoding.engines.vllm.state import RequestRules
 
-ATTRIBUTE = "cactus_decoding_counts"
-"""Of vLLM's `ModelRunnerOutput`: what was counted, by request; pickled with it."""
+ATTRIBUTE = "cactus_decoding_counts"  # of vLLM's `ModelRunnerOutput`: counts by request, pickled with it
 
 
 def install() -> None:
-    """Hook into the scheduler and the front end; the worker's part is `install_worker`."""
+    """Patch the scheduler and the front end; `install_worker` does the worker's part."""
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.output_processor import OutputProcessor
 
@@ -30,15 +30,12 @@ def install() -> None:
 
 
 def install_worker() -> None:
-    """Hook into the worker."""
     from vllm.v1.worker.gpu_worker import Worker
 
     replace_function(Worker, "sample_tokens", with_counts)
 
 
 def with_counts(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a worker's `sample_tokens`, whose output also says what was counted of its requests."""
-
     def sample_tokens(worker: Any, *args: Any, **kwargs: Any) -> Any:
         output = stock(worker, *args, **kwargs)
         rules, indices = rules_of(worker.model_runner)
@@ -55,7 +52,7 @@ def with_counts(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def rules_of(runner: Any) -> tuple[RequestRules | None, dict[str, int]]:
-    """Return the rules of the requests in a model runner, V1 or V2, and the requests' indices by their names."""
+    """Return the rules in a model runner, V1 or V2, and its requests' indices by name."""
     if (states := getattr(runner, "req_states", None)) is not None:
         processors, indices = getattr(runner.sampler, "logits_processors", ()), states.req_id_to_index
     else:
@@ -65,20 +62,13 @@ def rules_of(runner: Any) -> tuple[RequestRules | None, dict[str, int]]:
 
 @dataclass
 class CountedPositions:
-    """vLLM's metrics of a request, with the proposals counted by position; the scheduler adds to it.
+    """vLLM's metrics of a request, with proposals counted by position; the scheduler adds to it."""
 
-    Attributes:
-        metrics: vLLM's own.
-        drafted: how often each position of a step had a proposal, ``[num_speculative_tokens]``.
-        accepted: how often that was accepted.
-    """
-
-    metrics: Any
-    drafted: list[int]
-    accepted: list[int]
+    metrics: Any  # vLLM's own
+    drafted: list[int]  # how often each position of a step had a proposal, ``[num_speculative_tokens]``
+    accepted: list[int]  # how often that was accepted
 
     def observe(self, num_draft_tokens: int, num_accepted: int, **kwargs: Any) -> None:
-        """Count a step."""
         self.metrics.observe(num_draft_tokens=num_draft_tokens, num_accepted=num_accepted, **kwargs)
         for counts, number in ((self.drafted, num_draft_tokens), (self.accepted, num_accepted)):
             for position in range(number):
@@ -86,8 +76,6 @@ class CountedPositions:
 
 
 def with_positions(stock: Callable[..., None]) -> Callable[..., None]:
-    """Return the scheduler's `add_request`, which has positions counted where a request asks for a report."""
-
     def add_request(scheduler: Any, request: Any) -> None:
         stock(scheduler, request)
         if not scheduler.num_spec_tokens or not _asks(request.sampling_params):
@@ -102,7 +90,7 @@ def with_positions(stock: Callable[..., None]) -> Callable[..., None]:
 
 
 def _asks(params: Any) -> bool:
-    """Say whether a request asks for a report; a bad value, which the front end has refused, must not end a server."""
+    """Whether a request asks for a report; a bad value, which the front end has refused, must not end a server."""
     try:
         return params is not None and asks_for_report(params.extra_args)
     except TypeError:
@@ -110,9 +98,9 @@ def _asks(params: Any) -> bool:
 
 
 def with_sent_reports(stock: Callable[..., dict[int, Any]]) -> Callable[..., dict[int, Any]]:
-    """Return the scheduler's `update_from_output`, which adds reports to what it sends to the front end.
+    """Add reports to what the scheduler sends to the front end.
 
-    It does so in every step, because the front end may end a request on its own, at a stop string.
+    This happens in every step, because the front end may end a request on its own, at a stop string.
     """
 
     def update_from_output(scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
@@ -135,7 +123,6 @@ def with_sent_reports(stock: Callable[..., dict[int, Any]]) -> Callable[..., dic
 
 
 def _add_report(output: Any, positions: CountedPositions, counts: Sequence[float] | None) -> None:
-    """Add a report to what the front end is told of a request, and vLLM's own metrics also before the end."""
     report = report_of(counts, positions.drafted, positions.accepted)
     output.kv_transfer_params = {**(output.kv_transfer_params or {}), REPORT_KEY: report}
     metrics = positions.metrics
@@ -146,23 +133,16 @@ def _add_report(output: Any, positions: CountedPositions, counts: Sequence[float
 
 @dataclass(frozen=True)
 class ReportedMetrics:
-    """vLLM's metrics of a request, and our report beside them.
-
-    Attributes:
-        metrics: vLLM's own.
-        report: as `report_of` returns it.
-    """
-
-    metrics: Any
-    report: dict[str, Any]
+    metrics: Any  # vLLM's own
+    report: dict[str, Any]  # as `report_of` returns it
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what the response says under ``metrics.speculative_decoding``."""
+        """Return what the response holds under ``metrics.speculative_decoding``."""
         return {**self.metrics.to_dict(), REPORT_KEY: self.report}
 
 
 def with_received_reports(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the front end's `process_outputs`, which takes reports out of the messages and keeps them as metrics."""
+    """Take reports out of the scheduler's messages and keep them as metrics."""
 
     def process_outputs(processor: Any, engine_core_outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         for output in engine_core_outputs:

@@ -1,4 +1,4 @@
-"""What a request asks for by its extra arguments, what the server was started with, and what may go with what."""
+"""What a request asks for by its extra arguments, what the server was started with, and which of them combine."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ from cactus_decoding.engines.openai.keys import (
 
 logger = logging.getLogger("vllm.cactus_decoding")
 
-GREEDY_BELOW = 1e-5
-"""vLLM takes a lower temperature for greedy decoding, where every rule is an exact match."""
+GREEDY_BELOW = 1e-5  # vLLM decodes greedily at a lower temperature, where every rule is an exact match
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
-RULES_KEY = "outside_rules"
-"""Rules by path that requests may name too, beside the default rule's."""
+RULES_KEY = "outside_rules"  # rules by import path that requests may name, besides the default rule's
 REQUEST_KEYS = (*KEYS, REPORT_KEY)
 SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, RULES_KEY)
 
@@ -48,23 +46,14 @@ def request_of(
     thinking: Marks | None = None,
     any_pattern: bool = False,
 ) -> Request | None:
-    """Return what is asked for by our keys among others, each completed from a default.
+    """Read `KEYS` from a request's extra arguments and complete them from a default; None if nothing is asked for.
 
-    These are `KEYS`, and no others are looked at. Sampling, limits and seed are vLLM's own:
-    the request that is returned says nothing of them.
+    Sampling, limits and seed are vLLM's own, so the returned `Request` leaves them out. None is the same as leaving a
+    key out. ``any_pattern`` allows what `read_keys` does then, and rules by any import path.
 
-    What is None is as good as absent. ``any_pattern`` allows what `read_keys` does then, and rules by any path.
-
-    Raises `TypeError` for a value of the wrong type; `ValueError` for an unknown rule, one that vLLM's sampler cannot
-    follow, a parameter out of range, a pattern that is not named, a value that needs a rule without one, or a key that
-    `check_spelling` refuses.
-
-    Example:
-        >>> request_of({"acceptance_rule": "cactus:delta=0.5", "budget": 2, "top_n": 3}).budget
-        Budget(nats=2.0, max_shift=None, expected_tokens=None, max_relaxed=None)
-        >>> request_of({"acceptance_rule": "top_k:k=5"})
-        Traceback (most recent call last):
-        ValueError: acceptance_rule 'top_k:k=5' does not work in vLLM, whose own sampler cannot follow it; ...
+    Raises `TypeError` for a value of the wrong type, and `ValueError` for an unknown rule, one that vLLM's sampler
+    cannot follow, a parameter out of range, a pattern without a name, a key that needs a rule where there is none, or
+    a misspelt key.
     """
     asked = asked or {}
     check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
@@ -84,19 +73,14 @@ def request_of(
 
 
 def asked_of(request: Request) -> dict[str, Any]:
-    """Return the keys and values that ask for a request's rule, budget and policy, without those that are defaults.
-
-    Example:
-        >>> asked_of(Request("cactus:delta=1", 2.0))
-        {'acceptance_rule': 'cactus:delta=1.0', 'budget': 2.0}
-    """
+    """Return the keys and values that ask for a request's rule, budget and policy, without defaults."""
     nats, defaults = nats_of(request), RelaxationPolicy().as_dict()
     policy = {key: value for key, value in request.policy.as_dict().items() if value != defaults[key]}
     return {RULE_KEY: str(request.rule), **({BUDGET_KEY: nats} if math.isfinite(nats) else {}), **policy}
 
 
 def check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
-    """Raise `ValueError` for a key that is nearly one of ours, or belongs elsewhere; others may be meant for others.
+    """Raise `ValueError` for a key that is nearly one of ours or belongs elsewhere; other keys may be meant for others.
 
     Example:
         >>> check_spelling({"acceptance_rule": "lossless", "top_n": 3}, REQUEST_KEYS)
@@ -117,12 +101,7 @@ def check_spelling(given: Iterable[object], ours: tuple[str, ...]) -> None:
 
 
 def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
-    """Say whether a request asks for a report; raise `TypeError` for neither true nor false (vLLM hands on 1 and 0).
-
-    Example:
-        >>> asks_for_report({"acceptance_report": True}), asks_for_report({}), asks_for_report(None)
-        (True, False, False)
-    """
+    """Whether a request asks for a report; raise `TypeError` for other values (vLLM passes on 1 and 0)."""
     value = (asked or {}).get(REPORT_KEY)
     if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
         raise TypeError(f"{REPORT_KEY} must be true or false, but is {shown(value)}")
@@ -130,17 +109,16 @@ def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
 
 
 def nats_of(request: Request) -> float:
-    """Return how many nats a request may spend; infinite without a budget."""
     return math.inf if request.budget is None else request.budget.limit
 
 
 def is_lossless(request: Request) -> bool:
-    """Say whether vLLM can do without us."""
+    """Whether vLLM's own verification is enough."""
     return isinstance(request.rule, Lossless) or nats_of(request) == 0
 
 
 def vocabulary_of(vllm_config: Any) -> Vocabulary | None:
-    """Return what the target's tokens say; None if the server has no tokenizer, or one that cannot tell."""
+    """Return the texts of the target's tokens; None if the server has no tokenizer, or an unsuitable one."""
     model = vllm_config.model_config
     try:
         from vllm.tokenizers import cached_tokenizer_from_config
@@ -153,19 +131,18 @@ def vocabulary_of(vllm_config: Any) -> Vocabulary | None:
 
 
 def protected_tokens(pattern: str, vocabulary: Vocabulary) -> Tensor:
-    """Return the tokens that a pattern protects, ``[tokens]``; raise `ValueError` if there are none, or no others."""
+    """Return the tokens that a pattern protects, ``[tokens]``; raise `ValueError` if it protects none or all."""
     # masks are kept by pattern and threshold, and of thresholds there are too many
     return Protection(pattern).mask(vocabulary).nonzero().squeeze(1)
 
 
 def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabulary | None]) -> None:
-    """Raise what `check_texts` raises of the policy of a request that has a use for it."""
     if asked is not None and not is_lossless(asked):
         check_texts(asked.policy, vocabulary)
 
 
 def check_texts(policy: RelaxationPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
-    """Raise `ValueError` if a policy looks at the tokens' texts, and they are unknown (None) or do not fit."""
+    """Raise `ValueError` if a policy needs the tokens' texts, and they are unknown (None) or do not fit."""
     asked = {
         "protect": policy.protection is not None,
         "importance": policy.limit is not None,
@@ -187,10 +164,10 @@ def check_texts(policy: RelaxationPolicy, vocabulary: Callable[[], Vocabulary | 
 
 
 def admitted(params: Any, config: ServerConfig) -> Request | None:
-    """Return what a worker does for a request, or None where vLLM's own verification is all it needs.
+    """Return what a worker does for a request, or None where vLLM's own verification is enough.
 
-    The front end has refused bad values; one that gets here all the same is verified losslessly, because an exception
-    in a worker ends the server.
+    The front end refuses bad values; one that gets here all the same is verified losslessly, because an exception in a
+    worker ends the server.
     """
     if params.temperature < GREEDY_BELOW:
         return None
@@ -223,29 +200,19 @@ def _parse(spelling: str, importing: bool) -> Rule:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Our part of vLLM's configuration; the keys are those of ``--additional-config``.
+    """Our part of vLLM's configuration, with the keys of ``--additional-config``."""
 
-    Attributes:
-        speculates: whether there is a draft at all.
-        method: vLLM's ``rejection_sample_method``; rules work with ``standard`` only.
-        watermarks: whether tokens are watermarked, which the rules leave no room for.
-        default: for requests that ask for nothing (``acceptance_rule``, ``budget``, ``protect``, ...).
-        metrics: whether to count for Prometheus (``acceptance_metrics``, true by default).
-        audit_fraction: part of the positions whose emitted nats are computed (``audit_fraction``, 0 by default).
-        thinking: the tokens that open and close a thinking part, where a reasoning parser says.
-    """
-
-    speculates: bool = True
-    method: str = "standard"
-    watermarks: bool = False
-    default: Request | None = None
-    metrics: bool = True
-    audit_fraction: float = 0.0
-    thinking: Marks | None = None
+    speculates: bool = True  # whether there is a draft
+    method: str = "standard"  # vLLM's ``rejection_sample_method``; rules work only with ``standard``
+    watermarks: bool = False  # rules do not work with watermarked tokens
+    default: Request | None = None  # for requests that ask for nothing (``acceptance_rule``, ``budget``, ...)
+    metrics: bool = True  # count for Prometheus (``acceptance_metrics``)
+    audit_fraction: float = 0.0  # part of the positions whose emitted nats are computed
+    thinking: Marks | None = None  # the tokens around a thinking part, if a reasoning parser knows them
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
-        """Read vLLM's configuration; raise what `request_of` does, also for a rule that the server cannot follow."""
+        """Read vLLM's configuration; raise as `request_of` does, also for a rule that the server cannot follow."""
         speculative = vllm_config.speculative_config
         keys = vllm_config.additional_config if isinstance(vllm_config.additional_config, Mapping) else {}
         metrics, fraction = keys.get(METRICS_KEY, True), keys.get(AUDIT_KEY, 0.0)
@@ -268,12 +235,10 @@ class ServerConfig:
         return config
 
     def check_report(self, asked: bool) -> None:
-        """Raise `ValueError` where a report is asked for and there is nothing to report of."""
         if asked and not self.speculates:
             raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")
 
     def check(self, asked: Request | None) -> None:
-        """Raise `ValueError` unless the server can do what is asked."""
         if asked is None or is_lossless(asked):
             return
         if not self.speculates:
@@ -285,7 +250,6 @@ class ServerConfig:
 
 
 def _thinking_marks(reasoning_config: Any) -> Marks | None:
-    """Return the tokens that open and close a thinking part; None if vLLM's configuration knows no such tokens."""
     opening = getattr(reasoning_config, "reasoning_start_token_ids", None)
     closing = getattr(reasoning_config, "natural_reasoning_end_token_ids", None)
     return (tuple(opening), tuple(closing)) if opening and closing else None

@@ -1,6 +1,6 @@
-"""What the plug-in relies on in vLLM's sources, as it was in each version, and what another version has instead.
+"""What the plug-in relies on in vLLM's sources, by version, and how the sources of another version differ.
 
-Sources are parsed, not imported: nothing of vLLM need be able to run.
+Sources are parsed, not imported, so that vLLM need not be able to run.
 """
 
 from __future__ import annotations
@@ -12,22 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-STOCK = "_cactus_decoding_stock"
-"""What a replaced function keeps the stock one under."""
+STOCK = "_cactus_decoding_stock"  # attribute of a replaced function that holds the original
 
 
 def replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Put ``wrap(stock)`` in the place of a function of a module or class, once, also where vLLM imported it by name.
-
-    Example:
-        >>> class Owner:
-        ...     def answer(self):
-        ...         return 6
-        >>> for _ in range(2):
-        ...     replace(Owner, "answer", lambda stock: lambda self: 7 * stock(self))
-        >>> Owner().answer()
-        42
-    """
+    """Replace a function of a module or class by ``wrap(stock)``, once, also where vLLM imported it by name."""
     stock = getattr(owner, name)
     if is_replaced(stock):
         return
@@ -40,7 +29,6 @@ def replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
 
 
 def is_replaced(function: Any) -> bool:
-    """Say whether `replace` has been here."""
     return hasattr(function, STOCK)
 
 
@@ -121,7 +109,7 @@ RECORDED: dict[str, dict[str, tuple[str, ...] | frozenset[str]]] = {
 
 
 def differences(package: Path, version: str) -> list[str]:
-    """Return how a vLLM's sources differ from a recorded version, in what the plug-in relies on."""
+    """Return how the sources of a vLLM differ from a recorded version in what the plug-in relies on."""
     found = (_difference(package, place, expected) for place, expected in RECORDED[version].items())
     return [difference for difference in found if difference]
 
@@ -140,7 +128,7 @@ def _difference(package: Path, place: str, expected: tuple[str, ...] | frozenset
 
 
 def definition(node: ast.AST, names: list[str]) -> ast.AST | None:
-    """Return a function or class of a module, which may stand within another one; None if it is not there."""
+    """Return a function or class of a module, which may be nested; None if it is not there."""
     for name in names:
         here = ast.walk(node) if isinstance(node, ast.Module) else ast.iter_child_nodes(node)
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -152,7 +140,6 @@ def definition(node: ast.AST, names: list[str]) -> ast.AST | None:
 
 
 def arguments(node: ast.AST | None) -> tuple[str, ...]:
-    """Return the names of a function's arguments, in their order."""
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return ()
     given = node.args
@@ -160,7 +147,6 @@ def arguments(node: ast.AST | None) -> tuple[str, ...]:
 
 
 def _attributes(node: ast.AST) -> Iterator[str]:
-    """Yield the names that a class declares, defines or assigns, of itself and its objects."""
     for one in ast.walk(node):
         if isinstance(one, ast.FunctionDef):
             yield one.name
@@ -171,10 +157,5 @@ def _attributes(node: ast.AST) -> Iterator[str]:
 
 
 def closest_version(version: str) -> str:
-    """Return the recorded version that another one is compared with: the newest one.
-
-    Example:
-        >>> closest_version("0.32.4"), closest_version("0.99.0")
-        ('0.32', '0.33')
-    """
+    """Return the recorded version to compare with: the same minor version, or else the newest one."""
     return next((known for known in RECORDED if f"{version}.".startswith(f"{known}.")), [*RECORDED][-1])

@@ -1,4 +1,4 @@
-"""The command that starts vLLM's OpenAI-compatible server with a draft and a default rule."""
+"""Start vLLM's OpenAI-compatible server with a draft and a default rule."""
 
 from __future__ import annotations
 
@@ -28,16 +28,15 @@ from cactus_decoding.engines.vllm.request import AUDIT_KEY, asked_of
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
 GRACE = 5.0
-"""Seconds in which vLLM may end by itself: an engine that is starting takes note that it should, and goes on."""
+"""Seconds in which vLLM may end by itself; an engine that is still starting does not."""
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--kv-cache-memory"
-"""Options that say how much memory vLLM takes; on the CPU the first one is a share of a node's, despite its name."""
+"""Options that set how much memory vLLM takes; on the CPU the first one is a share of a node's, despite its name."""
 _USUAL_SHARE, _RESERVE = 0.92, 0.05
-"""What vLLM's CPU engine takes of it unasked, and what is left to others and to its own start."""
+"""The share that vLLM's CPU engine takes by default, and the share left to others and to its own start."""
 
 
 def check_installed() -> None:
-    """Raise `ValueError` where vLLM is not installed."""
     if find_spec("vllm") is None:
         raise ValueError(
             f"cactus serve needs vLLM: on a machine with a GPU run {install('vllm')}, on one without the same with "
@@ -46,18 +45,13 @@ def check_installed() -> None:
 
 
 def check_draft(draft: str | None) -> None:
-    """Raise `ValueError` for what proposes without weights here, but not in vLLM."""
+    """Raise `ValueError` for drafts without weights that only this package has."""
     if draft is not None and draft != "ngram" and draft.partition(":")[0] in DRAFTERS:
         raise ValueError(f"vLLM takes a draft model or 'ngram', which is its own, but draft is {draft!r}")
 
 
 def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sampling: str) -> dict[str, object]:
-    """Return vLLM's ``--speculative-config`` for a draft model, the default bundled one if None, or ``ngram``.
-
-    Example:
-        >>> speculative_config("ngram", 4, "greedy")
-        {'num_speculative_tokens': 4, 'method': 'ngram', 'prompt_lookup_max': 4}
-    """
+    """Return vLLM's ``--speculative-config`` for a draft model, the bundled one if None, or ``ngram``."""
     config: dict[str, object] = {"num_speculative_tokens": num_speculative_tokens}
     check_draft(draft)
     if draft == "ngram":
@@ -66,14 +60,7 @@ def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sam
 
 
 def memory_arguments(engine_arguments: Sequence[str], free: float | None) -> list[str]:
-    """Return how much memory to ask for where the user does not say it: what is free, if vLLM would ask for more.
-
-    Example:
-        >>> memory_arguments([], 0.55), memory_arguments(["--gpu-memory-utilization=0.3"], 0.55)
-        (['--gpu-memory-utilization', '0.50'], [])
-        >>> memory_arguments([], 0.99), memory_arguments([], None)
-        ([], [])
-    """
+    """Return options that ask for the free memory, where the user gave none and vLLM would ask for more."""
     said = any("--" + each.partition("=")[0].lstrip("-").replace("_", "-") in _MEMORY for each in engine_arguments)
     if said or free is None or free >= _USUAL_SHARE + _RESERVE:
         return []
@@ -81,16 +68,16 @@ def memory_arguments(engine_arguments: Sequence[str], free: float | None) -> lis
 
 
 def precision_arguments(target: str | None, engine_arguments: Sequence[str]) -> list[str]:
-    """Return the precision to ask vLLM's CPU engine for where the user does not say it: float32 where that is faster.
+    """Return the option for float32 where that is faster on vLLM's CPU engine and the user gave no precision.
 
-    vLLM makes bfloat16 of float32 too, so that is asked for the bundled pair by name.
+    vLLM casts float32 to bfloat16 too, so the bundled pair needs the option as well.
     """
     said = any(each.partition("=")[0] == "--dtype" for each in engine_arguments)
     return ["--dtype", "float32"] if not said and prefers_float32(target) else []
 
 
 def prefers_float32(target: str | None) -> bool:
-    """Say whether vLLM's CPU engine runs a target faster in float32 than in what it would take; no GPU does."""
+    """Whether vLLM's CPU engine runs a target faster in float32 than in its default; False on a GPU."""
     if find_spec("vllm") is None or not _is_cpu_build():
         return False
     if target in (None, zoo.BUNDLED):
@@ -124,14 +111,10 @@ def server_command(
     audit_fraction: float,
     engine_arguments: Sequence[str],
 ) -> list[str]:
-    """Return the command line of the server.
+    """Return the command line of the server, with the bundled target if None is given.
 
-    Without a target it is the bundled one's. What is handed on to vLLM goes last, so that it wins.
-    Raises `ValueError` where they have an ``--additional-config`` of their own, which would drop the defaults.
-
-    Example:
-        >>> server_command("big", {"model": "small"}, None, 0.0, ["--port", "9000"])[3:]
-        ['--model', 'big', '--speculative-config', '{"model": "small"}', '--port', '9000']
+    What is passed on to vLLM goes last, so that it wins. Raises `ValueError` if it holds an ``--additional-config``,
+    which would drop the defaults.
     """
     command = [sys.executable, "-m", SERVER, "--model", target or str(zoo.path("target"))]
     if target is None:
@@ -148,11 +131,11 @@ def server_command(
 
 
 def run_server(command: Sequence[str]) -> int:
-    """Run the server until it ends or this process is told to; return its exit code.
+    """Run the server until it ends or this process is told to stop; return its exit code.
 
-    vLLM's workers count in processes of their own. Prometheus's client adds them up through files in a folder, which
-    has to be there before any of them starts and is removed at the end. vLLM's server ends with code 0 after its engine
-    has died; nobody asked it to, so that is a failure here.
+    vLLM's workers count in processes of their own. Prometheus's client adds up their counts through files in a folder,
+    which must exist before any of them starts and is removed at the end. vLLM's server exits with code 0 after its
+    engine has died; nobody asked it to end, so that is a failure here.
     """
     stopping = threading.Event()
     # what is ignored, as by nohup or in the background, stays so

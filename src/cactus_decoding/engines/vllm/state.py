@@ -1,4 +1,4 @@
-"""Which request of vLLM's batch follows which rule and where, and what its budget has left."""
+"""Which request of vLLM's batch follows which rule and where, and how much of its budget is left."""
 
 from __future__ import annotations
 
@@ -30,41 +30,21 @@ logger = logging.getLogger("vllm.cactus_decoding")
 
 @dataclass(frozen=True, eq=False)
 class RelaxedRequest:
-    """A request in the batch that is not verified losslessly.
-
-    Attributes:
-        rule: its acceptance rule.
-        budget: in nats, infinite without one.
-        meter_slot: where the meter keeps its nats and counts; None without a budget or a report.
-        pattern: of the tokens that it protects, a key of `RequestRules.protected_ids`; None if it protects none.
-        threshold: their largest probability where a position may be relaxed.
-        limit: the greatest learned importance of such a position; infinite where none is asked for.
-        phases: where in the response its rule may judge; None everywhere.
-        reports: whether it asks for a report.
-        response: its tokens, where phases ask for them.
-    """
+    """A request in the batch that is not verified losslessly."""
 
     rule: Rule
-    budget: float
-    meter_slot: int | None
-    pattern: str | None
-    threshold: float
-    limit: float
-    phases: Phases | None
+    budget: float  # in nats; infinite without one
+    meter_slot: int | None  # where the meter keeps its nats and counts; None without a budget or a report
+    pattern: str | None  # of the tokens that it protects, a key of `RequestRules.protected_ids`
+    threshold: float  # their largest probability where a position may be relaxed
+    limit: float  # the greatest importance where a position may be relaxed; infinite: not asked for
+    phases: Phases | None  # where in the response its rule may judge; None: everywhere
     reports: bool
-    response: FollowedResponse | None = None
+    response: FollowedResponse | None = None  # its tokens, if phases ask for them
 
 
 class RequestRules:
-    """The rules, budgets and policies of the requests in a batch.
-
-    Attributes:
-        requests: by the runner's own index.
-        meter, counters: of all of them.
-        vocabulary: what tokens say, for `FollowedResponse`.
-        protected_ids: the tokens of each pattern that was asked for, ``[tokens]`` on the device.
-        importance: the server's, on the device, once a request has asked for it.
-    """
+    """The rules, budgets and policies of the requests in a batch, by the runner's own index."""
 
     def __init__(
         self,
@@ -79,16 +59,14 @@ class RequestRules:
         self.counters = counters
         self.device = device
         self.vocabulary = with_silence(vocabulary)
-        self.protected_ids: dict[str, Tensor] = {}
-        self.importance: ImportanceWeights | None = None
+        self.protected_ids: dict[str, Tensor] = {}  # by pattern, ``[tokens]`` on the device
+        self.importance: ImportanceWeights | None = None  # loaded when the first request asks for it
         self._config, self._known = config, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
-        """Return a request's entry, or None where vLLM's own verification is all it needs.
+        """Return a request's entry, or None where vLLM's own verification is enough.
 
-        Args:
-            params: vLLM's sampling parameters; the same object if the request was in the batch before.
-            begun: whether it already has tokens.
+        ``params`` must be the same object if the request was in the batch before; ``begun`` says whether it has tokens.
         """
         asked = admitted(params, self._config)
         if asked is None:
@@ -121,7 +99,7 @@ class RequestRules:
         )
 
     def counted(self) -> dict[int, list[float]]:
-        """Return what was counted of the requests that ask for a report, by their index; this waits for the device."""
+        """Return the counts of the requests that ask for a report, by index; this waits for the device."""
         asking = {index: request.meter_slot for index, request in self.requests.items() if request.reports}
         if not asking:
             return {}
@@ -133,7 +111,7 @@ class RequestRules:
 
 
 def counters_of(config: ServerConfig, device: torch.device) -> Counters | None:
-    """Return what this worker counts: nothing if the server says so, or another one of its group does."""
+    """Return this worker's counters; None if metrics are off, or another worker of its group counts."""
     from vllm.distributed import parallel_state
 
     if not config.metrics:

@@ -1,8 +1,7 @@
 """One verification step with some positions relaxed: change the logits, let the engine sample, change them back, count.
 
-A step's rows are the positions at which a drafted token is verified, of all requests. An engine whose host does not
-know which row is whose gives a rule all rows, and says on the device which of them are the rule's. Which rows may be
-relaxed at all, whatever the rule, is found out before any rule is asked.
+A step's rows are the positions at which drafted tokens are verified, of all requests. An engine whose host does not
+know which row belongs to which request gives a rule all rows, and says on the device which of them are the rule's.
 """
 
 from __future__ import annotations
@@ -33,42 +32,27 @@ from cactus_decoding.engines.vllm.batched_policy import (
     cost,
 )
 
-_MAX_AUDITED = MAX_ELEMENTS // 4
-"""Elements of float64 rows that are audited at once."""
+_MAX_AUDITED = MAX_ELEMENTS // 4  # elements of float64 probabilities that are audited at once
 
 
 @dataclass(frozen=True, eq=False)
 class _Change:
-    """What one rule does to its rows.
-
-    Attributes:
-        group: the rule and the rows.
-        token_ids: the drafted tokens, 0 in rows that are not the rule's, ``[positions]``.
-        allowed: the rows that are relaxed, ``[positions]``.
-        relaxed: the new logits.
-        costs: None if nobody asks.
-        sample: indices of positions that are audited for the counters.
-        protected: the rows that the rule was kept away from, ``[positions]``; none, if None.
-        fell_back: the rows that a budget could not afford, ``[positions]``; none, if None.
-    """
-
     group: Group
-    token_ids: Tensor
-    allowed: Tensor
+    token_ids: Tensor  # the drafted tokens, 0 in rows that are not the rule's, ``[positions]``
+    allowed: Tensor  # the rows that are relaxed, ``[positions]``
     relaxed: RelaxedLogits
-    costs: PositionCosts | None = None
-    sample: Tensor | None = None
-    protected: Tensor | None = None
-    fell_back: Tensor | None = None
+    costs: PositionCosts | None = None  # None if nothing needs them
+    sample: Tensor | None = None  # indices of positions that are audited for the counters
+    protected: Tensor | None = None  # the rows that the policy kept the rule away from, ``[positions]``
+    fell_back: Tensor | None = None  # the rows that a budget could not afford, ``[positions]``
 
 
 class RelaxedStep:
     """A step whose positions are relaxed as their requests ask for.
 
     No random number is drawn here, and without budgets, audits and root-finding nothing waits for the device.
-
-    The target's logits are as they are sampled from, ``[rows, vocabulary]``; drafted tokens, ``[rows]``, are negative
-    where there is none, and a deterministic draft has no rows.
+    ``logits``, ``[rows, vocabulary]``, are those that the target samples from; ``token_ids``, ``[rows]``, are the
+    drafted tokens, negative where there is none. ``draft`` is None for a deterministic draft.
     """
 
     def __init__(
@@ -98,7 +82,7 @@ class RelaxedStep:
 
     @contextmanager
     def relaxed_logits(self) -> Iterator[None]:
-        """Have the logits relaxed while the engine samples from them, and afterwards as they were, to the last bit."""
+        """Relax the logits while the engine samples from them, and restore them to the last bit."""
         undo = []
         for change in self._changes:
             logits, new, allowed = self._logits, change.relaxed.logits, change.allowed
@@ -115,7 +99,7 @@ class RelaxedStep:
                 logits.index_put_(where, before)
 
     def settle(self, num_sampled: Tensor) -> None:
-        """Charge and count what was looked at, by how many tokens each request of the layout got, ``[requests]``."""
+        """Charge and count the visited positions, given how many tokens each request got, ``[requests]``."""
         layout = self._layout
         if layout.budgets is not None:
             depths = torch.arange(layout.width, device=num_sampled.device)
@@ -145,7 +129,6 @@ class RelaxedStep:
 
     @property
     def _totals(self) -> Tensor:
-        """The logsumexp of each row."""
         if self._known_totals is None:
             self._known_totals = self._logits.logsumexp(-1)
         return self._known_totals
@@ -172,7 +155,7 @@ class RelaxedStep:
         return _Change(group, drafted, allowed, joined)
 
     def _with_costs(self, change: _Change) -> _Change:
-        """Return a change with what it costs; where that takes an audit, this waits for the device."""
+        """Add what a change costs; where that takes an audit, this waits for the device."""
         rows, draft, budgets = change.group.rows, self._draft, self._layout.budgets
         sample = None if self._counters is None else self._counters.sample(len(rows))
         if draft is None:
@@ -197,7 +180,7 @@ class RelaxedStep:
 
 
 def _reported(change: _Change, visited: Tensor, kept: Tensor) -> Tensor:
-    """Return what positions add to their responses' counts, by `REPORTED`, ``[positions, counts]``."""
+    """Return what positions add to their responses' counts, in the order of `REPORTED`, ``[positions, counts]``."""
     assert change.costs is not None
     judged, none = visited & change.allowed, torch.zeros_like(visited)
     accepted = judged & kept

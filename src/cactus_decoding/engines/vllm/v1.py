@@ -1,4 +1,4 @@
-"""The seam to vLLM's V1 model runner: the function that samples against the target's logits."""
+"""The patches of vLLM's V1 model runner, around the function that samples against the target's logits."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from cactus_decoding.engines.vllm.step import RelaxedStep
 
 
 def install() -> None:
-    """Hook into the function that builds the V1 runner's logits processors; the rest follows when it is called."""
+    """Patch the function that builds the V1 runner's logits processors; the rest follows when it is called."""
     from vllm.v1.sample import logits_processor
 
     replace(logits_processor, "build_logitsprocs", with_batch_rules)
 
 
 def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `build_logitsprocs` with our batch state added, and see to the sampler that will look for it."""
+    """Add our batch state to vLLM's logits processors, and patch the sampler that looks for it."""
 
     def build_logitsprocs(vllm_config: Any, device: torch.device, *args: Any, **kwargs: Any) -> Any:
         processors = stock(vllm_config, device, *args, **kwargs)
@@ -57,16 +57,15 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class BatchRules(RequestRules):
-    """The rules of the requests by their index in the batch; vLLM keeps it up to date as a logits processor."""
+    """The rules of the requests by their index in the batch; vLLM updates it as a logits processor."""
 
     _layout: tuple[tuple[int, ...], Layout] | None = None
 
     def is_argmax_invariant(self) -> bool:
-        """Say that no logits are changed (here)."""
         return True
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Return the logits as they are: they are needed unrelaxed for tokens that nobody drafted."""
+        """Return the logits as they are: sampling tokens that nobody drafted needs them unrelaxed."""
         return logits
 
     def update_state(self, batch_update: Any) -> None:
@@ -85,18 +84,16 @@ class BatchRules(RequestRules):
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether a request in the batch has phases that are not over."""
         return bool(self._followed())
 
     def _followed(self) -> dict[int, FollowedResponse]:
-        """Return the responses whose phases are not over, by their requests' indices."""
         found = ((index, request.response) for index, request in self.requests.items())
         return {index: response for index, response in found if response is not None and not response.settled}
 
     def layout(self, num_draft_tokens: Sequence[int], max_draft_tokens: int, draft_token_ids: Tensor) -> Layout | None:
         """Return where the rows of a step are, or None where none is relaxed.
 
-        Drafted tokens, ``[rows]``, are looked at, and waited for, where a request has marks.
+        ``draft_token_ids``, ``[rows]``, are read off the device only where a request has marks.
         """
         if not self.requests:
             return None
@@ -171,20 +168,17 @@ class DraftProbs:
 
     @property
     def width(self) -> int:
-        """Of the vocabulary."""
         return self.probs.shape[1]
 
     def rows(self, some: Tensor) -> Tensor:
-        """Return some rows."""
         return self.probs[some]
 
     def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
-        """Return what these give one token each."""
         return self.probs[some, token_ids]
 
 
 def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `rejection_sample` that relaxes the rows of requests with a rule; without any it is the stock one."""
+    """Relax the rows of requests with a rule; without any, sampling is unchanged."""
     from vllm.v1.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID
 
     padding = int(getattr(PLACEHOLDER_TOKEN_ID, "value", PLACEHOLDER_TOKEN_ID))
@@ -220,9 +214,9 @@ def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def with_output_tokens(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `InputBatch._make_sampling_metadata` that keeps tokens on the host while a request's phases ask for them.
+    """Keep output tokens on the host while a request's phases need them.
 
-    vLLM's V1 runner leaves them on the device otherwise, where it schedules ahead (not on the CPU).
+    vLLM's V1 runner otherwise leaves them on the device where it schedules ahead (not on the CPU).
     """
 
     def make_sampling_metadata(batch: Any) -> Any:
@@ -237,5 +231,4 @@ def with_output_tokens(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def batch_rules(batch: Any) -> BatchRules | None:
-    """Return our state among the logits processors of a batch, or of its sampling metadata."""
     return next((each for each in batch.logitsprocs.argmax_invariant if isinstance(each, BatchRules)), None)

@@ -1,7 +1,7 @@
-"""The seam to vLLM's V2 model runner: the same step as for V1, with what depends on a request kept on the device.
+"""The patches of vLLM's V2 model runner: the same step as for V1, with each request's data kept on the device.
 
 The host does not know the order of a step's rows there, so each rule in the batch gets all rows, and those of its
-requests are selected on the device. Row i holds the logits behind the drafted token ``draft_sampled[i + 1]``.
+requests are selected on the device. Row i holds the logits after the drafted token ``draft_sampled[i + 1]``.
 """
 
 from __future__ import annotations
@@ -40,14 +40,13 @@ _NEVER = 1 << 62
 
 
 def install() -> None:
-    """Hook into the V2 runner's logits processors and its sampler."""
     from vllm.v1.worker.gpu.sample import logits_processor
 
     replace(logits_processor, "build_custom_logits_processors", with_slot_rules)
 
 
 def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return `build_custom_logits_processors` with our state added, and see to the sampler that will look for it."""
+    """Add our state to vLLM's logits processors, and patch the sampler that looks for it."""
 
     def build(vllm_config: Any, req_states: Any, *args: Any, **kwargs: Any) -> list[Any]:
         processors = stock(vllm_config, req_states, *args, **kwargs)
@@ -65,18 +64,9 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 
 
 class SlotRules(RequestRules):
-    """The rules of the requests by the runner's slots; vLLM keeps it up to date as a logits processor.
+    """The rules of the requests by the runner's slots; vLLM updates it as a logits processor.
 
-    Attributes:
-        codes: of each slot's rule, ``[slots]``; `NO_RULE` without one.
-        budgets: in nats, infinite without one, ``[slots]``.
-        meter_slots: where the meter keeps what a slot's request has spent, ``[slots]``.
-        patterns: codes of what a slot's request protects, ``[slots]``; `NO_RULE` where it protects nothing.
-        thresholds: how likely that may be where a position is relaxed, ``[slots]``.
-        limits: the greatest importance of a position that may be relaxed, infinite without one, ``[slots]``.
-        reporting: whether a slot's request asks for a report, ``[slots]``.
-        relaxed_from: the first position of the text, prompt included, at which a slot's rule may judge, ``[slots]``.
-        present: the requests of this step that have a rule, by their slots.
+    Tensors are ``[slots]`` on the device.
     """
 
     def __init__(
@@ -91,14 +81,15 @@ class SlotRules(RequestRules):
         self.thresholds = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
         self.limits = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
         self.reporting = torch.zeros(slots, dtype=torch.bool, device=device)
+        # the first position of the text, prompt included, where the rule may judge
         self.relaxed_from = torch.zeros(slots, dtype=torch.int64, device=device)
-        self.present: dict[int, RelaxedRequest] = {}
+        self.present: dict[int, RelaxedRequest] = {}  # the requests of this step that have a rule, by slot
         self._states = states
         self._codes: dict[Rule, int] = {}
         self._patterns: dict[str | None, int] = {None: NO_RULE}
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Take note of a request's rule, budget and policy; say whether it has a rule."""
+        """Store a request's rule, budget and policy; return whether it has a rule."""
         self.requests.pop(req_idx, None)
         prompt_length = int(self._states.prompt_len.np[req_idx])
         begun = int(self._states.prefill_len.np[req_idx]) > prompt_length  # it was taken out and is back
@@ -120,7 +111,7 @@ class SlotRules(RequestRules):
         return True
 
     def apply_staged_writes(self) -> None:
-        """Do nothing: what concerns a slot is written when its request is added."""
+        """Do nothing: `add_request` has written everything."""
 
     def apply(self, logits: Tensor, ctx: Any) -> Tensor:
         """Note which rules this step's requests have, and return the logits as they are."""
@@ -135,8 +126,8 @@ class SlotRules(RequestRules):
     ) -> Layout:
         """Return where the rows of a step are.
 
-        Of each of ``[rows]``: the slot, the place among its request's rows, the place in the text of the token before
-        it, and the drafted token, which is looked at, and waited for, where a request has marks.
+        Each row has its slot, its place among its request's rows, the place in the text of the token before it, and its
+        drafted token, ``[rows]`` each. Drafted tokens are read off the device only where a request has marks.
         """
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
@@ -160,7 +151,6 @@ class SlotRules(RequestRules):
         )
 
     def _thresholds(self, pattern: str, slots: Tensor) -> Tensor:
-        """Return the thresholds of rows whose requests have a pattern, infinite in the others, ``[rows]``."""
         return torch.where(self.patterns[slots] == self._patterns[pattern], self.thresholds[slots], math.inf)
 
     def _relaxable(self, slots: Tensor, pos: Tensor, token_ids: Tensor) -> Tensor | None:
@@ -173,7 +163,7 @@ class SlotRules(RequestRules):
         return relaxable
 
     def _within_marks(self, slots: list[int], token_ids: list[int]) -> Tensor:
-        """Return which rows the text before them lets a rule judge, ``[rows]``; new text is read off the device."""
+        """Return which rows the text before them lets a rule judge, ``[rows]``; this reads new text off the device."""
         within = torch.ones(len(slots), dtype=torch.bool)
         lengths = self._states.total_len.gpu.tolist()
         for slot, request in self.present.items():
@@ -187,8 +177,7 @@ class SlotRules(RequestRules):
 
 
 _current: SlotRules | None = None
-"""Whose `apply` ran last: vLLM calls the sampler next, and does not hand it the processors. Which rows are relaxed does
-not depend on it, for the slots say that."""
+"""The state whose `apply` ran last: vLLM calls the sampler next, and does not pass it the processors."""
 
 
 def take() -> SlotRules | None:
@@ -200,26 +189,17 @@ def take() -> SlotRules | None:
 
 @dataclass(frozen=True, eq=False)
 class DraftLogits:
-    """The draft's logits, before temperature.
+    """The draft's logits, before temperature."""
 
-    Attributes:
-        logits: ``[slots, num_speculative_tokens, vocabulary]``.
-        width: of the shorter vocabulary, which is what the sampler looks at.
-        slots: of each row's request, ``[rows]``.
-        local_pos: its place among those of its request, ``[rows]``.
-        drafted: whether a row is about a drafted token, ``[rows]``.
-        temperature: by slot.
-    """
-
-    logits: Tensor
-    width: int
-    slots: Tensor
-    local_pos: Tensor
-    drafted: Tensor
-    temperature: Tensor
+    logits: Tensor  # ``[slots, num_speculative_tokens, vocabulary]``
+    width: int  # of the shorter vocabulary, which is what the sampler looks at
+    slots: Tensor  # of each row's request, ``[rows]``
+    local_pos: Tensor  # each row's place among those of its request, ``[rows]``
+    drafted: Tensor  # whether a row verifies a drafted token, ``[rows]``
+    temperature: Tensor  # ``[slots]``
 
     def rows(self, some: Tensor) -> Tensor:
-        """Return the probabilities of some rows in float64; uniform where a row is about no drafted token."""
+        """Return the probabilities of some rows in float64; uniform where a row verifies no drafted token."""
         slots, position = self.slots[some], self.local_pos[some].clamp(max=self.logits.shape[1] - 1)
         temperature = self.temperature[slots].double()
         scaled = self.logits[slots, position, : self.width].double()
@@ -227,14 +207,13 @@ class DraftLogits:
         return torch.where(self.drafted[some].unsqueeze(1), scaled.softmax(-1), 1 / self.width)
 
     def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
-        """Return what these give one token each, a part of the rows at a time."""
         size = max(1, MAX_ELEMENTS // self.width)
         parts = zip(some.split(size), token_ids.unsqueeze(1).split(size), strict=True)
         return torch.cat([self.rows(rows).gather(1, tokens).squeeze(1) for rows, tokens in parts])
 
 
 def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return `rejection_sample` that relaxes the rows of requests with a rule; without any it is the stock one."""
+    """Relax the rows of requests with a rule; without any, sampling is unchanged."""
 
     def rejection_sample(
         target_logits: Tensor,
@@ -277,7 +256,7 @@ def with_relaxation(stock: Callable[..., tuple[Tensor, Tensor]]) -> Callable[...
 
 
 def drafted_tokens(draft_sampled: Tensor, slots: Tensor) -> Tensor:
-    """Return the drafted token that each row is about, the one fed in at the next; negative where there is none.
+    """Return the drafted token that each row verifies, the one fed in at the next row; negative where there is none.
 
     Example:
         >>> drafted_tokens(torch.tensor([0, 7, 5, 0, 9]), torch.tensor([4, 4, 4, 1, 1]))

@@ -1,1 +1,1 @@
-"""Whether an engine's speculation is lossless: tiny models with known laws, and tests with known error rates."""
+"""Whether an engine's speculation is lossless: tests with known error rates, on tiny models."""

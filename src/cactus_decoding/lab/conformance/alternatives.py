@@ -1,4 +1,4 @@
-"""Laws that known mistakes lead to: what evidence is sought for, and what a report says about the cause."""
+"""Distributions that known mistakes lead to: a check gathers evidence for each, and a report names the likeliest."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from cactus_decoding.lab.conformance.asking import END
 from cactus_decoding.lab.conformance.processing import Rows
 from cactus_decoding.lab.conformance.truth import Scored
 
-UNLIKELY = 0.3
-"""Below it a mistaken drafter drops what it drew."""
+UNLIKELY = 0.3  # a mistaken drafter drops draws that are less likely
 LENIENCE = 0.7
 
 
@@ -26,12 +25,12 @@ def _residual(target: Rows, draft: Rows) -> Rows:
 
 
 def _verified(kept: Rows, recovery: Rows) -> Rows:
-    """Return what is emitted where ``kept`` of each drafted token is accepted, and the rest is drawn anew."""
+    """What is emitted where a drafted token is accepted with ``kept``, and the rest is drawn from ``recovery``."""
     return np.asarray(kept + (1 - kept.sum(-1, keepdims=True)) * recovery)
 
 
 def _recovered(recovery: Callable[[Scored], Rows]) -> Callable[[Scored], Rows]:
-    """Return the law of what is emitted where rejected tokens are replaced by draws from other rows."""
+    """What is emitted where rejected tokens are replaced by draws from ``recovery``."""
     return lambda rows: _verified(np.minimum(rows.target, rows.draft), recovery(rows))
 
 
@@ -40,14 +39,14 @@ def _likeliest(rows: Rows) -> Rows:
 
 
 def untruncated_draft(rows: Scored) -> Rows:
-    """Return what is emitted where tokens are tested by the draft's row before temperature and cuts."""
+    """What is emitted where tokens are tested by the draft's probabilities before temperature and cuts."""
     tested = np.maximum(rows.raw_draft, 1e-300)
     kept = rows.draft * np.minimum(rows.target / tested, 1)
     return _verified(kept, _residual(rows.target, rows.raw_draft))
 
 
 def recovery_without_rejected(rows: Scored) -> Rows:
-    """Return what is emitted where rejected tokens are replaced by draws from the target's row without them."""
+    """What is emitted where a rejected token is replaced by a draw from the target without that token."""
     rejected = np.maximum(rows.draft - rows.target, 0)
     left = np.maximum(1 - rows.target, 1e-300)
     others = (rejected / left).sum(-1, keepdims=True) - rejected / left
@@ -55,7 +54,7 @@ def recovery_without_rejected(rows: Scored) -> Rows:
 
 
 def reused_number(rows: Scored) -> Rows:
-    """Return what is emitted where the number that rejected a token draws the next one: it is never below a ratio."""
+    """What is emitted where the number that rejected a token, which is never below the ratio, draws the next one."""
     sums = _residual(rows.target, rows.draft).cumsum(-1)
     ratios = np.minimum(rows.target / np.maximum(rows.draft, 1e-300), 1)
     above = np.maximum(sums[:, None] - ratios[:, :, None], 0)  # of the numbers that reject, those up to each token
@@ -64,14 +63,14 @@ def reused_number(rows: Scored) -> Rows:
 
 
 def eaten_end(rows: Scored) -> Rows:
-    """Return what is emitted where an end that was proposed and kept is left out, and another token comes."""
+    """What is emitted where an end that was proposed and kept is left out, and another token comes."""
     kept = np.minimum(rows.target, rows.draft)[:, END, None]
     ends = np.eye(rows.target.shape[-1])[END]
     return _normalised(rows.target - kept * ends, rows.target)
 
 
 def dropped_draws(rows: Scored) -> Rows:
-    """Return what is emitted where unlikely draws are dropped, and the target is drawn from in their place."""
+    """What is emitted where unlikely draws are dropped, and the target is drawn from in their place."""
     drawn = np.where(rows.draft >= UNLIKELY, rows.draft, 0)
     kept = np.minimum(drawn, drawn / np.maximum(rows.draft, 1e-300) * rows.target)
     rejected = drawn.sum(-1, keepdims=True) - kept.sum(-1, keepdims=True)
@@ -117,10 +116,10 @@ CAUSES: dict[str, Callable[[Scored], Rows]] = {
     "rows are flatter than they should be": _tempered(0.75),
     "likely and unlikely tokens come alike": _tempered(0),
 }
-"""What a mistake is called, and the law that it leads to at a position that was verified."""
+"""Mistakes, each with the distribution that it leads to at a verified position."""
 
 SHARES = (0.1, 0.4, 1.0)
-"""In which part of the positions a mistake may show."""
+"""The part of the positions in which a mistake may show."""
 PLACES: dict[str, Callable[[Scored], NDArray[np.bool_]]] = {
     "everywhere": lambda rows: rows.places >= 0,
     "at the first token": lambda rows: rows.places == 0,

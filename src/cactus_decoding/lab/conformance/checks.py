@@ -1,4 +1,4 @@
-"""What is asked of an engine: its checks, each with what it is for."""
+"""The checks of an engine."""
 
 from __future__ import annotations
 
@@ -14,29 +14,16 @@ COMBINED = Sampling(temperature=0.7, top_k=6, top_p=0.85)
 
 @dataclass(frozen=True)
 class Check:
-    """One question to an engine.
-
-    Attributes:
-        name: what a report calls it.
-        sampling: how it is asked, the draft included.
-        kind: what is done with the answers.
-        prompts: are asked in turn.
-        share: samples, in multiples of the usual number.
-        others: samplings that stand in the same batch.
-        suspect: the likely cause where nothing else was wrong, and no known mistake explains it.
-    """
-
     name: str
     sampling: Sampling
-    kind: str = LAW
-    prompts: tuple[tuple[int, ...], ...] = PROMPTS[:1]
-    share: float = 1.0
-    others: tuple[Sampling, ...] = ()
-    suspect: str = ""
+    kind: str = LAW  # how the answers are judged
+    prompts: tuple[tuple[int, ...], ...] = PROMPTS[:1]  # asked in turn
+    share: float = 1.0  # samples, in multiples of the usual number
+    others: tuple[Sampling, ...] = ()  # further samplings in the same batch
+    suspect: str = ""  # the likely cause if no other check failed and no known mistake explains it
 
     @property
     def needs(self) -> frozenset[str]:
-        """What an engine must be able to do for it."""
         needed = self.sampling.needs.union(*(each.needs for each in self.others))
         return (
             needed
@@ -46,7 +33,7 @@ class Check:
 
 
 def checks_of(engine: Engine) -> list[Check]:
-    """Return the checks that an engine can answer, those of a draft together: some engines start anew for each."""
+    """Return the checks that an engine can answer, grouped by draft, because some engines restart for each."""
     found = [each for each in _all(engine.drafts) if each.needs <= engine.supports]
     drafts = list(dict.fromkeys(each.sampling.draft for each in found))
     return sorted(found, key=lambda each: drafts.index(each.sampling.draft))

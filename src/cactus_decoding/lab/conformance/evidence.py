@@ -1,4 +1,4 @@
-"""Evidence against a law, collected token by token: tests that may be looked at, and stopped, at any time."""
+"""Evidence that an engine's tokens have another distribution; a check may look at it, and stop, at any time."""
 
 from __future__ import annotations
 
@@ -17,36 +17,28 @@ from cactus_decoding.lab.conformance.truth import Scored
 
 _FEW_DRAWS, _STRENGTHS = 1.0, (20.0, 200.0)
 _PRUDENCE = 30.0
-_IMPOSSIBLE = 1e-9
-"""A law below it says that a token cannot come."""
+_IMPOSSIBLE = 1e-9  # a token of lower probability cannot come
 UNNAMED = "no known mistake: "
 OTHERS = UNNAMED + "other tokens come than should"
 REPEATED = "responses repeat each other (seeds are shared or ignored)"
 
 
 class Found(NamedTuple):
-    """The evidence so far.
-
-    Attributes:
-        log_e: logarithm of the e-value; a right engine's ever exceeds log(1 / a) with probability a at most.
-        cause: what most evidence is for.
-        place: where.
-    """
-
-    log_e: float
-    cause: str
+    log_e: float  # log of the e-value; a right engine's ever exceeds log(1 / a) with probability a at most
+    cause: str  # the best-supported one
     place: str
 
 
 class Evidence:
-    r"""An e-process against the law of an engine's tokens: a mixture of likelihood ratios.
+    r"""An e-process against the distribution of an engine's tokens: a mixture of likelihood ratios.
 
-    The engine's tokens have the law q behind every prefix. For laws a that known mistakes lead to, and shares s,
-    :math:`\prod_t (s a(x_t) + 1 - s\,q(x_t)) / q(x_t)` is a martingale of mean 1; so are ratios with weights that are
-    learned from the tokens before (a plug-in), with Dirichlet mixtures in the place of a, and the mean of them all. By
-    Ville's inequality a right engine's mean ever exceeds 1 / a with probability a at most, whenever one looks.
+    Under the hypothesis, the engine's tokens have the distribution q after every prefix. For distributions a that known
+    mistakes lead to, and shares s, :math:`\prod_t (s a(x_t) + (1 - s)\,q(x_t)) / q(x_t)` is a martingale of mean 1. So
+    are ratios with weights that are learned from earlier tokens (a plug-in), with Dirichlet mixtures in the place of a,
+    and the mean of them all. By Ville's inequality, a right engine's mean ever exceeds 1 / alpha with probability at
+    most alpha, whenever one looks.
 
-    A token that q excludes is infinite evidence. Positions whose cuts hang on rounding are left out.
+    A token that q excludes is infinite evidence. Positions whose cuts depend on rounding are left out.
 
     Sources: Ville (1939); Grünwald, de Heide and Koolen (arXiv 1906.07801); Waudby-Smith and Ramdas (arXiv 2010.09686).
     """
@@ -58,7 +50,7 @@ class Evidence:
         self._impossible = ""
 
     def add(self, rows: Scored, contexts: list[Hashable | None]) -> None:
-        """Count positions; a context names those whose law is the same, or is None."""
+        """Count positions; those with equal contexts have the same distribution (None: no context)."""
         used = rows.clear
         seen = np.take_along_axis(rows.target, rows.tokens[:, None], -1)[:, 0]
         never = used & (seen < _IMPOSSIBLE)
@@ -69,7 +61,7 @@ class Evidence:
         came = [np.take_along_axis(of(rows), rows.tokens[:, None], -1)[:, 0] for of in CAUSES.values()]
         places = np.stack([used & where(rows) for where in PLACES.values()], -1).astype(float)
         for index, share in enumerate(SHARES):
-            # what an alternative excludes has a logarithm that outweighs all else, but no infinite one: 0 times it is 0
+            # where an alternative excludes what came, its logarithm is finite, because 0 times it must be 0
             ratios = np.maximum(share * np.stack(came) / safe + 1 - share, 1e-300)
             self._named[:, :, index] += np.log(ratios) @ places
         for tilt in self._learned.values():
@@ -80,7 +72,6 @@ class Evidence:
                 self._counts.setdefault(context, np.zeros(rows.target.shape[1]))[rows.tokens[index]] += 1
 
     def found(self) -> Found:
-        """Return the evidence so far."""
         if self._impossible:
             best = int((named := self._named.max((1, 2))).argmax())
             cause = f"; most evidence for: {[*CAUSES][best]}" if named[best] > 0 else ""
@@ -111,12 +102,9 @@ def _mean(logs: list[float]) -> float:
 
 
 def dirichlet(laws: Rows, counts: Rows, strength: float) -> Rows:
-    """Return the logs of Dirichlet mixtures' likelihoods over those of laws that are their means, ``[laws]``.
+    """Return the log likelihood ratio of Dirichlet mixtures to the distributions that are their means, ``[laws]``.
 
-    Args:
-        laws: ``[laws, vocabulary]``.
-        counts: of draws, ``[laws, vocabulary]``, none where a law is 0.
-        strength: of the mixture: how many draws its mean is worth.
+    ``laws`` and ``counts`` of draws are ``[laws, vocabulary]``; the mixture's mean is worth ``strength`` draws.
 
     Example:
         >>> float(dirichlet(np.array([[0.5, 0.5]]), np.array([[1.0, 0.0]]), 2.0)[0])  # each token as likely
@@ -136,7 +124,7 @@ def _log_gamma(values: Rows) -> Rows:
 
 
 class _Tilt:
-    """A law whose weights are learned: how often a class of tokens came, over how often it should have."""
+    """Weights that are learned: how often a class of tokens came, over how often it should have."""
 
     def __init__(self, classes: Callable[[Scored], NDArray[np.int64]]) -> None:
         self._classes, self._seen, self._due, self.log_e = classes, np.zeros(32), np.zeros(32), 0.0
@@ -168,24 +156,14 @@ _TILTS: dict[str, Callable[[Scored], NDArray[np.int64]]] = {
 
 
 def deviation_not_excluded(law: Rows, counts: Rows, alpha: float) -> float:
-    r"""Return the largest total variation from a law that draws do not exclude, at any time, at level alpha.
+    r"""Return the largest total variation from ``law`` that draws do not exclude, at any time, at level alpha.
 
-    Laws b whose own e-process stays below 1 / alpha are those with
+    Distributions b whose own e-process stays below 1 / alpha are those with
     :math:`n\,\mathrm{KL}(c \| b) \le \log(1/\alpha) - \log M - n H(c)`, c the shares of the counts, H their entropy
     and M the mixture's likelihood. For an event A, that bounds b(A) by the binary divergence of c(A) and b(A); the
-    largest b(A) - law(A) of all events is returned.
-
-    Args:
-        law: at most 16 entries.
-        counts: of the draws.
-        alpha: how often the bound may fail.
+    largest b(A) - law(A) of all events is returned. ``law`` has at most 16 entries.
 
     Source: Robbins (1970), as confidence sequences; Wasserman, Ramdas and Balakrishnan (arXiv 1912.11436).
-
-    Example:
-        >>> fair = np.array([0.5, 0.5])
-        >>> 0.05 < deviation_not_excluded(fair, np.array([500, 500]), 0.01) < 0.09
-        True
     """
     kept = law > 0
     law, counts = law[kept], counts[kept].astype(float)

@@ -1,4 +1,4 @@
-"""What checks find, and what a suite does."""
+"""What checks find, and how a suite reports it."""
 
 from __future__ import annotations
 
@@ -14,41 +14,24 @@ from cactus_decoding.lab.conformance.checks import Check
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
-
-    Attributes:
-        check: which one.
-        right: whether nothing speaks against the engine; None where something is worth knowing, and no mistake.
-        samples: responses that it took.
-        evidence: log of the e-value; infinite for what a right engine never does.
-        deviation: total variation of each of the first three tokens' laws, of every prompt and sampling, that is
-            excluded from here on; None for checks of something else.
-        said: what is wrong, and its likely cause; or what else is excluded.
-    """
-
     check: Check
-    right: bool | None
-    samples: int
-    evidence: float = 0.0
+    right: bool | None  # None: worth a note, but no mistake
+    samples: int  # responses that it took
+    evidence: float = 0.0  # log of the e-value; infinite for what a right engine never does
+    # total variation that is excluded from here on, for each of the first three tokens, prompts and samplings
     deviation: float | None = None
-    said: str = ""
+    said: str = ""  # what is wrong, and its likely cause; or what else is excluded
 
 
 class Acceptance(NamedTuple):
-    """What part of an engine's tokens were accepted proposals.
-
-    Attributes:
-        found: of its own answers.
-        possible: of those of `Reference` to the same questions, which accepts as much as a lossless test can.
-        error: standard error of their difference, of responses as units.
-    """
+    """The share of accepted proposals among an engine's tokens."""
 
     found: float
-    possible: float
-    error: float
+    possible: float  # that of `Reference` on the same questions, the most a lossless test can accept
+    error: float  # standard error of the difference, with responses as units
 
     def too_little(self, false_alarm: float) -> bool:
-        """Return whether less is accepted than could be; an engine that accepts all it can is rarely blamed.
+        """Whether less is accepted than could be, with this chance of blaming an engine that accepts all it can.
 
         Example:
             >>> Acceptance(0.263, 0.315, 0.03).too_little(1e-3), Acceptance(0.263, 0.315, 0.01).too_little(1e-3)
@@ -59,27 +42,17 @@ class Acceptance(NamedTuple):
 
 @dataclass
 class Report:
-    """What a suite found; it is true if everything is right.
-
-    Attributes:
-        engine: its name.
-        false_alarm: probability that a right engine is called wrong, at most.
-        findings: of each check.
-        seconds: that it took.
-        processor_seconds: of this process; servers, and engines that have processes of their own, use others.
-        acceptance: of the drafts whose accepted proposals the engine counts.
-    """
+    """What a suite found; it is true if everything is right."""
 
     engine: str
-    false_alarm: float
+    false_alarm: float  # largest probability that a right engine is called wrong
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
-    processor_seconds: float = 0.0
-    acceptance: dict[str, Acceptance] = field(default_factory=dict)
+    processor_seconds: float = 0.0  # of this process only; servers and engines' own processes use others
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)  # by draft, where the engine counts it
 
     @property
     def right(self) -> bool:
-        """Whether no check found a mistake."""
         return all(each.right is not False for each in self.findings)
 
     def __bool__(self) -> bool:
@@ -87,19 +60,10 @@ class Report:
 
     @property
     def samples(self) -> int:
-        """All responses."""
         return sum(each.samples for each in self.findings)
 
 
 def line(finding: Finding) -> str:
-    """Return a finding as one line.
-
-    Example:
-        >>> from cactus_decoding.lab.conformance.asking import Sampling
-        >>> from cactus_decoding.lab.conformance.checks import Check
-        >>> line(Finding(Check("top-k, bad draft", Sampling()), True, 400, -0.8, 0.17))
-        'right  top-k, bad draft                             400 responses; excluded: deviations above 0.17'
-    """
     word = {True: "right", False: "WRONG", None: "note"}[finding.right]
     said = finding.said
     if finding.right is False and math.isfinite(finding.evidence):
@@ -110,7 +74,6 @@ def line(finding: Finding) -> str:
 
 
 def verdict(report: Report) -> Iterable[str]:
-    """Yield what a report says in the end."""
     wrong = [each for each in report.findings if each.right is False]
     deviations = [each.deviation for each in report.findings if each.deviation is not None]
     seconds = f"{report.seconds:.0f} s ({report.processor_seconds:.0f} s of the processor)"
@@ -135,7 +98,7 @@ def verdict(report: Report) -> Iterable[str]:
 
 
 def as_dict(report: Report) -> dict[str, Any]:
-    """Return a report for JSON: infinite evidence is None."""
+    """Return a report for JSON, where infinite evidence is None."""
     findings = [
         asdict(each)
         | {"check": each.check.name, "sampling": asdict(each.check.sampling)}

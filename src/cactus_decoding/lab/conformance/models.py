@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 POSITIONS = 64
 _SHAPE = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "max_position_embeddings")
 NAMES = ("target", *DRAFTS)
-PROMPTS = ((1, 2, 3), (1, 2, 3, 4, 5, 1, 2), (9, 7, 9))
-"""The second begins with the first."""
+PROMPTS = ((1, 2, 3), (1, 2, 3, 4, 5, 1, 2), (9, 7, 9))  # the second begins with the first
 
 
 class TinyModel:
-    """A Llama of about ten thousand weights; `logits` are its rows in float64."""
+    """A Llama of about ten thousand weights, in float64."""
 
     def __init__(self, name: str) -> None:
         self.model = tiny_llama(name)
 
     def logits(self, sequences: Sequence[Sequence[int]]) -> list[Rows]:
-        """Return a row behind every token of each sequence, ``[tokens, vocabulary]``."""
+        """Return the logits after every token of each sequence, ``[tokens, vocabulary]``."""
         longest = max(map(len, sequences))
         padded = torch.tensor([[*each, *[END] * (longest - len(each))] for each in sequences])
         with torch.no_grad():
@@ -64,7 +63,7 @@ def _config() -> Any:
 
 @cache
 def tiny_llama(name: str) -> Any:
-    """Return a model in float64 whose weights are float32's, so that folders and files hold them exactly."""
+    """Return a model in float64 whose weights fit float32, so that folders and files hold them exactly."""
     from transformers import LlamaForCausalLM
 
     check_choice("model", name, NAMES)
@@ -78,7 +77,7 @@ def tiny_llama(name: str) -> Any:
 
 
 def _weights(model: Any, seed: int) -> list[torch.Tensor]:
-    """Return random weights, large enough that rows differ from place to place."""
+    """Return random weights, large enough that probabilities differ from place to place."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for parameter in model.parameters():
@@ -90,7 +89,7 @@ def _weights(model: Any, seed: int) -> list[torch.Tensor]:
 
 
 def _mixed(name: str, target: torch.Tensor, other: torch.Tensor, of: str) -> torch.Tensor:
-    """Return a draft's weights: near the target's, other ones, its opposite, or so sharp that a row is one token."""
+    """Return a draft's weights: near the target's, other ones, its opposite, or so sharp that it is one-hot."""
     head = of == "lm_head.weight"
     if name == "good":
         return 0.97 * target + 0.08 * other if target.ndim > 1 else target
@@ -104,7 +103,7 @@ def _mixed(name: str, target: torch.Tensor, other: torch.Tensor, of: str) -> tor
 
 
 def tokenizer() -> PreTrainedTokenizerBase:
-    """Return the tokenizer: every letter is a token."""
+    """Return a tokenizer for which every letter is a token."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -116,32 +115,15 @@ def tokenizer() -> PreTrainedTokenizerBase:
 
 
 def text_of(token_ids: Sequence[int]) -> str:
-    """Return tokens as text; the end of sequence has none.
-
-    Example:
-        >>> text_of([1, 2, 9, 0])
-        'abi'
-    """
+    """Return tokens as text; `END` has none."""
     return "".join(LETTERS[token - 1] for token in token_ids if token != END)
 
 
 def gbnf(letters: str) -> str:
-    """Return the grammar of texts of some letters, as llama.cpp writes it.
-
-    Example:
-        >>> gbnf("ab")
-        'root ::= [ab]*'
-    """
     return f"root ::= [{letters}]*"
 
 
 def tokens_of(text: str) -> list[int]:
-    """Return a text's tokens; raise `ValueError` for a letter that the models do not know.
-
-    Example:
-        >>> tokens_of("abi")
-        [1, 2, 9]
-    """
     if unknown := set(text) - set(LETTERS):
         raise ValueError(f"the tiny models write the letters {LETTERS}, but here is {min(unknown)!r}")
     return [LETTERS.index(letter) + 1 for letter in text]
@@ -150,12 +132,8 @@ def tokens_of(text: str) -> list[int]:
 def write_models(folder: Path, *, gguf: bool = False) -> Path:
     """Write every model into a folder of its name, and with ``gguf`` into ``NAME.gguf`` beside it; return the folder.
 
-    Args:
-        folder: is made if it is not there.
-        gguf: needs the package of this name.
-
-    Raises:
-        ValueError: where something else has the name of a model; nothing is written then.
+    ``folder`` is created if missing; ``gguf`` needs the package of this name. Raises `ValueError` where something else
+    has the name of a model; nothing is written then.
 
     Example:
         >>> import tempfile
@@ -186,7 +164,6 @@ def write_models(folder: Path, *, gguf: bool = False) -> Path:
 
 
 def _check_ours(place: Path) -> None:
-    """Raise `ValueError` where another model, or anything else, would be overwritten."""
     try:
         config = json.loads((place / "config.json").read_text())
         ours = all(config[name] == value for name, value in _config().to_dict().items() if name in _SHAPE)
@@ -213,15 +190,9 @@ _TENSORS = {
 
 
 def write_gguf(model: Any, tokens: Sequence[str], path: Path) -> None:
-    """Write a tiny Llama in float32.
+    """Write a tiny Llama of transformers in float32; the first token ends outputs, the others are letters.
 
-    Args:
-        model: of transformers.
-        tokens: the first one ends outputs, the others are letters.
-        path: of the file.
-
-    Raises:
-        ValueError: where the package ``gguf`` is not installed.
+    Raises `ValueError` where the package ``gguf`` is not installed.
     """
     with needing("GGUF files are written by the package gguf", "dev"):
         from gguf import GGUFWriter, TokenType
@@ -245,7 +216,6 @@ def write_gguf(model: Any, tokens: Sequence[str], path: Path) -> None:
 
 
 def add_shape(writer: Any, name: str, config: Any) -> None:
-    """Tell a ``GGUFWriter`` the name of a Llama and the shape that its configuration says."""
     writer.add_name(name)
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(config.max_position_embeddings)
@@ -276,7 +246,7 @@ def tensor_name(name: str) -> str:
 
 
 def tensor_values(name: str, values: NDArray[np.float32], config: Any) -> NDArray[np.float32]:
-    """Return a weight as llama.cpp wants it: of each head, the pairs that are rotated together stand side by side."""
+    """Reorder a weight for llama.cpp: of each head, the pairs that are rotated together stand side by side."""
     heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
     count = next((getattr(config, of) for part, of in heads.items() if part in name), None)
     if count is None:

@@ -1,4 +1,4 @@
-"""Engines that are wrong in one way each: every one of them must be caught."""
+"""Engines that are wrong in one way each; every one of them must be caught."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from cactus_decoding.lab.conformance.truth import Truth, Wanted
 
 
 def _mutant(name: str, mistake: str, **methods: Callable[..., object]) -> type[Reference]:
-    """Return a `Reference` some of whose methods are others."""
     return type(name, (Reference,), {"__doc__": mistake, **methods})
 
 
@@ -27,7 +26,7 @@ def _without(target: Rows, token: int) -> Rows:
 
 
 def _target(change: Callable[..., dict[str, Any]]) -> Callable[..., Wanted]:
-    """Return a `Reference.target` that asks for another row."""
+    """Return a `Reference.target` that asks for other probabilities."""
     return lambda self, text, drafted, start, sampling: Wanted("target", (*text, *drafted), start, sampling)._replace(
         **change(text, drafted, sampling)
     )
@@ -116,28 +115,15 @@ MUTANTS = (
 
 
 class Caught(NamedTuple):
-    """What became of a mutant.
-
-    Attributes:
-        name: of its class.
-        mistake: what it does.
-        caught: whether a check said that it is wrong.
-        check: the first one, in the suite's order.
-        samples: that this check took.
-        responses: of the whole suite until then.
-        said: the likely cause.
-    """
-
     name: str
     mistake: str
     caught: bool
-    check: str = ""
-    samples: int = 0
-    responses: int = 0
-    said: str = ""
+    check: str = ""  # the first that failed, in the suite's order
+    samples: int = 0  # that this check took
+    responses: int = 0  # of the whole suite until then
+    said: str = ""  # the likely cause
 
     def line(self) -> str:
-        """Return it as one line."""
         if not self.caught:
             return f"MISSED {self.name}: {self.mistake}"
         return (
@@ -146,12 +132,7 @@ class Caught(NamedTuple):
 
 
 def self_test(*, samples: int = SAMPLES, false_alarm: float = FALSE_ALARM) -> Iterator[Caught]:
-    """Yield what becomes of each mutant, in the suite that an engine passes through.
-
-    Args:
-        samples: see `conform`.
-        false_alarm: see `conform`.
-    """
+    """Run the suite against each mutant; `conform` explains the arguments."""
     truth = Truth()
     for mutant in MUTANTS:
         report = conform(mutant(truth), samples=samples, false_alarm=false_alarm, truth=truth, first_only=True)

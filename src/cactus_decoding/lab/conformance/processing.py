@@ -1,4 +1,4 @@
-"""From rows of logits to the law that tokens are to be drawn from: plain float64 arithmetic, and no package's code."""
+"""From logits to the distribution that tokens are to be drawn from: plain float64 arithmetic, and no package's code."""
 
 from __future__ import annotations
 
@@ -13,29 +13,19 @@ Rows = NDArray[np.float64]
 
 
 class ProcessedRows(NamedTuple):
-    """Rows of probabilities, ``[rows, vocabulary]``, and whether no cut hangs on rounding, ``[rows]``."""
-
-    probs: Rows
-    clear: NDArray[np.bool_]
+    probs: Rows  # ``[rows, vocabulary]``
+    clear: NDArray[np.bool_]  # whether no cut depends on rounding, ``[rows]``
 
 
 def softmax(logits: Rows) -> Rows:
-    """Return rows that sum to 1."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
 def law(logits: Rows, sampling: Sampling, *, temperature_last: bool = False) -> ProcessedRows:
-    """Return what a row's token is drawn from: temperature, top-k, top-p and min-p, in this order or temperature last.
+    """Apply temperature, top-k, top-p and min-p to logits, ``[rows, vocabulary]``, in this order.
 
-    Args:
-        logits: with penalties and biases, ``[rows, vocabulary]``.
-        sampling: temperature and cuts.
-        temperature_last: cut rows at temperature 1.
-
-    Example:
-        >>> law(np.log([[0.5, 0.3, 0.2]]), Sampling(top_k=2)).probs.round(3).tolist()
-        [[0.625, 0.375, 0.0]]
+    With ``temperature_last`` the cuts are made at temperature 1. Penalties and biases are already in the logits.
     """
     clear = np.ones(len(logits), bool)
     if sampling.temperature == 0:
@@ -64,7 +54,7 @@ def law(logits: Rows, sampling: Sampling, *, temperature_last: bool = False) -> 
 
 
 def counts_before(sequence: list[int], start: int, vocabulary: int) -> Rows:
-    """Return how often each token stands before each place from the prompt's end on, ``[tokens + 1, vocabulary]``."""
+    """Count each token before each place from the prompt's end on, ``[tokens + 1, vocabulary]``."""
     one_hot = np.eye(vocabulary)[sequence]
     return np.concatenate([one_hot[:start].sum(0)[None], one_hot[start:]]).cumsum(0)
 
@@ -72,14 +62,9 @@ def counts_before(sequence: list[int], start: int, vocabulary: int) -> Rows:
 def penalised(
     logits: Rows, counts: Rows, prompt_counts: Rows, sampling: Sampling, *, penalises_prompt: bool = True
 ) -> Rows:
-    """Return logits with penalties, biases and what a grammar excludes.
+    """Apply penalties, biases and the grammar to logits, ``[rows, vocabulary]``.
 
-    Args:
-        logits: ``[rows, vocabulary]``.
-        counts: of the tokens before each row, the prompt's included, ``[rows, vocabulary]``.
-        prompt_counts: of the prompt's tokens, ``[rows, vocabulary]``.
-        sampling: penalties and biases.
-        penalises_prompt: whether the repetition penalty counts the prompt.
+    ``counts`` are of the tokens before each row, including the prompt, ``prompt_counts`` of the prompt alone.
     """
     result = logits.copy()
     for token, bias in sampling.logit_bias:

@@ -9,12 +9,7 @@ import pytest
 
 
 def check_conforms(engine: Any, **settings: Any) -> None:
-    """Fail the test that calls it, with the report, unless an engine conforms.
-
-    Args:
-        engine: see `cactus_decoding.lab.conformance.suite.conform`.
-        settings: likewise.
-    """
+    """Fail the calling test, with the report, unless an engine conforms; `conform` explains the arguments."""
     from cactus_decoding.lab.conformance.findings import line, verdict
     from cactus_decoding.lab.conformance.suite import conform as conforms
 

@@ -1,4 +1,4 @@
-"""Speculative sampling by its definition, over rows of the tiny models: the engine that mutants are made of."""
+"""Speculative sampling by its definition, on the tiny models: the engine that mutants are made of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cactus_decoding.lab.conformance.processing import Rows
 from cactus_decoding.lab.conformance.truth import Truth, Wanted
 
 Decoding = Generator[Wanted, Rows, Answer]
-"""One response: asks for rows, and returns the answer."""
+"""One response: it asks for probabilities, and returns the answer."""
 
 
 def draw(weights: Rows, uniform: float) -> int:
@@ -24,18 +24,15 @@ def draw(weights: Rows, uniform: float) -> int:
 
 
 class Numbers:
-    """Random numbers of a response."""
-
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
 
     def __call__(self) -> float:
-        """Return the next one, in [0, 1)."""
         return float(self._generator.random())
 
 
 class Reference(Engine):
-    """A right engine; what a step does is in small methods, so that a mutant changes one of them.
+    """A right engine, whose steps are small methods, so that a mutant changes one of them.
 
     Example:
         >>> engine = Reference()
@@ -51,7 +48,6 @@ class Reference(Engine):
         self.cancelled: tuple[int, ...] | None = None
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries together."""
         running = [self.decode(query, numbers) for query, numbers in zip(queries, self.numbers(queries), strict=True)]
         wanted = {index: next(each) for index, each in enumerate(running)}
         answers: dict[int, Answer] = {}
@@ -67,11 +63,9 @@ class Reference(Engine):
         return [answers[index] for index in range(len(queries))]
 
     def numbers(self, queries: Sequence[Query]) -> list[Numbers]:
-        """Return the random numbers of each response."""
         return [Numbers(query.seed) for query in queries]
 
     def decode(self, query: Query, numbers: Numbers) -> Decoding:
-        """Propose and verify until the response ends."""
         sampling, start = query.sampling, len(query.prompt)
         text, output, logprobs = self.read(query), list[int](), list[float]()
         accepted = 0
@@ -113,31 +107,26 @@ class Reference(Engine):
                 return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
 
     def read(self, query: Query) -> tuple[int, ...]:
-        """Return what is in the cache when a response begins."""
         return query.prompt
 
     def room(self, sampling: Sampling, length: int) -> int:
-        """Return how many tokens a step may propose."""
         return min(sampling.num_speculative_tokens, sampling.max_tokens - length - 1)
 
     def proposes(self, row: Rows, token: int) -> bool:
-        """Return whether a drawn token is proposed."""
         return True
 
     def tested(self, sampling: Sampling) -> Sampling:
-        """Return the sampling that makes the draft's rows that tokens are tested by."""
+        """Return the sampling of the draft's probabilities that tokens are tested by."""
         return sampling
 
     def target(self, text: tuple[int, ...], drafted: list[int], start: int, sampling: Sampling) -> Wanted:
-        """Return the target's row that a token is tested by."""
         return Wanted("target", (*text, *drafted), start, sampling)
 
     def bonus(self, text: tuple[int, ...], drafted: list[int], start: int, sampling: Sampling) -> Wanted:
-        """Return the row that a token is drawn from after all proposals were kept."""
+        """Return the probabilities that a token is drawn from after all proposals were kept."""
         return self.target(text, drafted, start, sampling)
 
     def accepts(self, uniform: float, target: Rows, draft: Rows, token: int, sampling: Sampling) -> bool:
-        """Return whether a proposal is kept."""
         return bool(uniform * draft[token] < target[token])
 
     def recovery(self, target: Rows, draft: Rows, token: int) -> Rows:
@@ -150,19 +139,16 @@ class Reference(Engine):
         return numbers()
 
     def reported(self, target: Rows, draft: Rows) -> Rows:
-        """Return the law whose logarithms are reported."""
         return target
 
     def keep(self, text: tuple[int, ...], emitted: list[int], recovered: int, rejected: int | None) -> tuple[int, ...]:
-        """Return what is in the cache after a step."""
         return (*text, *emitted, recovered)
 
     def stops(self, output: list[int], drafted: bool) -> bool:
-        """Return whether a stop token ends the output; it may be changed in place."""
+        """Whether a stop token ends the output, which mutants change in place."""
         return True
 
 
 def plain(sampling: Sampling) -> Sampling:
-    """Return sampling without temperature, cuts, penalties, biases and grammars."""
     kept = ("stop_token_ids", "max_tokens", "draft", "num_speculative_tokens")
     return replace(Sampling(), **{name: getattr(sampling, name) for name in kept})

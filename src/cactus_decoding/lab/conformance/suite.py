@@ -20,10 +20,8 @@ from cactus_decoding.lab.conformance.truth import Truth
 SAMPLES, FALSE_ALARM = 200, 1e-3
 _BATCH, _FEW = 50, 20
 _Group = tuple[tuple[int, ...], Sampling]
-_LOGPROB = 0.02
-"""By how much a reported log-probability may differ from the true one."""
-_NEAR_TIE = 1e-3
-"""Log-probabilities closer than this are told apart by rounding."""
+_LOGPROB = 0.02  # the largest allowed error of a reported log-probability
+_NEAR_TIE = 1e-3  # rounding decides between log-probabilities that are closer
 
 
 def conform(
@@ -37,7 +35,7 @@ def conform(
     report: Callable[[Finding], None] = lambda finding: None,
     first_only: bool = False,
 ) -> Report:
-    r"""Check whether an engine's speculation is lossless: whether its tokens have the law of the target alone.
+    """Check whether an engine's speculation is lossless: whether its tokens have the distribution of the target alone.
 
     Every check collects evidence (see `Evidence`) until it exceeds the number of checks over ``false_alarm``, or all
     samples are drawn. So a right engine is called wrong with probability ``false_alarm`` at most, over all checks.
@@ -45,17 +43,17 @@ def conform(
     Args:
         engine: an engine's adapter, or a function ``(prompt, sampling, seed) -> tokens`` over
             the models that `write_models` makes; ``sampling`` is a `Sampling`.
-        samples: responses a check draws, if it finds nothing; a few draw more.
+        samples: responses that a check draws, if it finds nothing; a few checks draw more.
         false_alarm: in (0, 1).
-        seed: of the first response; others count on.
-        truth: the laws, where they are known already.
+        seed: of the first response; each further response has the next number.
+        truth: the distributions, where they are known already.
         only: these checks and no others.
-        report: is told each finding.
+        report: is called with each finding.
         first_only: stop at the first mistake.
 
     Raises:
         EngineError: for an engine that is down, fails, or gives no answer.
-        TypeError, ValueError: for arguments that are none.
+        TypeError, ValueError: for invalid arguments.
 
     Example:
         >>> from cactus_decoding.lab.conformance.checks import Check
@@ -86,7 +84,7 @@ def conform(
 
 
 class _Run:
-    """One engine, its laws, and the share of the false alarms that a check may take."""
+    """One engine, its true distributions, and the share of the false alarms that a check may take."""
 
     def __init__(self, engine: Engine, truth: Truth, alpha: float, seeds: Iterator[int]) -> None:
         self._engine, self._truth, self._alpha, self._seeds = engine, truth, alpha, seeds
@@ -94,7 +92,6 @@ class _Run:
         self._blamed = set[str]()  # drafts with which something is wrong
 
     def check(self, check: Check, samples: int) -> Finding:
-        """Ask a check's questions."""
         kinds = {BATCH: self._batch, GREEDY: self._greedy, SEEDS: self._seeds_repeat, LOGPROBS: self._logprobs}
         finding = kinds.get(check.kind, self._law)(check, samples)
         if finding.right is False:
@@ -139,7 +136,7 @@ class _Run:
         return Finding(check, True, drawn, found.log_e, deviation)
 
     def _cause(self, check: Check, evidence: Evidence, found: Found) -> str:
-        """Ask on, so that causes which look alike are told apart, and return the likeliest."""
+        """Ask more questions, to tell causes apart that look alike, and return the likeliest."""
         queries, answers = self._ask(check, SAMPLES)
         if not _malformed(queries, answers):
             found = _add(evidence, self._truth, queries, answers)
@@ -151,7 +148,7 @@ class _Run:
     def _deviation(
         self, prompt: tuple[int, ...], sampling: Sampling, outputs: list[tuple[int, ...]], alpha: float
     ) -> float:
-        """Return the largest deviation of the law of each of the first three tokens that is not excluded."""
+        """Return the largest deviation that is not excluded for each of the first three tokens."""
         longest = min(3, sampling.max_tokens)
         laws, counts = np.zeros((longest, VOCABULARY + 1)), np.zeros((longest, VOCABULARY + 1))
         for output, probability in self._truth.enumerate(prompt, sampling, longest).items():
@@ -163,7 +160,7 @@ class _Run:
         return max(deviation_not_excluded(*each, alpha / longest) for each in zip(laws, counts, strict=True))
 
     def _batch(self, check: Check, samples: int) -> Finding:
-        """Compare neighbours' first tokens: equal by chance only."""
+        """Compare neighbours' first tokens, which are equal by chance only."""
         law = self._truth.enumerate(check.prompts[0], check.sampling, 1)
         chance = sum(each**2 for each in law.values())
         likely = np.array([chance / 2, *(chance + share * (1 - chance) for share in (0.1, 0.4, 1.0))])
@@ -174,7 +171,7 @@ class _Run:
             pairs = list(zip(answers[::2], answers[1::2], strict=True))
             equal = sum(first.token_ids[0] == second.token_ids[0] for first, second in pairs)
             repeated += equal
-            # a law that excludes what came outweighs all else, but its logarithm is finite: 0 times it is 0
+            # an alternative that excludes what came gets a finite logarithm, because 0 times it must be 0
             logs += equal * np.log(likely / chance)
             logs += (len(pairs) - equal) * np.log(np.maximum((1 - likely) / (1 - chance), 1e-300))
             log_e = float(np.logaddexp.reduce(logs) - math.log(len(likely)))
@@ -186,7 +183,7 @@ class _Run:
         return Finding(check, True, drawn, log_e, said=said)
 
     def _greedy(self, check: Check, samples: int) -> Finding:
-        """Compare with the most likely tokens, and tell near-ties from mistakes by the target's rows."""
+        """Compare with the most likely tokens; the target's probabilities tell near-ties from mistakes."""
         queries, answers = self._ask(check, len(check.prompts))
         ties = tokens = 0
         if said := _malformed(queries, answers):
@@ -218,7 +215,7 @@ class _Run:
         return Finding(check, True, 2 * len(queries), said=f"all {same} seeds gave the same response again")
 
     def _logprobs(self, check: Check, samples: int) -> Finding:
-        """Compare log-probabilities with those before, and those after temperature and cuts: either will do."""
+        """Accept log-probabilities before temperature and cuts, or after them."""
         queries, answers = self._ask(check, _BATCH)
         worst = np.zeros(2)
         for query, answer in zip(queries, answers, strict=True):
@@ -237,7 +234,6 @@ class _Run:
         return Finding(check, False, len(queries), math.inf, said=said)
 
     def acceptance(self) -> dict[str, Acceptance]:
-        """Return what was accepted of each model's proposals, where the engine tells."""
         from cactus_decoding.lab.conformance.reference import Reference
 
         result: dict[str, Acceptance] = {}
@@ -258,7 +254,6 @@ def _accepted(answers: Sequence[Answer]) -> tuple[float, float]:
 
 
 def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Sequence[Answer]) -> Found:
-    """Add answers to the evidence, prompt by prompt and sampling by sampling."""
     groups = defaultdict[_Group, list[tuple[int, ...]]](list)
     for query, answer in zip(queries, answers, strict=True):
         groups[query.prompt, query.sampling].append(answer.token_ids)
@@ -277,12 +272,6 @@ def _malformed(queries: Sequence[Query], answers: Sequence[Answer]) -> str:
 
 
 def malformed(tokens: Sequence[int], sampling: Sampling) -> str:
-    """Say what is wrong with an output's length and end, if anything is.
-
-    Example:
-        >>> malformed([1, 0, 2], Sampling())
-        'tokens came behind token 0, which ends the output'
-    """
     early = next((token for token in tokens[:-1] if token in sampling.ends), None)
     if early is not None:
         return f"tokens came behind token {early}, which ends the output"

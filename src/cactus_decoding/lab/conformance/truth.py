@@ -1,4 +1,4 @@
-"""What an engine's tokens should be drawn from: the target's rows behind every prefix, and the draft's."""
+"""What an engine's tokens should be drawn from: the target's probabilities after every prefix, and the draft's."""
 
 from __future__ import annotations
 
@@ -15,74 +15,43 @@ from cactus_decoding.lab.conformance.models import TinyModel
 from cactus_decoding.lab.conformance.processing import Rows, counts_before, law, penalised, softmax
 
 _BATCH, _KEPT = 512, 60_000
-"""Sequences that are read at once, and those that stay known."""
+"""Sequences that are read at once, and those that stay cached."""
 
 
 class Wanted(NamedTuple):
-    """A row of a model behind a prefix.
-
-    Attributes:
-        name: of the model.
-        prefix: prompt and output so far.
-        start: the prompt's length.
-        sampling: how it becomes a law.
-        counted: how many tokens of the prefix penalties know of; None for all.
-        temperature_last: whether it is cut first; None for what the engine does.
-    """
-
     name: str
-    prefix: tuple[int, ...]
-    start: int
+    prefix: tuple[int, ...]  # prompt and output so far
+    start: int  # the prompt's length
     sampling: Sampling
-    counted: int | None = None
-    temperature_last: bool | None = None
+    counted: int | None = None  # how many tokens of the prefix penalties know of; None: all
+    temperature_last: bool | None = None  # apply cuts first; None: as the engine does
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Positions of outputs, each with the token that was emitted there, and rows that explain it.
+    """Positions of outputs, each with the token that was emitted there, and probabilities that may explain it.
 
-    Attributes:
-        tokens: that were emitted, ``[positions]``.
-        places: of each position in its output, from 0 on, ``[positions]``.
-        last: whether the output ends there for its length, ``[positions]``.
-        target: what the token is to be drawn from, ``[positions, vocabulary]``; and variants of it:
-        draft: the draft's row by the same sampling; the target's, where nothing is known of the draft.
-        raw_target, raw_draft: at temperature 1, uncut and without penalties.
-        before: the target's row of the position before.
-        forgetful: penalties without the token before.
-        swapped: cut at temperature 1, with the temperature behind the cuts, or else before them.
-        untempered: cut as asked, at temperature 1.
-        clear: whether no cut hangs on rounding, ``[positions]``.
+    Probabilities are ``[positions, vocabulary]``, the others ``[positions]``.
     """
 
     tokens: NDArray[np.int64]
-    places: NDArray[np.int64]
-    last: NDArray[np.bool_]
-    target: Rows
-    draft: Rows
-    raw_target: Rows
+    places: NDArray[np.int64]  # in the output, from 0 on
+    last: NDArray[np.bool_]  # whether the output ends there for its length
+    target: Rows  # what the token is to be drawn from
+    draft: Rows  # the draft's, by the same sampling; the target's, where the draft is unknown
+    raw_target: Rows  # at temperature 1, without cuts and penalties
     raw_draft: Rows
-    before: Rows
-    forgetful: Rows
-    swapped: Rows
-    untempered: Rows
-    clear: NDArray[np.bool_]
+    before: Rows  # the target's at the position before
+    forgetful: Rows  # with penalties that miss the token before
+    swapped: Rows  # with temperature and cuts in the other order
+    untempered: Rows  # cut as asked, at temperature 1
+    clear: NDArray[np.bool_]  # whether no cut depends on rounding
 
 
 class Truth:
-    """The laws of an engine's tokens.
+    """The distributions of an engine's tokens; `Engine` explains the arguments.
 
-    Args:
-        temperature_last: whether it cuts rows first, see `Engine`.
-        penalises_prompt: see `Engine`.
-        ends_alike: see `Engine`; laws that are returned have all that ends an output at the end of sequence.
-
-    Example:
-        >>> truth = Truth()
-        >>> law_of_three = truth.enumerate((1, 2, 3), Sampling(top_k=3))
-        >>> round(sum(law_of_three.values()), 9), max(map(len, law_of_three))
-        (1.0, 3)
+    With ``ends_alike``, the probabilities of all tokens that end an output are added up at `END`.
     """
 
     def __init__(
@@ -94,7 +63,7 @@ class Truth:
         self._laws: dict[Wanted, Rows] = {}
 
     def logits(self, name: str, sequences: Sequence[tuple[int, ...]]) -> list[Rows]:
-        """Return a model's rows behind every token of sequences, each worked out once."""
+        """Return a model's logits after every token of sequences, each computed once."""
         if len(self._logits) > _KEPT:
             self._logits.clear()
         missing = list({each for each in sequences if (name, each) not in self._logits})
@@ -107,7 +76,6 @@ class Truth:
         return [self._logits[name, each] for each in sequences]
 
     def score(self, prompt: tuple[int, ...], outputs: Sequence[tuple[int, ...]], sampling: Sampling) -> Scored:
-        """Return every position of outputs, ``[positions]`` in all."""
         outputs = [each for each in outputs if each]
         sequences = [(*prompt, *each) for each in outputs]
         draft = sampling.draft if sampling.draft in DRAFTS else None
@@ -152,7 +120,7 @@ class Truth:
         return found.probs, found.clear
 
     def _seen(self, sampling: Sampling, rows: Rows) -> Rows:
-        """Return rows as an engine shows them: what ends an output in one column if it tells no ends apart."""
+        """Return probabilities as an engine shows them: with ``ends_alike``, all ends in one column."""
         if not self._ends_alike:
             return rows
         ends, merged = [*sampling.ends], rows.copy()
@@ -161,7 +129,7 @@ class Truth:
         return merged
 
     def next_laws(self, wanted: Sequence[Wanted]) -> list[Rows]:
-        """Return laws behind prefixes, each ``[vocabulary]``."""
+        """Return distributions after prefixes, ``[vocabulary]`` each."""
         if len(self._laws) > _KEPT:
             self._laws.clear()
         missing = list({each for each in wanted if each not in self._laws})
@@ -178,7 +146,7 @@ class Truth:
         return [self._laws[each] for each in wanted]
 
     def enumerate(self, prompt: tuple[int, ...], sampling: Sampling, tokens: int = 3) -> dict[tuple[int, ...], float]:
-        """Return the law of an output's first tokens: every output, or its beginning, with its probability."""
+        """Return every output of so many tokens, or shorter if it ended, with its probability."""
         found: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(tokens):
             grown: dict[tuple[int, ...], float] = {}

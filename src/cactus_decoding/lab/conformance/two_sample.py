@@ -1,4 +1,4 @@
-"""Two servers of the same model, speculation on and off: whether their texts have one law, though nobody knows it."""
+"""Whether two servers' texts, with speculation on and off, have the same distribution, which nobody knows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 _PRUDENCE = 5.0
-_NEAR_TIE = 0.05
-"""Nats: below it, other kernels and batch sizes choose another token in half precision too."""
+_NEAR_TIE = 0.05  # nats: in half precision, other kernels and batch sizes choose another token below it
 FEATURES: dict[str, Callable[[str], object]] = {
     "their first character": lambda text: text[:1],
     "their first 3 characters": lambda text: text[:3],
@@ -26,22 +25,20 @@ FEATURES: dict[str, Callable[[str], object]] = {
 
 
 class TextServer(Protocol):
-    """A server that completes texts."""
-
     name: str
 
     def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
         """Return a completion."""
 
     def top_logprobs(self, prompt: str) -> dict[str, float] | None:
-        """Return log-probabilities of the likeliest next tokens; None where a server does not tell."""
+        """Return log-probabilities of the likeliest next tokens; None where a server does not report them."""
 
 
 class Betting:
-    r"""An e-process against the hypothesis that two samples have one law.
+    r"""An e-process against the hypothesis that two samples have the same distribution.
 
-    Of a pair of outcomes (a, b) that came from the first and the second sample, either order is as likely if the laws
-    are one. So with laws that are guessed from earlier pairs,
+    Of a pair of outcomes (a, b) that came from the first and the second sample, either order is as likely under the
+    hypothesis. So with f and g that are estimated from earlier pairs,
     :math:`\prod 2 f(a) g(b) / (f(a) g(b) + f(b) g(a))` has mean 1.
 
     Source: Shekhar and Ramdas (arXiv 2112.09162).
@@ -59,7 +56,6 @@ class Betting:
         self.log_e = 0.0
 
     def add(self, context: object, first: object, second: object) -> None:
-        """Count a pair of outcomes of the same context."""
         seen = self._seen[context]
         if first != second:
             kept = self._guess(seen, 0, first) * self._guess(seen, 1, second)
@@ -77,41 +73,21 @@ class Betting:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two servers' texts say.
-
-    Attributes:
-        right: whether nothing says that their laws differ.
-        pairs: of texts.
-        log_e: evidence that they do.
-        feature: that shows it best.
-        greedy: prompts, those whose texts at temperature 0 differ, and those of them that near-ties explain.
-        excluded: differences above it, in how many texts are at most so long, or come before a text in the alphabet,
-            are not possible (see `largest_difference`); None where the laws differ.
-    """
-
-    right: bool
-    pairs: int
-    log_e: float
-    feature: str
-    greedy: tuple[int, int, int]
+    right: bool  # whether nothing says that their distributions differ
+    pairs: int  # of texts
+    log_e: float  # evidence that they differ
+    feature: str  # the one with most evidence
+    greedy: tuple[int, int, int]  # prompts; those with different texts at temperature 0; those that near-ties explain
+    # in the shares of texts up to a length, or before a text in the alphabet; larger differences are impossible
     excluded: float | None
 
 
 def largest_difference(first: Sequence[Any], second: Sequence[Any], alpha: float) -> float:
-    r"""Return the largest difference of two distribution functions, of any order of texts, that samples leave possible.
+    r"""Return the largest difference of two distribution functions that samples of n draws each leave possible.
 
     Each is within :math:`\sqrt{\log(4/\alpha) / 2n}` of its sample's, with probability 1 - alpha.
 
-    Args:
-        first: values of n independent draws.
-        second: likewise, as many.
-        alpha: how often the bound may fail.
-
     Source: Massart (1990), the constant of Dvoretzky, Kiefer and Wolfowitz's inequality.
-
-    Example:
-        >>> round(largest_difference([1, 2] * 200, [1, 2] * 200, 0.001), 2)
-        0.2
     """
     ordered = sorted(first), sorted(second)
     apart = max(abs(bisect_right(ordered[0], each) - bisect_right(ordered[1], each)) for each in {*first, *second})
@@ -129,20 +105,12 @@ def compare(
     temperature: float = 1.0,
     seed: int = 0,
 ) -> Comparison:
-    """Compare what two servers write, until it is enough, or all samples are drawn.
+    """Compare what two servers write, until the evidence is enough, or ``samples`` pairs of texts are drawn.
 
-    Equal laws are called different with probability ``false_alarm`` at most. At temperature 0, texts that part where
-    either server's own rows are a near-tie are told apart from others.
-
-    Args:
-        first: with speculation, say.
-        second: without.
-        prompts: are drawn from, so that texts are independent.
-        samples: pairs of texts, at most.
-        false_alarm: in (0, 1).
-        max_tokens: of a text: steps of speculation must fit.
-        temperature: of the texts.
-        seed: of the first text; the second server's are others.
+    Equal distributions are called different with probability ``false_alarm`` at most. At temperature 0, texts that part
+    where either server's own probabilities are a near-tie are told apart from others. Each pair has a prompt drawn at
+    random, so that texts are independent; the servers get different seeds. ``max_tokens`` must leave room for steps of
+    speculation.
     """
     bets = {name: Betting() for name in FEATURES}
     order, pairs, log_e, written = random.Random(seed), 0, 0.0, list[list[str]]()
@@ -185,13 +153,12 @@ def _greedy(first: TextServer, second: TextServer, prompts: Sequence[str], max_t
 
 
 def _tied(row: dict[str, float], rests: list[str]) -> bool:
-    """Return whether a server's own row, in whichever order, has what both texts go on with near the top."""
+    """Whether the likeliest next tokens of a server are near-tied, and begin what both texts go on with."""
     near = [token for token, logprob in row.items() if max(row.values()) - logprob < _NEAR_TIE]
     return len(near) > 1 and all(any(rest.startswith(token) for token in near) for rest in rests if rest)
 
 
 def said(found: Comparison) -> list[str]:
-    """Return a comparison in words."""
     prompts, differ, tied = found.greedy
     greedy = f"At temperature 0, {differ} of {prompts} prompts gave other texts; near-ties explain {tied} of them."
     if differ > tied:

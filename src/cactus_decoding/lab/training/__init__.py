@@ -1,6 +1,6 @@
 """Trains models: drafts for acceptance, also while they serve, and importance.
 
-Names are imported when they are asked for: some need transformers' trainer, which takes seconds to import.
+Names are imported when they are first used: some need transformers' trainer, which takes seconds to import.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _NAMES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first asked for."""
     if name not in _NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -1,4 +1,4 @@
-"""Training a draft while it serves: a step after a response, on rows that verification has computed anyway."""
+"""Trains a draft while it serves: a step after a response, on probabilities that verification has computed anyway."""
 
 from __future__ import annotations
 
@@ -31,19 +31,18 @@ from cactus_decoding.lab.training.acceptance.row_cache import coarse, likeliest
 from cactus_decoding.lab.training.acceptance.saving import naming
 
 _RECORD = "adaptation.json"
-_SAVE_SECONDS = 60.0
-"""So often weights are saved while responses go on."""
+_SAVE_SECONDS = 60.0  # between savings while responses go on
 
 
 class Text(NamedTuple):
-    """A response to learn from, with the target's likeliest tokens at each of its own, ``[response, top]``."""
+    """A response to learn from, with the target's likeliest tokens at each position, ``[response, top]``."""
 
     sequence: TokenSequence
     top_ids: Tensor
     top_log_probs: Tensor
 
     def cut(self, positions: int) -> Text:
-        """Return a text of at most so many tokens, 2 or more.
+        """Return a text of at most so many positions, 2 or more.
 
         The response loses its end, down to half of the positions, and then the prompt its beginning.
 
@@ -68,30 +67,30 @@ class _Record(NamedTuple):
 
 
 class DraftAdaptation:
-    r"""Trains a pair's draft between responses, so that it follows what the pair is used for.
+    """Trains a pair's draft between responses, so that it follows what the pair is used for.
 
-    After a response the draft reads it once more and takes one step of AdamW on a loss of its rows and the target's,
-    which verification had computed. Every token of a response counts: whatever was accepted, the target's row there is
-    known. The rows are those at temperature 1, and only their likeliest tokens are kept (`RowCache`).
+    After a response the draft reads it once more and takes one step of AdamW on a loss of its probabilities and the
+    target's, which verification had computed. Every token of a response counts: whatever was accepted, the target's
+    probabilities there are known. They are those at temperature 1, and only the likeliest tokens are kept (`RowCache`).
 
-    The draft changes between responses, never within one: each proposal is drawn from the row that it is judged by, so
-    every statement about the distribution of a response holds whatever was learned before it, as long as its random
-    numbers are fresh: with one seed for all, the draft learns from the numbers that it is judged by. What a seed gives
-    does change with the draft, except at temperature 0.
+    The draft changes between responses, never within one: each proposal is drawn from the probabilities that it is
+    judged by. So every statement about the distribution of a response holds whatever was learned before it, as long as
+    its random numbers are fresh: with one seed for all, the draft learns from the numbers that it is judged by. What a
+    seed gives does change with the draft, except at temperature 0.
 
     Args:
         pair: the models; nothing else may use the draft meanwhile. Its draft is put into float32: in 16 bits most steps
             are too small to change a weight.
         loss: its spelling; see `parse_loss`.
         learning_rate: of AdamW.
-        max_time_share: the share of the responses' time that steps and savings may take. A step is taken where less was
-            used so far, so that what one step takes too long is made up for by the next responses.
-        max_row_bytes: of a step's logits in float32, ``4 * tokens * vocabulary``; with what their gradient needs, rows
-            take some eight times as much. A text that has more is cut.
+        max_time_share: the share of the responses' time that steps and saving may take. A step is taken where less was
+            used so far, so that later responses make up for a step that takes too long.
+        max_row_bytes: of a step's logits in float32, ``4 * tokens * vocabulary``; gradients included, they take some
+            eight times as much. A longer text is cut.
 
     Attributes:
         steps: how many were taken, with those of earlier processes that adapted the folder, as in what follows.
-        seconds: that they took, and savings.
+        seconds: that steps and saving took.
         response_seconds: that responses took.
         folder: where weights are saved; None for nowhere. See `load`.
 
@@ -144,14 +143,12 @@ class DraftAdaptation:
         """Return the adaptation of the draft in a folder, which begins as a copy of ``draft`` where it is new or empty.
 
         The folder is a Hugging Face model in float32, with a record of the time that was spent on it beside the
-        weights; the optimizer's moments are lost. Used as a context manager, the adaptation saves at the end. Of two
-        processes at once, the one that saves last wins.
+        weights; the optimizer's moments are lost. As a context manager, the adaptation saves at the end. Of two
+        processes at once, the one that saves last wins. Target and draft are as in `load_pair`; ``draft`` may be None
+        for a folder that was begun before.
 
-        Target and draft are as in `load_pair`; for a folder that was begun before, ``draft`` is what it began as a copy
-        of, or None.
-
-        Raises `OSError` for a folder that cannot be written; `ValueError` likewise, for one that holds something else
-        or began as another draft; for models that cannot be loaded, and a draft that cannot be trained.
+        Raises `OSError` for a folder that cannot be written; `ValueError` for one that holds something else or began as
+        another draft, for models that cannot be loaded, and for a draft that cannot be trained.
         """
         place = Path(os.path.realpath(folder))
         check_folder(place)
@@ -188,7 +185,7 @@ class DraftAdaptation:
     def watch(self, response: Response) -> Iterator[Outcome]:
         """Take a response's steps, yield their outcomes, and learn from it when it is finished.
 
-        One that is left before its end is not learned from.
+        A response that is left before its end is not learned from.
         """
         response.request.check_chain("adapting a draft")
         rows: list[tuple[Tensor, Tensor]] = []
@@ -206,7 +203,7 @@ class DraftAdaptation:
             self.learn(Text(sequence, ids, log_probs), response.metrics.seconds)
 
     def learn(self, text: Text, seconds: float) -> bool:
-        """Take a step on a response that took so long, if there is time for one; return whether there was."""
+        """Take a step on a response that took so many seconds, if there is time; return whether it did."""
         self.response_seconds += seconds
         if self.seconds >= self._share * self.response_seconds:
             return False
@@ -243,7 +240,6 @@ class DraftAdaptation:
         self._parameters[-1].sum().item()  # a GPU has done it all by now
 
     def summary(self) -> str:
-        """Return how much was learned, in a line."""
         share = 100 * self.seconds / self.response_seconds if self.response_seconds else 0.0
         now = f" ({self.steps - self._record.steps} of them now)" if self._record.steps else ""
         where = "" if self.folder is None else f"; the draft is in {self.folder}"
@@ -253,7 +249,7 @@ class DraftAdaptation:
         )
 
     def save(self) -> None:
-        """Write the weights beside the old ones and put them in their place, and how much time was spent.
+        """Write the weights beside the old ones and replace those, and record how much time was spent.
 
         Raises `OSError` where they cannot be written; what was written before stays.
         """
@@ -284,7 +280,7 @@ def _read_record(file: Path) -> _Record:
 
 
 def _begin(folder: Path, model: PreTrainedModel, record: _Record) -> None:
-    """Make a folder of a model and its tokenizer, whole or not at all."""
+    """Create a folder of a model and its tokenizer, completely or not at all."""
     source = zoo.draft_path(record.draft) or record.draft
     tokenizer: Any = load_tokenizer("draft", source, local=only_cached("draft", source))
     with naming(folder):
@@ -298,6 +294,6 @@ def _begin(folder: Path, model: PreTrainedModel, record: _Record) -> None:
 
 
 def _name_of(draft: str | Path) -> str:
-    """Return the name by which a draft is remembered: in full, and of a folder without links."""
+    """Return the name by which a draft is remembered: in full, and for a folder without links."""
     full = str(draft) if isinstance(draft, Path) else zoo.full_name(draft)
     return os.path.realpath(full) if zoo.draft_path(full) is None and os.path.exists(full) else full

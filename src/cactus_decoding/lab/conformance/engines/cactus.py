@@ -11,10 +11,7 @@ from cactus_decoding.lab.conformance.models import text_of, tiny_llama, tokenize
 
 
 class CactusEngine(Engine):
-    """`cactus_decoding.generate` over the tiny models, in float32.
-
-    Args:
-        settings: of every request, such as ``{"verification": "block"}``; see `Request`.
+    """`cactus_decoding.generate` over the tiny models, in float32; ``settings`` are fields of every `Request`.
 
     Example:
         >>> from cactus_decoding.lab.conformance.asking import Sampling
@@ -51,7 +48,6 @@ class CactusEngine(Engine):
         return self._pairs[draft]
 
     def one(self, query: Query) -> Answer:
-        """Answer a query."""
         from cactus_decoding.core.generate import stream
         from cactus_decoding.core.request import Request
         from cactus_decoding.core.types import Fate
@@ -71,5 +67,5 @@ class CactusEngine(Engine):
         response = stream(pair, text_of(query.prompt), request)
         for _ in response:
             pass
-        kept = sum(fate in {Fate.ACCEPTED, Fate.RELAXED} for fate in response.fates)  # none behind the end
+        kept = sum(fate in {Fate.ACCEPTED, Fate.RELAXED} for fate in response.fates)  # none after the end
         return Answer(tuple(response.token_ids), None, kept)

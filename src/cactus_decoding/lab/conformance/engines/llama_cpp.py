@@ -20,13 +20,8 @@ _CLASSES = ("llama_cpp", "cactus")
 class LlamaCppEngine(Engine):
     """Completions of `llama_cpp.Llama` with its prompt look-up, or with ``class=cactus`` of `CactusLlama` with drafts.
 
-    Keys and values are kept in float32, so that rows are known to the sixth digit.
-
-    Args:
-        settings: ``class``, one of ``llama_cpp`` and ``cactus``; others are given to every completion.
-
-    Raises:
-        ValueError: where llama-cpp-python, or the package ``gguf``, is not installed.
+    Keys and values are kept in float32, so that probabilities are known to the sixth digit. ``settings`` other than
+    ``class`` are passed to every completion. Raises `ValueError` where llama-cpp-python or ``gguf`` is not installed.
     """
 
     supports = frozenset(
@@ -49,7 +44,6 @@ class LlamaCppEngine(Engine):
         self.name = f"llama-cpp-python {llama_cpp.__version__}, {shown}"
 
     def close(self) -> None:
-        """Give up models and files."""
         self._models.clear()
         self._folder.cleanup()
 
@@ -80,7 +74,6 @@ class LlamaCppEngine(Engine):
         return made
 
     def one(self, query: Query) -> Answer:
-        """Answer a query."""
         if query.sampling.cancels:
             given_up = self._completion(replace(query, prompt=(*query.prompt, 9, 8)), stream=True)
             next(given_up)

@@ -14,16 +14,14 @@ ENGINES = {
     "transformers": ("transformers", "TransformersEngine"),
     "vllm": ("vllm", "VllmEngine"),
     "llama-cpp": ("llama_cpp", "LlamaCppEngine"),
-}
-"""Names, and where the classes are: each is imported when it is asked for."""
+}  # modules and classes, imported when asked for
 
 
 def open_engine(name: str, settings: Mapping[str, Any] | None = None) -> Engine:
     """Return an engine by its name, a server by its address, or a function by ``module:function``.
 
-    Raises:
-        EngineError: for a server that does not answer.
-        ValueError: for a name that is none, or an engine that is not installed.
+    Raises `EngineError` for a server that does not answer, and `ValueError` for an unknown name or an engine that is
+    not installed.
 
     Example:
         >>> open_engine("cactis")
@@ -61,13 +59,8 @@ def _opened(name: str, settings: Mapping[str, Any] | None) -> Engine:
 class FunctionEngine(Engine):
     """A function ``(prompt, sampling, seed) -> tokens``.
 
-    Args:
-        function: is given the prompt's tokens as a list, a `Sampling` and a seed; returns the output's tokens, the one
-            that ends it included. Its attribute ``supports`` is that of `Engine`, and without it all but ``cancels``.
-
-    Example:
-        >>> FunctionEngine(lambda prompt, sampling, seed: [1]).name
-        '<lambda>'
+    It is given the prompt's tokens as a list, a `Sampling` and a seed, and returns the output's tokens, including the
+    one that ends it. Its attribute ``supports`` is that of `Engine`; without it, all of `OPTIONAL` but ``cancels``.
     """
 
     def __init__(self, function: Callable[..., Sequence[int]]) -> None:
@@ -79,7 +72,6 @@ class FunctionEngine(Engine):
         self.drafts = tuple(getattr(function, "drafts", DRAFTS))
 
     def one(self, query: Query) -> Answer:
-        """Answer a query."""
         try:
             tokens = self._function(list(query.prompt), query.sampling, query.seed)
             return Answer(tuple(int(each) for each in tokens))

@@ -29,18 +29,15 @@ T = TypeVar("T")
 class ServerEngine(Engine):
     """``/v1/completions`` of a server over the tiny target, whatever proposes there.
 
-    A field that it refuses is left out of the checks. Stop tokens are asked for as texts.
+    A field that the server refuses is left out of the checks. Stop tokens are sent as texts. The address may lack
+    ``/v1``; a key is taken from OPENAI_API_KEY.
 
-    Args:
-        address: with or without ``/v1``; a key is taken from OPENAI_API_KEY.
-        settings: ``model``, its name; ``temperature_last`` and ``penalises_prompt``, see `Engine`; ``timeout``, seconds
-            that an answer may take; ``without``, fields, with commas, that it is not to be asked for; ``supports``,
-            what it has beside them, such as ``letters`` for llama.cpp's ``grammar``; ``at_once``, requests at a time;
-            ``draft``, what proposes, for what reports say about causes.
+    Settings: ``model``, its name; ``temperature_last`` and ``penalises_prompt``, see `Engine`; ``timeout`` of an answer
+    in seconds; ``without``, fields that are never sent, with commas; ``supports``, what it supports besides, such as
+    ``letters`` for llama.cpp's ``grammar``; ``at_once``, requests at a time; ``draft``, what proposes, by which reports
+    name causes.
 
-    Raises:
-        EngineError: for a server that does not answer.
-        ValueError: for settings that are none.
+    Raises `EngineError` for a server that does not answer, and `ValueError` for an invalid setting.
     """
 
     ends_alike = True
@@ -65,25 +62,21 @@ class ServerEngine(Engine):
         self._counts = {REPORT_KEY: True} if REPORT_KEY not in without and self._takes({REPORT_KEY: True}) else {}
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries, some of them at a time."""
         with ThreadPoolExecutor(self._at_once) as pool:
             return list(pool.map(self.one, queries))
 
     def one(self, query: Query) -> Answer:
-        """Answer a query."""
         body = self._body(query) | self._counts | ({"logprobs": 1} if "logprobs" in self.supports else {})
         if query.sampling.cancels:
             self._give_up(body | {"prompt": text_of((*query.prompt, 9, 8)), "max_tokens": 40})
         return self._read("/completions", body, "gave no answer over the tiny models", answer_of)
 
     def text(self, prompt: str, *, temperature: float, max_tokens: int, seed: int) -> str:
-        """Return a completion of any model."""
         body = {"model": self._model, "prompt": prompt, "temperature": temperature, "max_tokens": max_tokens}
         body["seed"] = seed
         return self._read("/completions", body, "gave no completion", lambda said: str(said["choices"][0]["text"]))
 
     def top_logprobs(self, prompt: str) -> dict[str, float] | None:
-        """Return log-probabilities of the likeliest next tokens; None where the server does not tell."""
         body = {"model": self._model, "prompt": prompt, "temperature": 0, "max_tokens": 1, "logprobs": 2}
         try:
             answer = self._asked("/completions", body, refusable=True)
@@ -115,7 +108,7 @@ class ServerEngine(Engine):
             raise EngineError(f"{self.name} {failed}: {_short(answer)}: {error}") from error
 
     def _honours(self, name: str) -> bool:
-        """Return whether a server takes a field; one that ignores it in silence is found out by its law."""
+        """Whether a server takes a field; the checks find one that it ignores in silence."""
         value: Any = {"top_k": 3, "logit_bias": ((1, 1.0),), "stop_token_ids": (7,)}.get(name, 0.5)
         if name == "logprobs":
             return self._takes({"logprobs": 1}, lambda answer: _logprobs(answer["choices"][0]) is not None)
@@ -166,7 +159,6 @@ class ServerEngine(Engine):
 
 
 def answer_of(said: Any) -> Answer:
-    """Return what a completion says."""
     choice = said["choices"][0]
     tokens = tokens_of(choice["text"])
     accepted = (said.get("timings") or {}).get("draft_n_accepted")
@@ -176,7 +168,7 @@ def answer_of(said: Any) -> Answer:
 
 
 def _logprobs(choice: Any) -> tuple[float, ...] | None:
-    """Return log-probabilities of tokens in either of the forms that servers give them."""
+    """Return log-probabilities of tokens from either of the forms that servers use."""
     given = choice.get("logprobs") or {}
     return tuple(given.get("token_logprobs") or [each["logprob"] for each in given.get("content") or ()]) or None
 

@@ -16,9 +16,8 @@ from cactus_decoding.lab.conformance.models import tiny_llama, tokens_of
 class TransformersEngine(Engine):
     """`generate` with an ``assistant_model``, or with ``prompt_lookup_num_tokens``, in float32.
 
-    Args:
-        settings: of every call, such as ``{"assistant_confidence_threshold": 0}``; with ``speculation=False`` it
-            proposes nothing, and is what assisted generation should equal.
+    ``settings`` are passed to every call, such as ``{"assistant_confidence_threshold": 0}``; ``speculation=False``
+    proposes nothing, and shows what assisted generation should equal.
     """
 
     supports = frozenset(
@@ -45,7 +44,6 @@ class TransformersEngine(Engine):
         return self._models[name]
 
     def one(self, query: Query) -> Answer:
-        """Answer a query."""
         if query.sampling.cancels:
             with suppress(_GivenUp):
                 self._generated(replace(query, prompt=(*query.prompt, 9, 8)), stopping_criteria=[_give_up])
@@ -97,7 +95,7 @@ def _hooked(model: Any, hook: Callable[..., None]) -> Iterator[None]:
 
 
 def _accepted(prompt: Sequence[int], tokens: Sequence[int], read: Sequence[tuple[int, list[int]]]) -> int:
-    """Count proposals that came to stand in the output: a rejected token is not what is drawn in its place.
+    """Count proposals that the output kept: a rejected token is never the one drawn in its place.
 
     >>> _accepted((1, 2), (3, 4, 5), [(0, [1, 2, 3, 7]), (3, [4, 5])])
     2
@@ -111,7 +109,7 @@ def _accepted(prompt: Sequence[int], tokens: Sequence[int], read: Sequence[tuple
 
 
 class _GivenUp(Exception):
-    """A request is cancelled behind its first step."""
+    pass
 
 
 def _give_up(*given: object, **more: object) -> bool:

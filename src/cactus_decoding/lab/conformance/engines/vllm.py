@@ -26,13 +26,10 @@ from cactus_decoding.lab.conformance.models import POSITIONS, write_models
 class VllmEngine(Engine):
     """`vllm.LLM` with a draft model, or with ``ngram``, in float32; one engine is started for each draft.
 
-    Args:
-        settings: of the speculation, such as ``{"draft_sample_method": "probabilistic"}``; but ``drafts``, with commas,
-            are those that it is tested with, ``supports`` more of `OPTIONAL` and ``without`` fewer, with commas;
-            ``speculation=false`` has nothing proposed, and ``plugin=false`` leaves this package's plug-in out.
-
-    Raises:
-        ValueError: where vLLM is not installed.
+    ``settings`` are those of the speculation, such as ``{"draft_sample_method": "probabilistic"}``. Others are
+    ``drafts`` to test with, ``supports`` more of `OPTIONAL`, ``without`` fewer (all with commas), ``speculation=false``
+    to propose nothing, and ``plugin=false`` to leave this package's plug-in out. Raises `ValueError` where vLLM is not
+    installed.
     """
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
@@ -58,7 +55,6 @@ class VllmEngine(Engine):
         self._started: tuple[str, int] | None = None
 
     def close(self) -> None:
-        """Stop the engine."""
         self._stop()
         self._folder.cleanup()
 
@@ -96,7 +92,6 @@ class VllmEngine(Engine):
         return self._engine
 
     def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries as one batch."""
         from vllm import SamplingParams
 
         try:
@@ -114,7 +109,6 @@ class VllmEngine(Engine):
 
 
 def _give_up(engine: Any, queries: Sequence[Query]) -> None:
-    """Begin other responses, and abort them after their first tokens."""
     from vllm import SamplingParams
 
     begun = []

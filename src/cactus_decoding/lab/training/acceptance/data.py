@@ -23,37 +23,31 @@ from cactus_decoding.zoo.word_problems import format_prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-IGNORED = -100
-"""The label of a token that is not learned, as transformers has it."""
+IGNORED = -100  # transformers' label of a token that is not learned
 
 
 @dataclass(frozen=True)
 class Document:
-    """A prompt, given and not learned, and its completion, None where the target is still to write it."""
+    """A prompt, which is not learned, and its completion, None where the target is still to write it."""
 
     prompt: str
     completion: str | None
 
 
 class TokenSequence(NamedTuple):
-    """A document's tokens, of which the first ``prompt_length`` are given."""
+    """A document's tokens, of which the first ``prompt_length`` are not learned."""
 
     token_ids: list[int]
     prompt_length: int
 
     @property
     def learned(self) -> int:
-        """How many tokens are learned: all that have a row before them and are not the prompt's."""
+        """How many tokens are learned: all but the prompt's, and never the first."""
         return len(self.token_ids) - max(self.prompt_length, 1)
 
 
 def read_documents(data: str, limit: int | None = None, *, chat: bool = False) -> list[Document]:
-    """Return the documents of a file or a task; prompts of a ``chat`` are a user's messages.
-
-    Example:
-        >>> read_documents("word_problems:split=train", 2)[0].prompt[:9]
-        'Question:'
-    """
+    """Return the documents of a file or a task; prompts of a ``chat`` are a user's messages."""
     if data.strip().partition(":")[0] in SOURCES and not Path(data).exists():
         check_not_held_out(data)
         return [Document(problem.prompt, None) for problem in parse_task(data, limit, chat=chat).problems]
@@ -64,7 +58,6 @@ def read_documents(data: str, limit: int | None = None, *, chat: bool = False) -
 
 
 def in_chat(documents: Sequence[Document], tokenizer: Any, system: str | None) -> list[Document]:
-    """Return documents whose prompts are written by a chat template; texts without a prompt stay as they are."""
     return [
         replace(each, prompt=as_chat_prompt(tokenizer, each.prompt, system=system)) if each.prompt else each
         for each in documents
@@ -82,7 +75,6 @@ def _document(value: dict[str, object], where: str, chat: bool) -> Document:
 
 
 def digest_of(documents: Sequence[Document]) -> str:
-    """Return the SHA-256 of documents: of JSON Lines of their prompts and completions."""
     digest = hashlib.sha256()
     for each in documents:
         digest.update(json.dumps(astuple(each)).encode() + b"\n")
@@ -96,10 +88,9 @@ def as_sequence(
     stop_token_ids: Sequence[int],
     max_length: int,
 ) -> TokenSequence:
-    """Return a document's tokens: the prompt's, and the answer's or, with an end of text, the completion's.
+    """Return the tokens of the prompt and the answer or, with an end of text, the completion, cut at ``max_length``.
 
-    ``answer`` is what the target wrote, for a document without a completion; ``stop_token_ids`` end a completion, and
-    what is longer than ``max_length`` is cut.
+    ``answer`` is what the target wrote, for a document without a completion; the stop tokens end a completion.
     """
     prompt = list(tokenizer(document.prompt).input_ids) if document.prompt else []
     if answer is None:
@@ -109,15 +100,9 @@ def as_sequence(
 
 
 def commonest(token_ids: Iterable[int], size: int, always: Sequence[int] = ()) -> list[int]:
-    """Return the ``size`` tokens that occur most, in ascending order; those that must be among them count first.
-
-    Fewer, where the text has fewer.
+    """Return the ``size`` most frequent tokens, or all, in ascending order; those in ``always`` count first.
 
     Source: FR-Spec, arXiv 2502.14856.
-
-    Example:
-        >>> commonest([5, 3, 5, 9, 9, 9, 7], size=3, always=[0])
-        [0, 5, 9]
     """
     counts = Counter(token_ids)
     rest = sorted(counts.keys() - set(always), key=lambda each: (-counts[each], each))
@@ -133,13 +118,9 @@ class DataSplit(NamedTuple):
 
 
 def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> DataSplit:
-    """Return sequences in three parts, drawn by a seed; those of which nothing is learned are left out.
+    """Split sequences in three parts at random; those of which nothing is learned are left out.
 
-    Sequences of one prompt, and equal texts, stay together: no part tells another's answers.
-
-    Example:
-        >>> [len(part) for part in split([TokenSequence([each, 2], 1) for each in range(30)], held_out=64, seed=0)]
-        [24, 3, 3]
+    Sequences of one prompt, and equal texts, stay together, so that no part reveals another's answers.
     """
     alike: dict[tuple[int, ...], list[TokenSequence]] = {}
     for each in sequences:
@@ -158,12 +139,6 @@ def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> DataS
 
 
 def collate(sequences: Sequence[TokenSequence], pad_token_id: int = 0) -> dict[str, Tensor]:
-    """Return sequences as one batch, padded on the right.
-
-    Example:
-        >>> collate([TokenSequence([5, 6, 7], 1), TokenSequence([8, 9], 0)])["labels"].tolist()
-        [[-100, 6, 7], [-100, 9, -100]]
-    """
     shape = len(sequences), max(len(each.token_ids) for each in sequences)
     input_ids = torch.full(shape, pad_token_id)
     labels, mask = torch.full(shape, IGNORED), torch.zeros(shape, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""One run of the trainer, which goes on from its last whole checkpoint, and what is told of it."""
+"""One run of the trainer, which resumes from its last complete checkpoint, and its progress reports."""
 
 from __future__ import annotations
 
@@ -28,19 +28,16 @@ from cactus_decoding.lab.training.acceptance.sampling import Continuations
 from cactus_decoding.lab.training.acceptance.settings import Report, TrainingSettings, parse_filter
 from cactus_decoding.lab.training.acceptance.trainer import METRIC, AcceptanceTrainer
 
-_WHOLE = "whole"
-"""A file of this name stands in a checkpoint whose other files are all written."""
+_WHOLE = "whole"  # name of the file that marks a checkpoint as complete
 
 
 class Watch(TrainerCallback):
-    """Marks checkpoints that are whole, and reports steps."""
-
     def __init__(self, report: Report, stage: str) -> None:
         self._report, self._stage = report, stage
         self._last: dict[str, float] = {}
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
-        """Mark the checkpoint that was just written, unless a gradient that is no number has spoilt it."""
+        """Mark the new checkpoint, unless a gradient that is not finite has spoilt its weights."""
         weights = more["model"].parameters()
         if state.is_world_process_zero and all(bool(each.isfinite().all()) for each in weights):
             (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}" / _WHOLE).touch()
@@ -48,23 +45,16 @@ class Watch(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: dict[str, float], **more: Any
     ) -> None:
-        """Remember the loss and the acceptance length."""
         names = {"loss": "loss", "eval_acceptance_length": "acceptance length"}
         self._last |= {name: logs[key] for key, name in names.items() if key in logs}
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
-        """Report a step."""
         remark = ", ".join(f"{name} {value:.3f}" for name, value in self._last.items())
         self._report(self._stage, state.global_step, state.max_steps, remark)
 
 
 def last_whole(folder: Path) -> Path | None:
-    """Return a run's last checkpoint that is whole, and remove those after it, which a kill cut off.
-
-    Example:
-        >>> last_whole(Path("nowhere")) is None
-        True
-    """
+    """Return a run's last complete checkpoint, and remove those after it, which a kill cut off."""
     whole = None
     for each in sorted(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"), key=_step_of):
         if (each / _WHOLE).exists():
@@ -81,18 +71,16 @@ def _step_of(checkpoint: Path) -> int:
 
 
 def state_of(checkpoint: Path) -> TrainerState:
-    """Return what a checkpoint knows of its run."""
     return TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
 
 
-WARMUP = 0.05
-"""The share of the steps in which the learning rate rises."""
+WARMUP = 0.05  # the share of the steps in which the learning rate rises
 _LOG_EVERY = 10
 _WEEK = 7 * 24 * 3600
 
 
 def arguments(settings: TrainingSettings, folder: Path) -> TrainingArguments:
-    """Return the trainer's arguments; several processes find each other here."""
+    """Return the trainer's arguments; several processes connect to each other here."""
     every = min(settings.evaluate_every, settings.steps)
     args = TrainingArguments(
         output_dir=str(folder),
@@ -143,7 +131,7 @@ def fit(
     reference: PreTrainedModel | None = None,
     cache: RowCache | None = None,
 ) -> tuple[Path, list[dict[str, float]]]:
-    """Train a draft, or go on; return its best checkpoint and what was logged.
+    """Train a draft, or resume; return its best checkpoint and what was logged.
 
     With a ``loss`` of its own, the settings' filter and continuations are left out; the filter compares with
     ``reference``.

@@ -41,7 +41,6 @@ class Material:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the documents."""
         return digest_of(self.documents)
 
 
@@ -58,10 +57,9 @@ def material_of(
     answering: bool,
     wait: Callable[[], None],
 ) -> Material:
-    """Return the material of documents, after the target has answered those that are prompts alone.
+    """Return the material of documents, after the target has answered those that are only prompts.
 
-    Answers are kept in ``file``. Of several processes one is ``answering``, and ``wait`` returns when all have come so
-    far.
+    Answers are kept in ``file``. Of several processes one is ``answering``, and ``wait`` returns when all have arrived.
     """
     stops = stop_token_ids(target, tokenizer)
     prompts = []
@@ -95,13 +93,12 @@ def material_of(
 
 
 def longest_of(settings: TrainingSettings, *models: PreTrainedModel) -> int:
-    """Return how many tokens a sequence may have: as many as are asked for, and as all models can read."""
     windows = (getattr(each.config.get_text_config(decoder=True), "max_position_embeddings", None) for each in models)
     return min([settings.max_length, *(int(each) for each in windows if each is not None)])
 
 
 def stop_token_ids(target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the tokens that end a text of a target, the tokenizer's if the model says nothing."""
+    """Return the tokens that end a text of a target; the tokenizer's if the model says nothing."""
     given = target.generation_config.eos_token_id
     given = tokenizer.eos_token_id if given is None else given
     if given is None:
@@ -110,17 +107,14 @@ def stop_token_ids(target: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) 
 
 
 def draft_name(settings: TrainingSettings) -> str | Path | None:
-    """Return the folder or the hub's name of the draft to start from; None where there is none."""
     return settings.draft and (zoo.draft_path(settings.draft) or settings.draft)
 
 
 def target_name(settings: TrainingSettings) -> str | Path:
-    """Return the folder or the hub's name of the target."""
     return zoo.path("target") if settings.target == zoo.BUNDLED else settings.target
 
 
 def start(settings: TrainingSettings, target: PreTrainedModel) -> PreTrainedModel:
-    """Return the draft that is trained, its weights in float32."""
     torch.manual_seed(settings.seed)
     name, draft = draft_name(settings), target
     if name is not None:
@@ -139,7 +133,7 @@ def start(settings: TrainingSettings, target: PreTrainedModel) -> PreTrainedMode
 def of_shape(target: PreTrainedModel, layers: int, width: int) -> PreTrainedModel:
     """Return an untrained model of the target's architecture and vocabulary, with other sizes.
 
-    Attention heads stay as wide as the target's and as many to a key; the feed-forward part keeps its proportion.
+    Attention heads stay as wide as the target's and as many per key; the feed-forward part keeps its proportion.
     """
     config = copy.deepcopy(target.config)
     try:
@@ -166,16 +160,9 @@ def of_shape(target: PreTrainedModel, layers: int, width: int) -> PreTrainedMode
 
 
 def draft_model(pair: Pair) -> PreTrainedModel:
-    """Return the draft model of a pair; raise `ValueError` where there is none whose weights could be trained.
+    """Return the draft model of a pair; raise `ValueError` if it has no weights that can be trained.
 
-    Weights in which the target's are stored, such as those of an early exit, are no draft's own: training them would
-    change the target.
-
-    Example:
-        >>> from cactus_decoding import load_pair
-        >>> draft_model(load_pair("bundled", "ngram"))
-        Traceback (most recent call last):
-        ValueError: a draft that can be trained is a model of transformers, but this one is a NgramDrafter
+    A draft that shares weights with the target, such as an early exit, cannot be trained: the target would change.
     """
     from transformers import PreTrainedModel
 
@@ -196,5 +183,4 @@ def draft_model(pair: Pair) -> PreTrainedModel:
 
 
 def _storage(tensor: Tensor) -> int:
-    """Return where a tensor is stored; 0 if nowhere."""
     return tensor.untyped_storage().data_ptr()

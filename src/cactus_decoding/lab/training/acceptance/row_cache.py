@@ -1,4 +1,4 @@
-"""The target's rows of texts that stay, kept coarsely in files."""
+"""A cache of the target's probabilities along fixed texts, kept coarsely in files."""
 
 from __future__ import annotations
 
@@ -20,24 +20,22 @@ from cactus_decoding.lab.training.acceptance.data import IGNORED, TokenSequence,
 from cactus_decoding.lab.training.acceptance.losses.base import Rows, chosen, log_rows
 from cactus_decoding.lab.training.acceptance.saving import naming
 
-TOP = 64
-"""So many tokens of a row are kept."""
+TOP = 64  # so many of the likeliest tokens are kept at a position
 PER_SHARD = 256
 _BATCH = 8
 
 
 class RowCache:
-    """Keeps the `TOP` likeliest tokens of each of the target's rows, and the mass of all others.
+    """Keeps the `TOP` likeliest tokens of the target at each position, and the mass of all others.
 
-    Losses then see the others as one outcome, in the target's row and the draft's (`coarse`). This is biased: two
-    rows that differ only among the others look alike. Divergences come out too small, never too large (up to
-    float32's rounding), and the acceptance of lossless verification too large by at most the smaller of both
-    models' masses on the others; whatever rule judges, the error of its acceptance is at most the draft's mass
-    there. For the bundled pair and TOP of 64 the target's mass on the others is 3e-5 of a row on average, and the
-    acceptance of 0.920 comes out 2e-5 too large; rows of large vocabularies at temperature 1 have heavier tails.
-    Evaluations take whole rows.
+    Losses then see the others as one outcome, of the target and the draft (`coarse`). This is biased: distributions
+    that differ only among the others look alike. Divergences come out too small, never too large (up to float32's
+    rounding). The acceptance of lossless verification comes out too large, by at most the smaller of both models'
+    masses on the others; for other rules the error is at most the draft's mass there. For the bundled pair and a TOP of
+    64, the target's mass on the others is 3e-5 on average, and the acceptance of 0.920 comes out 2e-5 too large;
+    distributions over large vocabularies at temperature 1 have heavier tails. Evaluations use full probabilities.
 
-    A target's rows of some texts have a folder of their own in ``folder``.
+    Each target and set of texts has a folder of its own in ``folder``.
     """
 
     def __init__(
@@ -48,7 +46,6 @@ class RowCache:
         self.folder = folder / key_of(target, sequences, top)
 
     def fill(self, report: Callable[[int], None] = lambda done: None) -> None:
-        """Compute the shards that are missing; ``report`` is called with how many sequences are done."""
         with naming(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         for start in range(0, len(self._sequences), PER_SHARD):
@@ -90,16 +87,10 @@ class RowCache:
 
 
 def likeliest(logits: Tensor, top: int = TOP) -> tuple[Tensor, Tensor]:
-    """Return the likeliest tokens of rows, ``[rows, top]``, and logarithms of their and of all others' probability.
+    """Return the likeliest tokens, ``[rows, top]``, and their log-probabilities and the others', ``[rows, top + 1]``.
 
-    The others' mass is summed up by itself: what the likeliest leave of 1 is mostly rounding.
-
-    The logarithms are ``[rows, top + 1]``; both are on the CPU.
-
-    Example:
-        >>> ids, log_probs = likeliest(torch.tensor([[0.5, 0.25, 0.25]]).log(), top=2)
-        >>> ids[0, 0].item(), log_probs.exp()[0, [0, 2]].tolist()
-        (0, [0.5, 0.25])
+    The others' mass is summed up by itself, because 1 minus that of the likeliest is mostly rounding. Both are on the
+    CPU.
     """
     rows = log_rows(logits)
     found = rows.topk(min(top, rows.shape[-1]))
@@ -119,21 +110,15 @@ def _floor(log_probs: Tensor) -> float:
 def coarse(
     top_ids: Tensor, top_log_probs: Tensor, vocabulary: int, draft_logits: Tensor, token_ids: Tensor, mask: Tensor
 ) -> Rows:
-    """Return rows of one outcome for each token of the target's likeliest, and one for all others.
+    """Return rows of one outcome for each of the target's likeliest tokens, and one for all others.
 
-    Where models pad their vocabularies differently, tokens that only one of them has are left out; of a longer target's
-    that were not kept, the mass counts as others'.
+    Where models pad their vocabularies differently, tokens that only one of them has are left out; if the target has
+    more, the mass of those that were not kept counts as others'.
 
-    Of the likeliest tokens, ``[positions, top]``, the logarithms of q have that of the mass of all others behind them,
-    ``[positions, top + 1]``; ``vocabulary`` is how many tokens a row of the target has, ``draft_logits`` are ``[texts,
-    length, vocabulary]``, and ``mask`` says which of the texts' positions count.
-
-    Example:
-        >>> rows = coarse(torch.tensor([[1]]), torch.tensor([[0.75, 0.25]]).log(), 4, torch.zeros(1, 1, 5),
-        ...               torch.tensor([[1]]), torch.tensor([[True]]))
-        >>> rows.target_probs, rows.draft_probs
-        (tensor([[0.7500, 0.2500]]), tensor([[0.2500, 0.7500]]))
-    """  # fmt: skip
+    ``top_ids`` are ``[positions, top]``; ``top_log_probs`` also have the mass of all others, ``[positions, top + 1]``;
+    ``vocabulary`` is the target's size; ``draft_logits`` are ``[texts, length, vocabulary]``, and ``mask`` marks the
+    counted positions of the texts.
+    """
     draft, target = log_rows(draft_logits[..., :vocabulary][mask]), top_log_probs
     lacking = functional.pad(top_ids >= draft.shape[-1], (0, 1))
     if lacking.any():
@@ -146,7 +131,7 @@ def coarse(
 
 
 def key_of(target: PreTrainedModel, sequences: Sequence[TokenSequence], top: int) -> str:
-    """Return a name for a target's rows of some sequences: its weights' beginnings count, and every token."""
+    """Return a folder name that depends on the beginnings of the target's weights and on every token."""
     digest = hashlib.sha256(f"{top} and others, {type(target).__name__}".encode())
     for name, parameter in target.named_parameters():
         digest.update(f"{name} {list(parameter.shape)} {parameter.flatten()[:8].tolist()}".encode())

@@ -1,4 +1,4 @@
-"""Answers drawn from a model's own law, many at once: the target's, kept in a file, and the draft's own."""
+"""Answers sampled from a model, many at once: the target's, kept in a file, and the draft's own."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ def sample(
     max_new_tokens: int,
     seed: int,
 ) -> list[list[int]]:
-    """Return an answer to each prompt, at temperature 1 and without truncation, its end of text included.
+    """Return an answer to each prompt, at temperature 1 and without truncation, including its end of text.
 
-    Prompts are token ids, at least one each. The seed is this batch's: torch's own random numbers are left as they
-    were.
+    Prompts are token ids, at least one each. The seed is for this batch only: torch's own random state does not change.
     """
     from transformers import GenerationConfig
 
@@ -58,7 +57,7 @@ def sample(
 
 @contextmanager
 def _plain(model: PreTrainedModel, asked: GenerationConfig) -> Iterator[None]:
-    """Take a model's own sampling defaults away for a while: `generate` fills what is not given with them."""
+    """Replace a model's own sampling defaults for a while: `generate` fills in what is not given from them."""
     before, training = model.generation_config, model.training
     model.generation_config = asked
     model.eval()
@@ -90,12 +89,11 @@ def answer(
     report: Callable[[int], None] = lambda done: None,
     batch: int = BATCH,
 ) -> None:
-    """Write the target's answer to each prompt; those that an earlier call left in the file are not given again.
+    """Write the target's answer to each prompt; those that an earlier call left in the file are kept.
 
-    Each batch has a seed of its own, so that an interruption changes nothing.
-
-    Prompts are token ids, of one data set and in its order; the file has JSON Lines of objects with ``token_ids``,
-    where a line that a kill cut off is written again. ``longest`` limits tokens of prompt and answer together.
+    Each batch has a seed of its own, so that an interruption changes nothing. Prompts are token ids, of one data set
+    and in its order. The file has JSON Lines of objects with ``token_ids``; a line that a kill cut off is written
+    again. ``longest`` limits tokens of prompt and answer together.
     """
     kept = read_answers(file)
     if len(kept) < len(prompts):
@@ -112,7 +110,6 @@ def answer(
 
 
 def read_answers(file: Path) -> list[list[int]]:
-    """Return the answers that a file holds; none, where there is no file."""
     data = whole_lines(file.read_bytes()) if file.exists() else b""
     return [value["token_ids"] for _, _, value in objects_in(data, file)]
 
@@ -124,12 +121,12 @@ def _line(token_ids: list[int]) -> str:
 class Continuations:
     """A stock of sequences that the draft has written, renewed every so many steps, to mix into batches.
 
-    What is drawn depends on the seed, the process and the step only, so that a run which is resumed where the stock is
-    renewed goes on as if nothing had happened.
+    What is sampled depends only on the seed, the process and the step, so that a run which is resumed where the stock
+    is renewed goes on as if it had never stopped.
 
-    The prompts of ``sequences`` are continued, of one without a prompt its first half; ``share`` of the sequences of a
-    batch, on average, are the draft's. A process takes ``per_step`` sequences in a step, and ``max_length`` is more
-    than that of any prompt.
+    The draft continues the prompts of ``sequences``, or the first half of one without a prompt. On average ``share`` of
+    the sequences of a batch are the draft's. A process takes ``per_step`` sequences in a step, and ``max_length`` is
+    more than the length of any prompt.
     """
 
     def __init__(
@@ -152,7 +149,6 @@ class Continuations:
         self._step, self._batch = -1, 0
 
     def mixed(self, batch: dict[str, Tensor], draft: PreTrainedModel, step: int) -> dict[str, Tensor]:
-        """Return a batch in which some sequences are the draft's own."""
         if step != self._step:
             self._step, self._batch = step, 0
             if step % self._every == 0 or not self._stock:

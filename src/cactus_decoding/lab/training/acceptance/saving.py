@@ -1,4 +1,4 @@
-"""Errors of writing that name the file, and where a training works until it is finished: beside its output."""
+"""Write errors that name the file, and the folder beside its output where a training works until it is finished."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _LOCK, _SETTINGS = "lock", "settings.json"
 
 
 def unfinished_folder(output: Path, settings: TrainingSettings, data_sha256: str) -> Path:
-    """Return the folder in which an output grows, without making it; one that an earlier run left is gone on with."""
+    """Return the folder where an output grows, which an earlier run may have left, without creating it."""
     if os.path.lexists(output) and not (output.is_dir() and not any(output.iterdir())):
         raise ValueError(f"{str(output)!r} is there already; give another output")
     check_folder(output)
@@ -64,9 +64,9 @@ def unfinished_folder(output: Path, settings: TrainingSettings, data_sha256: str
 
 @contextmanager
 def occupied(work: Path, settings: TrainingSettings, data_sha256: str) -> Iterator[None]:
-    """Make the folder, write down what is asked for, and hold it for this process alone.
+    """Create the folder, write down the settings, and lock it for this process.
 
-    Where nothing came of it, the folder is removed: other settings may then be tried.
+    A folder that holds nothing else in the end is removed, so that other settings can be tried.
     """
     with naming(work):
         work.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,6 @@ def occupied(work: Path, settings: TrainingSettings, data_sha256: str) -> Iterat
 
 
 def finish(model: Path, work: Path, output: Path) -> None:
-    """Put a model that is whole in the place of the output, and remove what it was made in."""
     with naming(output):
         os.replace(model, output)
     shutil.rmtree(work, ignore_errors=True)

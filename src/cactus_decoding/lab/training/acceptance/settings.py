@@ -1,4 +1,4 @@
-"""All that a training of a draft is asked for, checked once."""
+"""The settings of a draft's training, checked once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cactus_decoding.lab.training.acceptance.losses.base import Rows
 
 Report = Callable[[str, int, int, str], None]
-"""Called with what is being done, how much of it is done, how much there is to do, and a remark."""
+"""Called with the stage, how much of it is done, how much there is to do, and a remark."""
 
 
 @dataclass(frozen=True)
@@ -48,31 +48,21 @@ class AdaSpec:
         check_fields(self)
 
     def chosen(self, draft: Rows, reference: Rows) -> Tensor:
-        """Return the places of the tokens that count, given the draft's and the reference's rows."""
         gain = draft.kl.detach() - reference.kl
         return gain.topk(math.ceil(self.keep * len(gain))).indices
 
     def __str__(self) -> str:
-        """Return the spelling, which `parse_filter` takes."""
         return spell("adaspec", self)
 
 
 FILTERS = MappingProxyType({"adaspec": AdaSpec})
-"""Every filter by its name."""
 
 
 def parse_filter(text: str) -> AdaSpec:
-    """Return the filter that a text spells.
-
-    Example:
-        >>> parse_filter("adaspec:keep=0.3")
-        AdaSpec(keep=0.3)
-    """
     return parse("filter", text, FILTERS)
 
 
 def check_installed() -> None:
-    """Raise `ValueError` where accelerate, which transformers' trainer needs, is missing, with what to run."""
     with needing("training a draft needs accelerate", "train"):
         import accelerate  # noqa: F401
 
@@ -81,8 +71,8 @@ def check_installed() -> None:
 class TrainingSettings:
     """How a draft is trained, and from what.
 
-    A ``draft``, ``layers`` with ``width``, or ``first_layers`` says where it starts; a draft may give its first layers.
-    Raises `TypeError`, `ValueError` for what is out of range or does not go together.
+    A ``draft``, ``layers`` with ``width``, or ``first_layers`` says where it starts; ``first_layers`` of a draft, if
+    there is one. Raises `TypeError`, `ValueError` for settings that are out of range or exclude one another.
 
     Example:
         >>> TrainingSettings("bundled", "prompts.jsonl", draft="bundled:worded").loss
@@ -200,6 +190,5 @@ class TrainingSettings:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the settings as plain values, for JSON."""
         values = asdict(self)
         return values if self.chat else {name: values[name] for name in values if name not in ("chat", "system")}

@@ -1,4 +1,4 @@
-"""transformers' `Trainer` with a loss of both models' rows, and the acceptance length as what it evaluates."""
+"""transformers' `Trainer` with a loss of both models' probabilities, which evaluates the acceptance length."""
 
 from __future__ import annotations
 
@@ -23,27 +23,21 @@ from cactus_decoding.lab.training.acceptance.sampling import Continuations
 from cactus_decoding.lab.training.acceptance.saving import naming
 from cactus_decoding.lab.training.acceptance.settings import AdaSpec
 
-_CHUNK = 16
-"""Steps whose sequences are sorted together."""
+_CHUNK = 16  # steps whose sequences are sorted together
 
 
 class LengthGroups(Sampler[int]):
     """Yields places of sequences in an order of its own for each epoch, a pure function of the seed.
 
     Sequences are drawn without regard to their lengths in chunks of several steps, sorted inside a chunk, and the steps
-    of a chunk are shuffled; so every sequence comes once an epoch, and short and long steps alternate.
-    A step takes ``step`` sequences, those of all batches and processes.
-
-    Example:
-        >>> [sorted(LengthGroups([9, 1, 8, 2], 2, seed=0))]
-        [[0, 1, 2, 3]]
+    of a chunk are shuffled. So every sequence comes once an epoch, and short and long steps alternate. A step takes
+    ``step`` sequences, those of all batches and processes.
     """
 
     def __init__(self, lengths: Sequence[int], step: int, seed: int) -> None:
         self._lengths, self._step, self._seed, self._epoch = lengths, step, seed, 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the order of another epoch."""
         self._epoch = epoch
 
     def __len__(self) -> int:
@@ -61,18 +55,15 @@ class LengthGroups(Sampler[int]):
             yield from (place for step in [*steps, last] for place in step)
 
 
-METRIC = "acceptance_length"
-"""By what the best checkpoint is chosen."""
+METRIC = "acceptance_length"  # the best checkpoint is chosen by it
 
 
 class AcceptanceTrainer(Trainer):
-    """Trains a draft along texts, by a loss of its rows and its target's.
+    """Trains a draft along texts, by a loss of its probabilities and its target's.
 
     The loss is the mean over the tokens of a step, of all of its batches and processes. Where a filter or the draft's
-    own continuations change what counts in a batch, the batch keeps its weight.
-
-    A filter needs the reference draft. The target's rows of the training sequences are in the cache, or are computed;
-    ``options`` are those of transformers' `Trainer`.
+    own continuations change what counts in a batch, the batch keeps its weight. A filter needs the reference draft;
+    without a cache, the target's probabilities are computed.
     """
 
     def __init__(
@@ -94,7 +85,6 @@ class AcceptanceTrainer(Trainer):
         self.model_accepts_loss_kwargs, self.loss_is_scaled_for_ga = True, True
 
     def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroups:
-        """Return an order in which the sequences of a step are of similar length."""
         lengths = [len(each.token_ids) for _, each in train_dataset or self.train_dataset]
         step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         return LengthGroups(lengths, step, self.args.seed)
@@ -106,7 +96,7 @@ class AcceptanceTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Return the loss of a batch, scaled so that the sum over a step's batches is the mean over its tokens."""
+        """Scale a batch's loss so that the sum over a step's batches is the mean over its tokens."""
         counted = (inputs["labels"][:, 1:] != IGNORED).sum()
         indices = inputs.pop("index", None)
         if self.continuations is not None:
@@ -131,13 +121,13 @@ class AcceptanceTrainer(Trainer):
 
     @torch.no_grad()
     def _target_rows(self, inputs: dict[str, Any], indices: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Return the target's logits of a batch or, given its places in the cache, what that has kept of them."""
+        """Return the target's logits of a batch or, given its places in the cache, what it kept of them."""
         if self.cache is not None and indices is not None:
             return tuple(part.to(inputs["labels"].device) for part in self.cache.rows(indices.tolist()))
         return (self._logits(self.target, inputs),)
 
     def _own_rows(self, model: torch.nn.Module, inputs: dict[str, Any]) -> Rows:
-        """Return a draft's rows of a batch in both places: over its part alone, where it proposes from one."""
+        """Return a draft's rows for both models, over the part of the vocabulary that it proposes from."""
         labels = inputs["labels"][:, 1:]
         mask, head = labels != IGNORED, self.accelerator.unwrap_model(model).get_output_embeddings()
         token_ids, kept = labels[mask], torch.ones_like(labels[mask], dtype=torch.bool)
@@ -165,9 +155,8 @@ class AcceptanceTrainer(Trainer):
     ) -> dict[str, float]:
         """Return loss and acceptance of the positions of a set of sequences, and their tokens per step.
 
-        The acceptance length is the texts' tokens over the steps that they are expected to take (see `steps_taken`): by
-        lossless verification, or by the rule that the loss trains for. The target's rows are computed, and nothing is
-        filtered.
+        The acceptance length is the number of tokens over the expected number of steps (see `steps_taken`), by lossless
+        verification or by the rule that the loss trains for. Cache and filter are not used.
         """
         self.model.eval()
         sums = torch.zeros(4, dtype=torch.float64, device=self.args.device)
@@ -193,11 +182,10 @@ class AcceptanceTrainer(Trainer):
         return metrics
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
-        """Save a checkpoint, with an error in one line where that fails; see `checkpoints` for what is whole."""
         with naming(Path(self.args.output_dir), "; the last checkpoint is whole"):
             super()._save_checkpoint(model, trial)
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        """Never take what is no number for the best."""
+        """Never take a metric that is not finite for the best."""
         finite = math.isfinite(metrics[f"eval_{METRIC}"])
         return bool(finite and super()._determine_best_metric(metrics, trial))

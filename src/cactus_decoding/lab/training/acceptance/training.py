@@ -57,12 +57,11 @@ from cactus_decoding.lab.training.acceptance.settings import Report, TrainingSet
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_ROWS = 256
-"""Audited at once."""
+_ROWS = 256  # audited at once
 
 
 class Acceptance(NamedTuple):
-    """What a rule accepts of a draft: the mean of a position, and tokens over expected steps (`steps_taken`)."""
+    """What a rule accepts of a draft: the mean over positions, and tokens per expected step (`steps_taken`)."""
 
     rate: Interval
     length: Interval
@@ -77,9 +76,9 @@ def measure(
     num_speculative_tokens: int,
     report: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Acceptance]:
-    """Return what rules accept at the learned positions of some sequences, exactly for each row, at temperature 1.
+    """Return what rules accept at the learned positions of some sequences, exact at each position, at temperature 1.
 
-    The models are on the same device; intervals are over sequences.
+    The models must be on the same device; intervals are over sequences.
     """
     draft.eval()
     sums: list[list[tuple[float, float, int]]] = []
@@ -114,7 +113,6 @@ def card(
     after: Mapping[str, Acceptance],
     commit: str | None,
 ) -> str:
-    """Return the text of README.md."""
     licence, measured_on = licence_of(material.target_name, material.target), len(material.parts.test)
     head: dict[str, Any] = {"library_name": "transformers", "tags": ["speculative-decoding", "draft-model"]}
     if licence is not None:
@@ -164,7 +162,7 @@ def _shown(interval: Interval) -> str:
 def licence_of(name: str | Path, model: PreTrainedModel) -> str | None:
     """Return the licence that a model's card or configuration states; None where neither does.
 
-    ``name`` is its folder, or its name on the hub, of which only what was fetched before is read.
+    ``name`` is its folder, or its name on the hub, of which only the local cache is read.
     """
     stated: Any = getattr(model.config, "license", None)
     file = Path(name) / "README.md"
@@ -181,7 +179,7 @@ def licence_of(name: str | Path, model: PreTrainedModel) -> str | None:
 
 
 MEASURED = ("lossless", "clamped:width=1.0", "clamped:width=3.0", "cactus:delta=1.0")
-"""Rules whose acceptance a model card tells."""
+"""Rules whose acceptance a model card states."""
 
 
 def write_model(
@@ -192,9 +190,9 @@ def write_model(
     logged: Sequence[dict[str, float]],
     report: Report,
 ) -> Path:
-    """Write a plain Hugging Face model with a model card, after measuring it as it is written; return the folder.
+    """Write a Hugging Face model with a model card, after measuring it as it is written; return the folder.
 
-    What is in the folder is replaced. The weights of the checkpoint ``best`` are taken, in the precision of the model
+    What is in the folder is replaced. The weights of the checkpoint ``best`` are stored in the precision of the model
     that training started from.
     """
     target = material.target
@@ -238,7 +236,7 @@ def write_model(
 
 
 def _dtype(settings: TrainingSettings) -> torch.dtype:
-    """Return the precision that the start's weights are stored in, whichever they are read in."""
+    """Return the precision that the start's weights are stored in, whatever they are loaded in."""
     name = draft_name(settings) or target_name(settings)
     return stored_dtype(name, local=only_cached("draft", name)) or torch.float32
 
@@ -250,29 +248,13 @@ def _silent(stage: str, done: int, total: int, remark: str) -> None:
 def train_draft(settings: TrainingSettings, output: str | Path, report: Report = _silent) -> Path:
     """Train a draft for its target's acceptance; return the folder of a plain Hugging Face model with a model card.
 
-    Everything is written to a folder beside the output that is renamed at the end; a call with the same settings goes
-    on from the last checkpoint there. Several processes, as ``torchrun`` starts them, share the batches of a step.
+    Everything is written to a folder beside the output that is renamed at the end; a call with the same settings
+    resumes from the last checkpoint there. Several processes, as ``torchrun`` starts them, share the batches of a step.
 
-    Args:
-        settings: what is asked for.
-        output: the folder, which must not be there yet, or be empty.
-        report: called with what is being done, how much of it is done, how much there is to do, and a remark.
-
-    Raises `OSError` where something cannot be read or written; what was written before is whole; `ValueError` where the
-    extra ``train`` is missing; for another tokenizer than the target's, data of which nothing can be learned, an output
-    that is there, unfinished work with other settings, or a loss that is not finite.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> from cactus_decoding import load_pair
-        >>> settings = TrainingSettings("bundled", "word_problems:split=train", draft="bundled:worded", problems=8,
-        ...                             max_new_tokens=8, steps=2, batch_size=2)
-        >>> with TemporaryDirectory() as folder:
-        ...     draft = train_draft(settings, f"{folder}/draft")
-        ...     pair = load_pair("bundled", draft)
-        >>> pair.drafter.vocabulary
-        1003
-    """  # fmt: skip
+    Raises `OSError` where something cannot be read or written; what was written before is whole. Raises `ValueError`
+    where the extra ``train`` is missing; for another tokenizer than the target's, data of which nothing can be learned,
+    an output that exists, unfinished work with other settings, or a loss that is not finite.
+    """
     check_installed()
     output = Path(os.path.abspath(output))
     documents = read_documents(settings.data, settings.problems, chat=settings.chat)
@@ -312,7 +294,6 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
 
 
 def _cache(settings: TrainingSettings, material: Material, report: Report, *, filling: bool) -> RowCache | None:
-    """Return the cache that is asked for, which one process fills."""
     if settings.cache is None:
         return None
     cache = RowCache(Path(settings.cache).expanduser(), material.target, material.parts.train)
@@ -322,7 +303,6 @@ def _cache(settings: TrainingSettings, material: Material, report: Report, *, fi
 
 
 def part_of(settings: TrainingSettings, material: Material) -> list[int]:
-    """Return the tokens that the draft is to propose from, with those that end texts."""
     text = chain.from_iterable(each.token_ids for each in material.parts.train)
     return commonest(text, settings.draft_vocabulary or 0, material.stop_token_ids)
 
@@ -330,7 +310,7 @@ def part_of(settings: TrainingSettings, material: Material) -> list[int]:
 def _reference(
     settings: TrainingSettings, material: Material, folder: Path, report: Report, cache: RowCache | None
 ) -> PreTrainedModel | None:
-    """Return the draft that the settings' filter compares with, after distilling it; None without a filter."""
+    """Distil the draft that the settings' filter compares with; None without a filter."""
     if settings.filter is None:
         return None
     args, draft = arguments(settings, folder), start(settings, material.target)
@@ -341,7 +321,6 @@ def _reference(
 
 
 def check_models(settings: TrainingSettings) -> None:
-    """Raise `ValueError` for what can be no target or draft."""
     for name in (settings.target, settings.draft):
         if name is not None and parse_gguf(name) is not None:
             raise ValueError(f"{name!r} is a GGUF file, which only llama.cpp reads: give the folder it was made from")

@@ -1,4 +1,4 @@
-"""What a pair's rejections are about, and what would win them back; also in sentences."""
+"""Which tokens a pair's rejections are at, and what would win them back; also in sentences."""
 
 from __future__ import annotations
 
@@ -27,63 +27,46 @@ from cactus_decoding.lab.training.diagnosis.probe import AT_ONCE, FOLDS, Probe, 
 CLASSES: Mapping[str, str] = {"digits": r"\d", "words": r"[^\W\d_]", "spaces and lines": r"^\s+$", "signs": r"\S"}
 """Kinds of tokens; the first pattern that is found in a token's text decides."""
 CONTROL = "control tokens"
-MAX_LENGTH = 20
-"""No more proposals a step are tried."""
-BRANCHES = 3
-"""Candidates at each position of the tree that is looked at."""
+MAX_LENGTH = 20  # no more proposals per step are tried
+BRANCHES = 3  # candidates at each position of the tree that is considered
 
 
 @dataclass(frozen=True)
 class TokenClass:
-    """What happens at one kind of emitted token.
-
-    Shares are in [0, 1]: of the positions, of what lossless rejects, and, of what is rejected here, that which the
-    probe removes (negative where it rejects more) or the relaxed rule keeps. ``confidence`` is the draft's greatest
-    probability, on average over what is rejected here.
-    """
+    """What happens at one kind of emitted token; shares are in [0, 1]."""
 
     name: str
-    positions: float
-    rejected: float
-    confidence: float
-    trained: float
-    relaxed: float
+    positions: float  # share of the positions
+    rejected: float  # share of what lossless rejects
+    confidence: float  # the draft's greatest probability, on average over what is rejected here
+    trained: float  # share of these rejections that the probe removes; negative if it rejects more
+    relaxed: float  # share of these rejections that the relaxed rule keeps
 
 
 @dataclass(frozen=True)
 class Promise:
-    """What one way would give; intervals are over problems.
-
-    ``acceptance`` is over all positions, ``tokens_per_step`` at the request's number of proposals; ``time`` is per
-    token at the best number, from 0 to `MAX_LENGTH`, in that of lossless at its own.
-    """
+    """What one way would give; intervals are over problems."""
 
     name: str
-    acceptance: float
-    tokens_per_step: Interval
-    num_speculative_tokens: int
-    time: Interval
+    acceptance: float  # over all positions
+    tokens_per_step: Interval  # at the request's number of proposals
+    num_speculative_tokens: int  # the best number, from 0 to `MAX_LENGTH`
+    time: Interval  # per token at the best number, relative to lossless at its own
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Where a pair's rejections are, and what each way of winning them back promises.
+    """Where a pair's rejections are, and what each way of winning them back promises."""
 
-    Classes are ordered by what lossless rejects there; of the promises lossless is first, then the ways, then two
-    bounds. ``draft_cost`` is seconds of a proposal over those of a pass of the target, ``acceptance_length`` tokens per
-    step that the lossless run really had, and ``rule`` what ``relaxed`` stands for.
-    """
-
-    classes: tuple[TokenClass, ...]
-    promises: tuple[Promise, ...]
-    draft_cost: float
-    acceptance_length: float
+    classes: tuple[TokenClass, ...]  # by what lossless rejects there
+    promises: tuple[Promise, ...]  # lossless first, then the ways, then two bounds
+    draft_cost: float  # seconds of a proposal over those of a pass of the target
+    acceptance_length: float  # tokens per step of the lossless run
     positions: int
     problems: int
-    rule: str
+    rule: str  # what ``relaxed`` stands for
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
         listed = {name: [vars(each) for each in getattr(self, name)] for name in ("classes", "promises")}
         found: dict[str, Any] = plain(vars(self) | listed)
         return found
@@ -105,29 +88,18 @@ def diagnose(
     takes :math:`(1 + cK) / E_K` with :math:`E_K` the expected tokens of a step. What is compared:
 
     - ``lossless``: :math:`\alpha = \sum_x \min(p(x), q(x))`.
-    - ``trained``: the same with the rows of a `Probe`, fitted to the problems of the other half. A probe only changes
-      the last layer, so training all weights may give more: this is what training gives *at least*.
+    - ``trained``: the same with the probabilities of a `Probe`, fitted to the problems of the other half. A probe only
+      changes the last layer, so training all weights may give more: this is what training gives *at least*.
     - ``relaxed``: what a rule accepts, where its policy lets it judge.
     - ``tree``: the target's mass on the draft's `BRANCHES` likeliest tokens, as if every one were verified in the same
       pass at no cost: what a tree gives *at most*.
     - ``free draft``: lossless with c = 0, more than any smaller draft gives. ``perfect draft``: everything is kept.
 
-    Rows are those of `record`, of responses to ``request``; ``relaxed`` is it with a rule and a relaxation policy.
-    c is ``draft_cost`` or, if None, as measured in the run; ``report`` is called with how many of the probe's steps,
-    `FOLDS` times as many as one has, and of the positions are done.
+    ``rows`` are those of `record`, of responses to ``request``; ``relaxed`` is the request with a rule and a relaxation
+    policy. c is ``draft_cost`` or, if None, as measured in the run. ``report`` is called with how many of the probe's
+    steps, `FOLDS` times as many as one has, and of the positions are done.
 
     Source: design of this project; the time of a step is that of Leviathan et al. (arXiv 2211.17192), theorem 3.8.
-
-    Example:
-        >>> from itertools import islice
-        >>> from cactus_decoding import Request, load_pair
-        >>> from cactus_decoding.lab.training.diagnosis.probe import record
-        >>> from cactus_decoding.zoo.word_problems import word_problems
-        >>> pair, request = load_pair(), Request(seed=0)
-        >>> rows = record(pair, [each.prompt for each in islice(word_problems("train"), 2)], request)
-        >>> found = diagnose(rows, pair, request, Request(rule="clamped:width=3"), probe=Probe(steps=1))
-        >>> [promise.name for promise in found.promises]
-        ['lossless', 'trained', 'relaxed', 'tree', 'free draft', 'perfect draft']
     """
     words = Vocabulary.of(pair.tokenizer, rows.target.shape[1])
     chances, confidence = _chances(rows, words, request, relaxed, probe or Probe(), report)
@@ -187,8 +159,6 @@ def _acceptance(policy: FittedPolicy, rule: AcceptanceRule, target: Tensor, draf
 
 @dataclass(frozen=True)
 class _Steps:
-    """Works out times along the texts for one cost of the draft."""
-
     problem: Tensor
     cost: float
 
@@ -197,13 +167,11 @@ class _Steps:
         return steps_taken(chances, self.problem, length) * (1 + self.cost * length)
 
     def best(self, chances: Tensor) -> tuple[int, Tensor]:
-        """Return the length with the least time, and the time of each problem."""
         times = [self.time(chances, length) for length in range(MAX_LENGTH + 1)]
         length = min(range(len(times)), key=lambda i: float(times[i].sum()))
         return length, times[length]
 
     def promise(self, name: str, chances: Tensor, length: int, base: tuple[int, Tensor]) -> Promise:
-        """Return what chances of acceptance give, beside the best of lossless."""
         best, time = self.best(chances)
         tokens = torch.bincount(self.problem).double()
         steps = steps_taken(chances, self.problem, length)
@@ -246,7 +214,7 @@ WAYS = ("trained", "relaxed", "tree")
 
 
 def advice(found: Diagnosis) -> list[str]:
-    """Return what a diagnosis says, most promising way first; what cannot be told from chance is said to be so."""
+    """Say what a diagnosis means, most promising way first, and what may be chance."""
     lossless = found.promises[0]
     lines = [_where(found)]
     ways = sorted((each for each in found.promises if each.name in WAYS), key=lambda each: each.time.value)

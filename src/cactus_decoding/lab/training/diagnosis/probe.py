@@ -1,4 +1,4 @@
-"""Both models' rows along lossless responses, and what a small change of the draft's last layer would do."""
+"""Both models' probabilities along lossless responses, and what a small change of the draft's last layer would do."""
 
 from __future__ import annotations
 
@@ -29,20 +29,15 @@ class Recorded:
 
     Logarithms of probabilities are at temperature 1 without truncation, in float16: probable ones are right to one part
     in a thousand.
-
-    Rows are ``[positions, vocabulary]``, both for the same texts, ``hidden`` is what the draft's last layer made its
-    rows from, ``[positions, width]``, and the problems of positions ascend. ``draft_cost`` is seconds of a proposal
-    over those of a step's target pass, on a GPU those in which they are begun; ``acceptance_length`` is tokens of a
-    step.
     """
 
-    target: Tensor
-    draft: Tensor
-    hidden: Tensor
+    target: Tensor  # ``[positions, vocabulary]``
+    draft: Tensor  # the same texts and shape
+    hidden: Tensor  # the draft's last hidden states, ``[positions, width]``
     token_ids: Tensor
-    problem: Tensor
-    draft_cost: float
-    acceptance_length: float
+    problem: Tensor  # of each position, ascending
+    draft_cost: float  # seconds of a proposal over those of a step's target pass; on a GPU, of starting them
+    acceptance_length: float  # tokens per step
 
 
 def record(
@@ -53,9 +48,9 @@ def record(
     memory: int = 2**32,
     report: Callable[[int], None] = lambda done: None,
 ) -> Recorded:
-    """Answer prompts losslessly and keep both models' rows at every position.
+    """Answer prompts losslessly and keep both models' probabilities at every position.
 
-    Problem i is answered with the request's seed + i. Recording stops after the response with which the rows take
+    Problem i is answered with the request's seed + i. Recording stops after the response with which they take
     ``memory`` bytes.
     """
     check_request(request)
@@ -86,7 +81,6 @@ def record(
 
 
 def check_request(request: Request) -> None:
-    """Raise `ValueError` for responses from which nothing can be diagnosed."""
     if request.sampling.temperature == 0:
         raise ValueError("the temperature must be above 0: at 0 a rejection says nothing of how far rows are apart")
     if not isinstance(request.rule, Lossless) or request.verification != "token":
@@ -98,7 +92,7 @@ def check_request(request: Request) -> None:
 
 @without_gradients
 def _read(model: PreTrainedModel, token_ids: list[int], start: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """Return a draft's rows for the tokens from ``start`` on, and its last hidden states there."""
+    """Return a draft's log-probabilities for the tokens from ``start`` on, and its last hidden states there."""
     given = torch.tensor([token_ids], device=model.device)
     output = model(given, output_hidden_states=True, use_cache=False)
     here = slice(start - 1, len(token_ids) - 1)
@@ -113,26 +107,24 @@ def _packed(logits: Tensor) -> Tensor:
 
 FOLDS = 2
 MOST_TOKENS = 4096
-"""A probe changes no more tokens: those that both models give the most at its positions; its loss counts the others
-as one outcome. What it does to acceptance is measured on whole rows all the same."""
-AT_ONCE = 2**25
-"""Numbers of rows that are looked at together."""
+"""A probe changes at most so many tokens, those that both models give the most mass at its positions; its loss counts
+the others as one outcome. Its acceptance is measured with all tokens."""
+AT_ONCE = 2**25  # elements that are computed at once
 
 
 class Outcomes(NamedTuple):
     """What a probe learns from.
 
-    ``tokens`` are those that it changes, ascending; the rows hold logarithms of the probabilities of these and of all
-    others together, ``[positions, outcomes]``, without the others where there are none.
+    The log-probabilities are of ``tokens`` and of all others together, ``[positions, outcomes]``, without the others
+    where there are none.
     """
 
-    tokens: Tensor
+    tokens: Tensor  # those that it changes, ascending
     target: Tensor
     draft: Tensor
 
     @classmethod
     def of(cls, rows: Recorded, places: Tensor) -> Outcomes:
-        """Return the outcomes at some positions."""
         vocabulary = rows.target.shape[1]
         if vocabulary <= MOST_TOKENS:
             return cls(torch.arange(vocabulary), rows.target[places], rows.draft[places])
@@ -156,16 +148,15 @@ class Probe:
 
     .. math:: \log p'(x) = \log p(x) + (h A B + b)_x + \text{const}
 
-    with h the draft's last hidden state, scaled to mean square 1.
+    with h the draft's last hidden state, scaled to mean square 1. AdamW's learning rate falls to 0.
 
-    Positions of each of its steps of AdamW are ``batch``, and its learning rate falls to 0.
-
-    More of any of them removes more where the draft words things otherwise, and spoils more where it calculates.
+    More of any setting removes more rejections where the draft words things otherwise, and spoils more where it
+    calculates.
     """
 
     rank: int = 4
     steps: int = 200
-    batch: int = 512
+    batch: int = 512  # positions of each step
     learning_rate: float = 3e-3
 
     def fit(

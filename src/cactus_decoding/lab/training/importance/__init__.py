@@ -1,1 +1,1 @@
-"""Learned importance: rejected tokens are put in, answers continued, and positions told apart by what comes of it."""
+"""Learned importance: emit rejected tokens, continue the answers, and learn at which positions they get worse."""

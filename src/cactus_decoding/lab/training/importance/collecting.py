@@ -25,25 +25,19 @@ from cactus_decoding.lab.evaluation.tasks.sources import check_not_held_out
 from cactus_decoding.lab.evaluation.tasks.task import Task
 from cactus_decoding.lab.training.importance.continuing import Branch, continue_alone
 
-SMALLEST = 1e-5
-"""Probabilities below this are left out of what is kept of a row."""
+SMALLEST = 1e-5  # smaller probabilities are not kept
 _AT_ONCE = 4
-"""Problems whose positions are continued together; an interruption loses these. More would be faster by a tenth."""
-SparseRow = list[list[Any]]
-"""Token ids, and their probabilities."""
+"""Problems whose positions are continued together. An interruption loses these; more would be faster by a tenth."""
+SparseRow = list[list[Any]]  # token ids, and their probabilities
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What is asked of every problem: a lossless answer, and continuations from some of its positions.
-
-    An answer is continued so often with the drafted token, and as often without it; of more than ``max_positions`` some
-    are drawn.
-    """
+    """What is asked of every problem: a lossless answer, and continuations from some of its positions."""
 
     request: Request
-    continuations: int = 2
-    max_positions: int = 8
+    continuations: int = 2  # as many with the drafted token as without it
+    max_positions: int = 8  # of more, some are drawn
 
     def __post_init__(self) -> None:
         check_integer("continuations", self.continuations, 1)
@@ -60,27 +54,22 @@ class Collection:
             raise ValueError("num_speculative_tokens must be at least 1: without proposals nothing is rejected")
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
         return vars(self) | {"request": self.request.as_dict()}
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """A position where the lossless test rejected, along a lossless answer.
+    """A position where the lossless test rejected, along a lossless answer."""
 
-    ``at`` counts the tokens of the answer before it, ``drafted`` was rejected, and ``emitted`` stands there; the rows
-    are as a rule would judge them.
-    """
-
-    at: int
+    at: int  # tokens of the answer before it
     drafted: int
-    emitted: int
-    target: SparseRow
+    emitted: int  # the token in its place
+    target: SparseRow  # as a rule would judge it
     draft: SparseRow
 
 
 def check_task(spelling: str, task: Task) -> None:
-    """Raise `ValueError` for problems to which no answer is right or wrong, and for those that are held out."""
+    """Raise `ValueError` for problems without a right answer, and for those that are held out."""
     check_not_held_out(spelling)
     if task.extract is None or any(problem.answer is None for problem in task.problems):
         raise ValueError(f"task {spelling!r} has problems without an answer, so no answer can get worse")
@@ -98,8 +87,8 @@ def collect(
 ) -> list[dict[str, Any]]:
     """Return an entry for each problem: its positions, and which continuations were right with and without the token.
 
-    The journal keeps entries as they are made, under ``name`` and the problem, and gives back those that it has.
-    ``batch`` continuations go through the target at once.
+    The journal keeps entries as they are made, under ``name`` and the problem, and returns those that it has. ``batch``
+    continuations go through the target at once.
     """
     keys = [key_of(name, asked, problem) for problem in task.problems]
     entries: dict[str, dict[str, Any]] = {}
@@ -117,13 +106,12 @@ def collect(
 
 
 def key_of(name: str, asked: Collection, problem: Problem) -> str:
-    """Return what the journal files a problem's entry under: other problems or settings are another matter."""
+    """Return the journal's key of a problem's entry, which differs for other settings."""
     text = json.dumps([name, asked.as_dict(), asdict(problem)], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _ask(pair: Pair, task: Task, asked: Collection, places: Sequence[int], batch: int) -> list[dict[str, Any]]:
-    """Return the entries of some problems, whose continuations go through the target together."""
     entries: list[dict[str, Any]] = []
     branches: list[Branch] = []
     for place in places:
@@ -182,13 +170,6 @@ def rejections(pair: Pair, prompt: str, request: Request) -> tuple[list[int], li
 
 
 def sparse(row: Tensor) -> SparseRow:
-    """Return a row without its smallest probabilities, in six digits.
-
-    Example:
-        >>> import torch
-        >>> sparse(torch.tensor([0.25, 0.0, 0.75]))
-        [[0, 2], [0.25, 0.75]]
-    """
     ids = (row >= SMALLEST).nonzero().squeeze(1)
     return [ids.tolist(), [float(f"{probability:.6g}") for probability in row[ids].tolist()]]
 

@@ -18,8 +18,7 @@ from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
-_MOST_TEXTS = 256
-"""Of a context of llama.cpp, by its ``LLAMA_MAX_SEQ``."""
+_MOST_TEXTS = 256  # in a context of llama.cpp, by its ``LLAMA_MAX_SEQ``
 
 
 @dataclass(frozen=True)
@@ -44,19 +43,11 @@ def continue_alone(
     stop: Sequence[str] = (),
     batch: int = 64,
 ) -> list[str]:
-    r"""Return the texts of finished responses, each drawn from the target's law.
+    """Return the texts of finished responses, each drawn from the target's distribution.
 
     Each token is drawn by a race of exponential clocks, one for each token of the vocabulary, which come from the
-    branch's seed: two branches with the same seed mostly choose the same token where their rows are alike, whatever the
-    order of the vocabulary.
-
-    Example:
-        >>> from cactus_decoding import load_pair
-        >>> pair = load_pair()
-        >>> ids = pair.tokenizer("Question: Tom has 4 pens. He buys 2 more. How many has he?\nAnswer:").input_ids
-        >>> first, second = continue_alone(pair, [Branch(ids, len(ids), 1)] * 2, SamplingParams(), max_new_tokens=8)
-        >>> first == second
-        True
+    branch's seed: two branches with the same seed mostly choose the same token where their probabilities are alike,
+    whatever the order of the vocabulary.
     """
     texts = [""] * len(branches)
     # those of similar length together: the shorter ones are padded
@@ -105,13 +96,9 @@ def _continue(
 
 
 def race(probs: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
-    """Return a token of each row of ``[rows, vocabulary]``: the one whose exponential clock of rate q(x) rings first.
+    """Return a token for each row of ``[rows, vocabulary]``: the one whose exponential clock of rate q(x) rings first.
 
-    Source: the minimum of exponential variables is that of rate q(x) with a probability in proportion to q(x).
-
-    Example:
-        >>> race(torch.tensor([[0.0, 1.0]]), [torch.Generator().manual_seed(0)])
-        tensor([1])
+    The minimum of exponential variables is the one of rate q(x) with a probability in proportion to q(x).
     """
     clocks = [torch.empty(probs.shape[-1]).exponential_(generator=each) for each in generators]
     return (probs.float() / torch.stack(clocks).to(probs.device)).argmax(-1)
@@ -137,17 +124,14 @@ class _Reader:
         self._mask = torch.zeros(0, 0, dtype=torch.long)
 
     def read(self, sequences: Sequence[list[int]]) -> Tensor:
-        """Return the last row of each text, ``[texts, vocabulary]``."""
+        """Return the logits after each text, ``[texts, vocabulary]``."""
         width = max(map(len, sequences))
         ids = torch.tensor([[0] * (width - len(each)) + each for each in sequences])
         self._mask = torch.tensor([[0] * (width - len(each)) + [1] * len(each) for each in sequences])
         return self._forward(ids, (self._mask.cumsum(-1) - 1).clamp(min=0))
 
     def read_next(self, token_ids: list[int], kept: list[int]) -> Tensor:
-        """Return the row behind another token of each text that is still there.
-
-        ``kept`` are their places among the texts of the last call.
-        """
+        """Append a token to each text that is still there, ``kept`` of the last call, and return the logits."""
         if len(kept) < len(self._mask):
             self._mask = self._mask[kept]
             self._cache.batch_select_indices(torch.tensor(kept, device=self._device))
@@ -176,7 +160,6 @@ class _SideBySide:
         self._live, self._lengths = list(range(texts)), [0] * texts
 
     def read(self, sequences: Sequence[list[int]]) -> Tensor:
-        """Return the last row of each text, ``[texts, vocabulary]``."""
         rows, size, before = dict[int, Tensor](), self._context.batch_size, self._live[0]
         for i in sorted(self._live, key=sequences.__getitem__):  # those that begin alike follow each other
             text = np.array(sequences[i], np.int32)
@@ -188,7 +171,6 @@ class _SideBySide:
         return torch.cat([rows[i] for i in self._live])
 
     def read_next(self, token_ids: list[int], kept: list[int]) -> Tensor:
-        """Return the row behind another token of each text that is still there; see `_Reader.read_next`."""
         self._live = [self._live[place] for place in kept]
         portions = []
         for i, token in zip(self._live, token_ids, strict=True):
@@ -197,7 +179,7 @@ class _SideBySide:
         return self._context.read(portions)
 
     def _copy(self, before: int, i: int, shared: int) -> int:
-        """Take the first tokens of a text that was read; return how many are there, none of a recurrent state."""
+        """Copy the first tokens of a text that was read; return how many, which is 0 for a recurrent state."""
         if not self._lengths[before]:
             return 0
         self._context.restore(i, self._context.save(before))

@@ -1,4 +1,4 @@
-"""Fits the logit of importance, and says how well it tells apart positions that it was not fitted to."""
+"""Fits the logistic regression of importance, and measures it on positions that it was not fitted to."""
 
 from __future__ import annotations
 
@@ -19,56 +19,41 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped
 from cactus_decoding.lab.training.importance.collecting import SparseRow, falls
 
-STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
-"""Inverse strengths of the regularisation that are tried."""
+STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # inverse strengths of the regularisation that are tried
 FOLDS = 5
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Positions as a classifier sees them, each of a problem.
-
-    ``rows`` are the target's and, behind them, the draft's, ``[positions, 2 * vocabulary]``, sparse; ``worse`` and
-    ``better`` the shares of continuations that the drafted token spoils and mends.
-    """
-
-    rows: Any
-    worse: Numbers
-    better: Numbers
+    rows: Any  # the target's and then the draft's probabilities, ``[positions, 2 * vocabulary]``, sparse
+    worse: Numbers  # share of continuations that the drafted token spoils
+    better: Numbers  # share of continuations that the drafted token mends
     problem: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How an importance was fitted.
-
-    Means are of the shares of continuations that the drafted token spoils (``worse``) and mends (``better``: the
-    target's own chance makes that many); ``strength`` is the inverse one of the regularisation. The area under the ROC
-    curve and the mean log-loss, in nats, are out of fold, ``log_loss_of_share`` that of the one share that fits best.
-    """
+    """How an importance was fitted; AUC and log-losses, in nats, are out of fold."""
 
     problems: int
     positions: int
-    worse: float
-    better: float
-    strength: float
-    auc: Interval
+    worse: float  # mean share of continuations that the drafted token spoils
+    better: float  # mean share that it mends; the target's own chance accounts for that many
+    strength: float  # inverse strength of the regularisation
+    auc: Interval  # area under the ROC curve
     log_loss: float
-    log_loss_of_share: float
+    log_loss_of_share: float  # of the best constant importance
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
         return asdict(self) | {"auc": list(self.auc)}
 
 
 def check_installed() -> None:
-    """Raise `ValueError` where scikit-learn is missing, with what to run."""
     with needing("learning importance needs scikit-learn", "importance"):
         import sklearn.linear_model  # noqa: F401
 
 
 def examples_of(entries: Sequence[dict[str, Any]], vocabulary: int) -> Examples:
-    """Return the positions of collected entries."""
     from scipy.sparse import csr_array
 
     values: list[float] = []
@@ -99,7 +84,6 @@ def fit(examples: Examples, vocabulary: Vocabulary, *, folds: int = FOLDS) -> tu
     chosen without the problems that they are about.
 
     Sources: scikit-learn (Pedregosa et al., JMLR 12, 2011); nested cross-validation as in Varma and Simon, BMC
-
     Bioinformatics 7 (2006).
     """
     check_integer("folds", folds, 2)
@@ -151,7 +135,6 @@ def _check_enough(examples: Examples, folds: int) -> None:
 
 
 def _split(examples: Examples, some: NDArray[np.int64], folds: int) -> list[tuple[NDArray[np.int64], Any]]:
-    """Return (train, test) positions for each fold of problems."""
     from sklearn.model_selection import GroupKFold
 
     groups = examples.problem[some]
@@ -161,7 +144,6 @@ def _split(examples: Examples, some: NDArray[np.int64], folds: int) -> list[tupl
 
 
 def _choose(examples: Examples, some: NDArray[np.int64], folds: int) -> float:
-    """Return the strength of the least log-loss over folds of the problems of some positions."""
     losses = dict.fromkeys(STRENGTHS, 0.0)
     for train, test in _split(examples, some, folds):
         for strength in STRENGTHS:
@@ -202,14 +184,7 @@ def auc_with_interval(
     """Return the area under the ROC curve, with a bootstrap interval over problems.
 
     It is the probability that a position of the one kind is given more than one of the other, half of it where they are
-    given the same; positions count by their shares.
-
-    ``share`` is that of a position's continuations that are of the first kind; resamples are of problems.
-
-    Example:
-        >>> predicted, share = np.array([0.1, 0.4, 0.4, 0.9]), np.array([0.0, 0.0, 1.0, 1.0])
-        >>> auc_with_interval(predicted, share, np.arange(4)).value
-        0.875
+    given the same; positions count by their shares of continuations that are of the first kind.
     """
     _, place = np.unique(predicted, return_inverse=True)
     _, group = np.unique(problem, return_inverse=True)
@@ -231,7 +206,6 @@ def auc_with_interval(
 
 
 def check_number_of_problems(problems: int) -> None:
-    """Raise `ValueError` for so few problems that no cross-validation is possible."""
     if problems < FOLDS:
         raise ValueError(f"problems must be at least {FOLDS}, the folds of cross-validation, but is {problems}")
 
@@ -239,10 +213,7 @@ def check_number_of_problems(problems: int) -> None:
 def learn(
     pair: Pair, entries: Sequence[dict[str, Any]], names: Mapping[str, Any], provenance: Mapping[str, Any]
 ) -> tuple[Importance, Fit]:
-    """Return the importance of a pair's positions, with what it was trained on.
-
-    ``names`` are those of the models and the task, and what was asked of it.
-    """
+    """Fit the importance of a pair's positions; ``names`` of models and task are stored with it."""
     vocabulary = Vocabulary.of(pair.tokenizer, pair.target.vocabulary_size)
     importance, found = fit(examples_of(entries, len(vocabulary.texts)), vocabulary)
     about = dict(names) | {"problems": len(entries), "fit": found.as_dict(), "provenance": dict(provenance)}
@@ -250,7 +221,6 @@ def learn(
 
 
 def summary(found: Fit) -> str:
-    """Return how it went, in a line, which says so where nothing was learned."""
     value, low, high = found.auc
     vain = found.log_loss >= found.log_loss_of_share or (found.auc.has_ends and low <= 0.5)
     ends = f"95 %: {low:.3f} to {high:.3f}" if found.auc.has_ends else "too few problems for an interval"

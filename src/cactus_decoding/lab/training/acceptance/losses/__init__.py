@@ -1,4 +1,4 @@
-"""What a draft is trained for: losses, their registry, and their text spelling."""
+"""The losses that a draft is trained by: their registry, and their text spelling."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ LOSSES: dict[str, type[Loss]] = {
     "block": Block,
     "relaxed": Relaxed,
 }
-"""Every loss by its name."""
 
 
 def parse_loss(text: str) -> Loss:
-    """Return the loss that a text spells: a name, then ``:`` and comma-separated ``parameter=value`` pairs.
+    """Parse a loss's spelling: a name, then ``:`` and comma-separated ``parameter=value`` pairs.
 
     After ``relaxed:`` comes the spelling of a rule, and optionally a weight: ``relaxed:clamped:width=3,kl_weight=0.2``.
 

@@ -1,4 +1,4 @@
-"""What losses share, both models' rows along texts, and the losses of these rows."""
+"""The base of the losses, both models' probabilities along texts, and the losses of these."""
 
 from __future__ import annotations
 
@@ -19,18 +19,13 @@ from cactus_decoding.lab.evaluation.score import expected_kept
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Both models' rows at the counted positions of some texts, at temperature 1.
+    """Both models' probabilities at the counted positions of some texts, at temperature 1.
 
     An outcome is a token, or, where only the target's likeliest are known, one of these or any other (see `coarse`).
 
-    Logarithms of q and p are ``[positions, outcomes]`` and finite, those of p with what autograd knows of them;
-    ``token_log_probs`` are p's of the tokens that the texts have there, ``[positions]``, and ``mask`` says which
-    positions of the texts these are, in order, ``[texts, length]``.
-
-    Example:
-        >>> rows = Rows.of(torch.zeros(1, 3, 2), torch.zeros(1, 3, 2), torch.tensor([[0, 1, 1]]))
-        >>> rows.acceptance
-        tensor([1., 1., 1.])
+    Logarithms of q and p are ``[positions, outcomes]`` and finite; gradients flow through those of p.
+    ``token_log_probs`` are p's for the tokens of the texts, ``[positions]``, and ``mask`` marks the counted positions
+    of the texts, in order, ``[texts, length]``.
     """
 
     target_log_probs: Tensor
@@ -40,12 +35,10 @@ class Rows:
 
     @classmethod
     def of(cls, target_logits: Tensor, draft_logits: Tensor, token_ids: Tensor, mask: Tensor | None = None) -> Rows:
-        """Return the rows of logits.
+        """Make rows from logits, ``[texts, length, vocabulary]``; logarithms of q will do too.
 
-        Where models pad their vocabularies differently, tokens that only one of them has are left out.
-
-        Logits are ``[texts, length, vocabulary]`` (logarithms of q will do too); ``token_ids`` is what the texts have
-        at these positions, and ``mask`` which of them count, all if None: ``[texts, length]``.
+        Where models pad their vocabularies differently, tokens that only one of them has are left out. ``token_ids``
+        are the texts' tokens at these positions, and ``mask`` marks the counted ones, all if None: ``[texts, length]``.
         """
         if mask is None:
             mask = torch.ones_like(token_ids, dtype=torch.bool)
@@ -55,17 +48,15 @@ class Rows:
 
     @property
     def target_probs(self) -> Tensor:
-        """The target's probabilities, q."""
         return self.target_log_probs.exp()
 
     @property
     def draft_probs(self) -> Tensor:
-        """The draft's probabilities, p."""
         return self.draft_log_probs.exp()
 
     @property
     def acceptance(self) -> Tensor:
-        """What lossless verification accepts at each position, sum min(p, q), ``[positions]``."""
+        """The probability that lossless verification accepts, sum min(p, q), ``[positions]``."""
         return torch.minimum(self.draft_probs, self.target_probs).sum(-1)
 
     @property
@@ -76,18 +67,17 @@ class Rows:
 
 
 def log_rows(logits: Tensor) -> Tensor:
-    """Return logarithms of rows at temperature 1, finite, in float32 or, where the logits are, float64."""
+    """Return log-probabilities at temperature 1, finite, in float32 or, if the logits are, float64."""
     logs = functional.log_softmax(logits, -1, dtype=torch.promote_types(logits.dtype, torch.float32))
     return logs.clamp(min=torch.finfo(logs.dtype).min / 4)
 
 
 def has(log_probs: Tensor) -> Tensor:
-    """Say where tokens are not impossible, such as those that a draft's part of the vocabulary lacks."""
+    """Where tokens are not impossible, such as those that a draft's part of the vocabulary lacks."""
     return log_probs > torch.finfo(log_probs.dtype).min / 8
 
 
 def chosen(log_probs: Tensor, token_ids: Tensor) -> Tensor:
-    """Return what rows ``[positions, vocabulary]`` give the tokens ``[positions]``."""
     return log_probs.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
 
 
@@ -97,14 +87,8 @@ def windows(acceptance: Tensor, mask: Tensor, num_speculative_tokens: int) -> Te
     .. math:: \sum_{k=1}^{K} \prod_{i=1}^{k} \alpha_{t+i-1}
 
     along the text as it stands; after its end nothing is kept. The proposals of a real step condition on one another
-    and not on the text, so that this is an estimate.
-
-    The acceptance is :math:`\alpha` of each counted position, ``[positions]``, where the mask ``[texts, length]`` is
-    true.
-
-    Example:
-        >>> windows(torch.tensor([0.5, 0.5]), torch.tensor([[True, True, False]]), 2)
-        tensor([0.7500, 0.5000])
+    and not on the text, so this is an estimate. ``acceptance`` is :math:`\alpha` of the counted positions,
+    ``[positions]``, where ``mask``, ``[texts, length]``, is true.
     """
     laid_out = torch.zeros(mask.shape, dtype=acceptance.dtype, device=acceptance.device)
     laid_out = laid_out.masked_scatter(mask, acceptance)
@@ -116,41 +100,31 @@ class Loss(ABC):
     """Base of the losses: frozen dataclasses whose fields are their parameters, annotated with `pydantic.Field`."""
 
     name: ClassVar[str]
-    reads_target: ClassVar[bool] = True
-    """Whether the target's rows play a part: where they do not, training spares the target's passes."""
+    reads_target: ClassVar[bool] = True  # if not, training saves the target's passes
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     @abstractmethod
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position, ``[positions]``; what is minimised is its mean."""
+        """Return the loss at each position, ``[positions]``; training minimises its mean."""
 
     def acceptance(self, rows: Rows) -> Tensor:
-        """Return what is accepted at each position by the verification that the loss trains for, ``[positions]``."""
+        """Return the acceptance of the verification that the loss trains for, ``[positions]``."""
         return rows.acceptance
 
     def __str__(self) -> str:
-        """Return the spelling, which `parse_loss` takes."""
         return spell(self.name, self)
 
 
 @dataclass(frozen=True)
 class CrossEntropy(Loss):
-    """-log p(x) of the token that stands there, in nats, where the draft has it; the target's rows play no part.
-
-    Example:
-        >>> import torch
-        >>> rows = Rows.of(torch.zeros(1, 1, 2), torch.tensor([[[0.0, 0.0]]]), torch.tensor([[1]]))
-        >>> CrossEntropy()(rows)
-        tensor([0.6931])
-    """
+    """-log p(x) of the text's token x, in nats, where the draft has it; the target plays no part."""
 
     name = "cross_entropy"
     reads_target = False
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position."""
         return torch.where(has(rows.token_log_probs), -rows.token_log_probs, 0.0)
 
 
@@ -159,18 +133,11 @@ class Kl(Loss):
     """KL(q || p) = sum q log(q / p), in nats.
 
     Source: Zhou et al., DistillSpec, arXiv 2310.08461.
-
-    Example:
-        >>> import torch
-        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
-        >>> round(Kl()(rows).item(), 4)
-        0.1308
     """
 
     name = "kl"
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position."""
         return rows.kl
 
 
@@ -179,18 +146,11 @@ class ReverseKl(Loss):
     """KL(p || q) = sum p log(p / q), in nats.
 
     Source: Zhou et al., DistillSpec, arXiv 2310.08461.
-
-    Example:
-        >>> import torch
-        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
-        >>> round(ReverseKl()(rows).item(), 4)
-        0.1438
     """
 
     name = "reverse_kl"
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position."""
         return (rows.draft_probs * (rows.draft_log_probs - rows.target_log_probs)).sum(-1)
 
 
@@ -199,38 +159,24 @@ class TotalVariation(Loss):
     """1 - alpha with alpha = sum min(p, q): the probability that lossless verification rejects.
 
     Source: Leviathan et al., arXiv 2211.17192; as a loss, Zhou et al., DistillSpec, arXiv 2310.08461.
-
-    Example:
-        >>> import torch
-        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
-        >>> TotalVariation()(rows)
-        tensor([0.2500])
     """
 
     name = "total_variation"
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position."""
         return 1 - rows.acceptance
 
 
 @dataclass(frozen=True)
 class LogAcceptance(Loss):
-    """-log alpha with alpha = sum min(p, q); its sum over positions is that of a whole text's being accepted.
+    """-log alpha with alpha = sum min(p, q); summed over positions, -log of the chance that all are accepted.
 
     Source: LK losses, arXiv 2602.23881.
-
-    Example:
-        >>> import torch
-        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
-        >>> round(LogAcceptance()(rows).item(), 4)
-        0.2877
     """
 
     name = "log_acceptance"
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position."""
         return -rows.acceptance.clamp(min=1e-30).log()
 
 
@@ -243,12 +189,6 @@ class Lk(Loss):
     Source: LK losses, arXiv 2602.23881.
 
     With ``eta`` 0 it is KL alone.
-
-    Example:
-        >>> import torch
-        >>> rows = Rows.of(torch.tensor([[[0.75, 0.25]]]).log(), torch.zeros(1, 1, 2), torch.tensor([[0]]))
-        >>> round(Lk()(rows).item(), 4)
-        0.2374
     """  # noqa: D415 - the sentence ends in its formula
 
     eta: Annotated[float, Field(ge=0, lt=math.inf, description="how fast the weight moves from KL to acceptance")] = 3.0
@@ -256,7 +196,6 @@ class Lk(Loss):
     name = "lk"
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position."""
         acceptance = rows.acceptance
         weight = (-self.eta * acceptance.detach()).exp()
         return weight * rows.kl + (1 - weight) * (1 - acceptance)
@@ -272,12 +211,6 @@ class Block(Loss):
     would have come after it, and proposals after the end of a text are lost whatever the draft does.
 
     Source: the expected length of a step, Leviathan et al., arXiv 2211.17192, with an acceptance for each position.
-
-    Example:
-        >>> import torch
-        >>> half = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).log().clamp(min=-100.0)
-        >>> Block(num_speculative_tokens=2)(Rows.of(half, torch.zeros(1, 2, 2), torch.tensor([[0, 0]])))
-        tensor([0.6250, 0.7500])
     """
 
     num_speculative_tokens: Annotated[int, Field(ge=1, description="proposals per step")] = 6
@@ -285,6 +218,5 @@ class Block(Loss):
     name = "block"
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position."""
         kept = windows(rows.acceptance, rows.mask, self.num_speculative_tokens)
         return 1 - kept / self.num_speculative_tokens

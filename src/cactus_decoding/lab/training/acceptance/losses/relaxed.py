@@ -1,4 +1,4 @@
-"""Relaxed: what a relaxed rule rejects, so that a draft is trained for that rule."""
+"""The share that a relaxed rule rejects, to train a draft for that rule."""
 
 from __future__ import annotations
 
@@ -21,19 +21,15 @@ _FLAT = 1e-30
 
 @dataclass(frozen=True)
 class Relaxed(Loss):
-    r"""1 - acceptance under a rule, plus ``kl_weight`` times KL(q || p).
+    """1 - acceptance under a rule, the clamped ratio or Cactus, plus ``kl_weight`` times KL(q || p).
 
-    For the clamped ratio, sum min(p, h) = sum min(p, e^hi q), where hi moves with p as the rule has it move; for Cactus
-    sum min(p, g(q)). Many drafts are accepted always under a relaxed rule: the KL term chooses the one nearest to the
-    target, and goes on where the acceptance has no slope left.
-
-    Source: our derivation (see the docs on the theory).
-
-    Attributes:
-        rule: the clamped ratio or Cactus, or its spelling.
-        kl_weight: of the KL term; 0 leaves the optimum open.
+    For the clamped ratio, the acceptance is sum min(p, h) = sum min(p, e^hi q), where hi depends on p as in the rule;
+    for Cactus, sum min(p, g(q)). A relaxed rule accepts many drafts always: the KL term chooses the one nearest to the
+    target, and gives a gradient where the acceptance has none. A weight of 0 leaves the optimum open.
 
     Raises `TypeError`, `ValueError` for another rule, or a weight out of range.
+
+    Source: our derivation (see the docs on the theory).
 
     Example:
         >>> rows = Rows.of(torch.tensor([[[0.5, 0.5]]]).log(), torch.tensor([[[0.9, 0.1]]]).log(), torch.tensor([[0]]))
@@ -56,7 +52,6 @@ class Relaxed(Loss):
 
     @classmethod
     def parse(cls, rule: str, text: str) -> Relaxed:
-        """Return the loss of a rule's spelling, of which the weight may be a part; ``text`` is the whole spelling."""
         if not rule.strip():
             raise ValueError(f"{shown(text)} lacks a rule; write for example 'relaxed:clamped:width=3'")
         head, colon, rest = rule.partition(":")
@@ -72,11 +67,9 @@ class Relaxed(Loss):
         return cls(parse_rule(f"{head}{colon}{others}"), **given)  # type: ignore[arg-type]  # checked there
 
     def __call__(self, rows: Rows) -> Tensor:
-        """Return the loss at each position."""
         return 1 - self.acceptance(rows) + self.kl_weight * rows.kl
 
     def acceptance(self, rows: Rows) -> Tensor:
-        """Return what the rule accepts at each position."""
         q, p = rows.target_probs, rows.draft_probs
         if isinstance(self.rule, Cactus):
             every = torch.arange(q.shape[-1], device=q.device).expand_as(q)
@@ -86,7 +79,6 @@ class Relaxed(Loss):
         return torch.minimum(p, relaxed).sum(-1)
 
     def __str__(self) -> str:
-        """Return the spelling, which `parse_loss` takes."""
         rule = str(self.rule)
         if self.kl_weight == 0.1:
             return f"{self.name}:{rule}"
@@ -94,12 +86,10 @@ class Relaxed(Loss):
 
 
 def upper_bound(rule: ClampedRatio, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-    r"""Return e^hi of each row, ``[..., 1]`` in float64, with its derivative in p.
+    """Return e^hi at each position, ``[..., 1]`` in float64, with its derivative in p.
 
     The bounds solve :math:`F(e^{lo}, e^{hi}, p) = 0`: h sums to 1, and hi - lo = width or KL(h || q) = max_kl. One step
     of Newton's method from the solution changes no value and, by the implicit function theorem, has the derivative.
-
-    Rows q and p are ``[..., vocabulary]``.
     """
     q, p = target_probs.detach().double(), draft_probs.double()
     low, high = clamp_bounds(q, p.detach(), width=rule.width, max_kl=rule.max_kl)
