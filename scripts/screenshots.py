@@ -50,7 +50,7 @@ def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, co
     if compare:
         page.check("#compare")
     page.evaluate("for (const part of document.querySelectorAll('#settings details')) part.open = true")
-    page.get_by_label("Seed", exact=True).fill(str(SEED))
+    page.get_by_label("seed", exact=True).fill(str(SEED))
     page.evaluate("for (const part of document.querySelectorAll('#settings details')) part.open = false")
     return page
 

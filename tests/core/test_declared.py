@@ -139,6 +139,16 @@ def test_a_mistake_gets_one_sentence_and_none_of_pydantic(case: str) -> None:
     )
 
 
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_mistake_in_a_mapping_gets_the_same_sentence(case: str) -> None:
+    given, kind, sentence = REFUSED[case]
+    with pytest.raises((TypeError, ValueError)) as caught:
+        Kitchen.model_validate(given)
+    assert type(caught.value) is kind
+    assert str(caught.value).startswith(sentence)
+    assert Kitchen.model_validate({"heat": 1}) == Kitchen(1)
+
+
 def test_too_many_values_are_counted() -> None:
     with pytest.raises(TypeError, match="a Tray takes at most 2 values, but is given 3"):
         Tray(1, True, 5)

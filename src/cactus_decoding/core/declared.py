@@ -233,6 +233,14 @@ class Model(BaseModel):
         except ValidationError as error:
             raise mistake(error, known, what=_a(type(self))) from None
 
+    @classmethod
+    def model_validate(cls, obj: Any, **settings: Any) -> Self:
+        """Return the model that an object or a mapping describes; a mistake is one sentence here too."""
+        try:
+            return super().model_validate(obj, **settings)
+        except ValidationError as error:
+            raise mistake(error, cls.model_fields, what=_a(cls)) from None
+
     @field_validator("*", mode="before")
     @classmethod
     def _as_given(cls, value: object, info: ValidationInfo) -> object:
