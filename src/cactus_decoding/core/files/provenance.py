@@ -18,12 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return commit, versions, machine, date and the arguments (seeds among them) of a run, for JSON.
-
-    Example:
-        >>> provenance({"seed": 0})["arguments"]
-        {'seed': 0}
-    """
+    """Return commit, versions, machine, date and the arguments (seeds among them) of a run, for JSON."""
     from cactus_decoding import __version__
 
     return {
@@ -54,7 +49,7 @@ def with_engines(before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engines() -> dict[str, str]:
-    """Return the versions of engines beside transformers that take part."""
+    """Return the versions of engines other than transformers that are loaded."""
     return {name: sys.modules[name].__version__ for name in ("llama_cpp",) if name in sys.modules}
 
 
@@ -71,7 +66,7 @@ def commit() -> str | None:
 
 
 def processor() -> str | None:
-    """Return the processor's name; Python knows it on some systems only."""
+    """Return the processor's name; Python itself knows it on some systems only."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
