@@ -141,8 +141,7 @@ class BaseCachedModel(ABC):
         return None
 
     def recall(self, text: list[int]) -> None:
-        """Swap the cache for a saved text that shares more with this one, and save the cache if most of it would be
-        lost.
+        """Swap the cache for a saved text that shares more with this one, and save it if most of it would be lost.
 
         An interruption may lose either; what ``length`` says stays true.
         """

@@ -17,8 +17,7 @@ class Tokenizer(Protocol):
     def all_special_ids(self) -> list[int]:
         """Tokens that stand for no text."""
 
-    def __len__(self) -> int:
-        ...
+    def __len__(self) -> int: ...
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
         """Return an object whose ``input_ids`` are a text's tokens."""
@@ -26,8 +25,7 @@ class Tokenizer(Protocol):
 
     def decode(
         self, token_ids: list[int], *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False
-    ) -> str:
-        ...
+    ) -> str: ...
 
     def get_vocab(self) -> dict[str, int]:
         """Return the number of each token."""

@@ -52,8 +52,7 @@ class AcceptanceRule(Protocol):
         ...
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return h, ``[..., vocabulary]``, if it does not depend on the drafted token, as it is then what is emitted.
-        """
+        """Return h, ``[..., vocabulary]``, which is then what is emitted, if it does not depend on the drafted token."""
         ...
 
 

@@ -59,9 +59,7 @@ class Proposal:
         return not self.branches and all(drawn == (self.probs is not None) for drawn in self.drawn)
 
     def row_behind(self, node: int) -> Tensor | None:
-        """Return the draft's whole row after a node that has children, or with -1 after the text; None without
-        ``probs``.
-        """
+        """Return the draft's whole row after a node that has children, or with -1 after the text, if there is one."""
         return None if self.probs is None else self.probs[[*self.children].index(node)]
 
     def tokens_to(self, node: int) -> list[int]:
