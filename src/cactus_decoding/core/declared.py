@@ -159,10 +159,7 @@ def _fields(described: type[Any]) -> tuple[Declared, ...]:
 
 
 def check_fields(given: Any) -> None:
-    """Raise `TypeError` or `ValueError` for the first field of a dataclass that its annotation does not allow.
-
-    Afterwards the fields hold Python's own numbers, whatever kind of number they were given.
-    """
+    """Check the fields of a dataclass, and turn their numbers into Python's own."""
     for each in fields_of(type(given)):
         value = getattr(given, each.name)
         if (checked := each.check(value)) is not value:
@@ -232,13 +229,7 @@ Part = TypeVar("Part", bound=Model)
 
 
 def settings_of(part: type[Any]) -> Mapping[str, Declared]:
-    """Return what a model or dataclass, and the models within it, declare, by flat names, in order.
-
-    Example:
-        >>> from cactus_decoding.core.policy.relaxation import RelaxationPolicy
-        >>> list(settings_of(RelaxationPolicy))[:3]
-        ['protect', 'protect_threshold', 'importance']
-    """
+    """Return what a model or dataclass, and the models within it, declare, by flat names, in order."""
     return _settings(part, ())  # type: ignore[arg-type]  # every class is hashable
 
 
@@ -284,11 +275,6 @@ def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | Non
 
     ``given`` may hold other parts' values too; fields in ``made`` are taken as they are. Raises `ValueError` for a
     value of a part that was not asked for.
-
-    Example:
-        >>> from cactus_decoding.core.policy.protection import Protection
-        >>> build(Protection, {"protect": "digits", "top_p": 0.9})
-        Protection(pattern='digits', threshold=0.01)
     """
     key = switch(part)
     wanted = given.get(key) if key else None

@@ -20,8 +20,6 @@ UNFINISHED = "\ufffd"
 
 @dataclass(frozen=True)
 class TextPart(Generic[Told]):
-    """The text that one token added."""
-
     text: str
     fate: Told
 

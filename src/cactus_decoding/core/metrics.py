@@ -77,17 +77,14 @@ class Metrics:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted over drafted."""
         return _ratio(self.accepted, self.drafted)
 
     @property
     def nats_per_position(self) -> float:
-        """Nats per measured position."""
         return _ratio(self.nats, self.metered)
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens per second of wall time."""
         return _ratio(self.generated, self.seconds)
 
     def as_dict(self) -> dict[str, float | None]:

@@ -67,12 +67,7 @@ def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def shown(value: object) -> str:
-    """Return the shortened representation by which an error shows what was given.
-
-    Example:
-        >>> shown(-0.5), shown(10**5000)
-        ('-0.5', 'an integer of 16610 bits')
-    """
+    """Return the shortened representation by which an error shows what was given."""
     try:
         text = repr(value)
     except ValueError:  # an integer with too many digits to print

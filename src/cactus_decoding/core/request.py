@@ -176,7 +176,6 @@ class Request(Model):
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raise `ValueError` for settings that exclude each other."""
         rule, budget = self.rule, self.budget
         if self.policy.limit is not None and self.policy.limit.scale:
             from cactus_decoding.core.policy.relaxation import check_scalable
@@ -235,7 +234,6 @@ class Request(Model):
             check_fits("draft", draft, num_tokens, proposals)
 
     def check_chain(self, reader: str) -> None:
-        """Raise `ValueError` for a tree, on behalf of what reads chains of proposals only."""
         if self.tree is not None:
             raise ValueError(f"{reader} reads chains of proposals only, but tree is {self.tree}")
 

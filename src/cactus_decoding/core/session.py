@@ -45,7 +45,6 @@ class Session(Iterator[Outcome]):
         return outcome
 
     def close(self) -> None:
-        """Take no further step."""
         self.outcomes.close()
 
 
@@ -65,7 +64,7 @@ def begin(
     """Check that a request can be answered, and return its response, of which no step is taken yet.
 
     Only one response at a time may run on the models' caches. Whoever takes the steps has to see to that, for example
-    by reserving a `Pair`.
+    by reserving a `Pair`. Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
 
     Args:
         target: the verifying model.
@@ -80,10 +79,6 @@ def begin(
         max_length: another limit on the tokens of the sequence; by default the target's context window.
         first_alone: whether the first step proposes nothing, so that there is a token before the draft has read the
             prompt.
-
-    Raises:
-        TypeError: for what is no drafter, or without a tokenizer where texts have to be known.
-        ValueError: for a request that does not go with the models, or a prompt that leaves no room in a context window.
     """
     prompt_ids, window = list(token_ids), target.max_length if max_length is None else max_length
     if not prompt_ids:
@@ -114,7 +109,6 @@ def begin(
 
 
 def within(reserve: Callable[[], AbstractContextManager[Any]], outcomes: Iterator[Outcome]) -> Generator[Outcome]:
-    """Yield outcomes while holding what ``reserve`` returns: from the first step to the last."""
     with reserve():
         yield from outcomes
 

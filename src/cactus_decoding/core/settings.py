@@ -20,10 +20,6 @@ def with_default_proposals(settings: Mapping[str, Any], *, automatic: bool) -> d
     Relaxed rules keep a fixed number where steps are judged as a whole, because the proposals at a position must have
     the same distribution in every step there. ``automatic`` is false for the bundled pair, which has a number that
     suits it, and for drafters that have to be asked in every step.
-
-    Example:
-        >>> with_default_proposals({"rule": "lossless"}, automatic=True)
-        {'rule': 'lossless', 'num_speculative_tokens': 'auto'}
     """
     scheme = VERIFICATIONS.get(str(settings.get("verification")).partition(":")[0])
     said = any(settings.get(name) is not None for name in ("num_speculative_tokens", "tree"))

@@ -14,10 +14,7 @@ Spelled = TypeVar("Spelled")
 
 
 def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
-    """Return the object that a text spells; ``known`` are the dataclasses it may be of, by name.
-
-    Raises `ValueError` for an unknown name or parameter, one that is missing or given twice, or a value out of range.
-    """
+    """Return the object that a text spells; ``known`` are the dataclasses it may be of, by name."""
     name, _, rest = text.strip().partition(":")
     if name not in known:
         close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"
@@ -83,12 +80,7 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def kept_limits(value: int | str) -> tuple[int, int | None]:
-    """Return how many texts stay cached, and how many bytes their copies may take, if these are limited.
-
-    Example:
-        >>> kept_limits(4), kept_limits("4"), kept_limits("1.5 GiB")[1]
-        ((4, None), (4, None), 1610612736)
-    """
+    """Return how many texts stay cached, and how many bytes their copies may take, if these are limited."""
     if not isinstance(value, str):
         return check_integer("kept_prompts", value, 0), None
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?\s*", value)

@@ -30,8 +30,7 @@ class _Response:
 class LookUpDrafter(Drafter):
     """Proposes what followed where the text's end stood before: deterministic, so without probabilities.
 
-    Where the draft length is a tree's shape, several places become its branches, the best first. ``name`` is its name
-    in the registry.
+    Where the draft length is a tree's shape, several places become its branches, the best first.
     """
 
     _response: _Response = field(default_factory=_Response, init=False, repr=False, compare=False)
@@ -64,7 +63,6 @@ class LookUpDrafter(Drafter):
         """Return up to ``limit`` tokens after each place that is found, the best first."""
 
     def drafter(self, target: Any) -> Self:
-        """It is the same for every target."""
         return self
 
     def twin(self) -> Self:
@@ -106,10 +104,7 @@ class NgramDrafter(LookUpDrafter):
 
 @dataclass
 class Answers:
-    """Earlier answers, each followed by `END` in ``index``; the oldest are forgotten.
-
-    ``prompt_length`` is that of the response that is being written; 0 before its first step.
-    """
+    """Earlier answers, each followed by `END` in ``index``; the oldest are forgotten."""
 
     index: SuffixIndex = field(default_factory=SuffixIndex)
     prompt_length: int = 0

@@ -95,14 +95,7 @@ def check_keeps_nothing(text: str) -> None:
 
 
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:
-    """Return a draft length from itself, from a number of proposals, or from its spelling.
-
-    Raises `TypeError` for anything else, `ValueError` for a negative number or an invalid spelling.
-
-    Example:
-        >>> as_draft_length(6), as_draft_length("6")
-        (FixedLength(max_draft_tokens=6), FixedLength(max_draft_tokens=6))
-    """
+    """Return a draft length from itself, from a number of proposals, or from its spelling."""
     if not isinstance(length, str):
         if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
             raise TypeError(
@@ -121,14 +114,7 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
 
 
 def as_tree(tree: TreeShape | str) -> TreeShape:
-    """Return a tree's shape from itself or from its spelling.
-
-    Raises `TypeError` for anything else, `ValueError` for an invalid spelling.
-
-    Example:
-        >>> as_tree("static=4.2.2.1"), str(as_tree("best_first,nodes=16"))
-        (StaticTree(static='4.2.2.1', drawn=1, lookup=0), 'best_first')
-    """
+    """Return a tree's shape from itself or from its spelling, such as ``static=4.2.2.1``."""
     if isinstance(tree, TreeShape):
         return tree
     if not isinstance(tree, str):

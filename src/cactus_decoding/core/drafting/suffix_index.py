@@ -19,13 +19,10 @@ _LONGEST = 64
 
 
 class Match(NamedTuple):
-    """What followed where a text's end stood before.
+    """What followed where a text's end stood before, by majority; ``size`` tokens of the end stood there.
 
-    Attributes:
-        size: how many tokens of the end stood there; 0 where nothing was found.
-        token_ids: what followed, by majority.
-        support: for each of them, how many tokens before it stood there too, times the share of those places that agree
-            on it. A single place, two tokens of whose end match, supports what follows by 2.
+    ``support`` is, for each token, how many tokens before it stood there too, times the share of those places that
+    agree on it. A single place, two tokens of whose end match, supports what follows by 2.
     """
 
     size: int
@@ -36,8 +33,8 @@ class Match(NamedTuple):
 class SuffixIndex:
     """Finds where a text's end stood before by going from each token to where it stood last.
 
-    A token is added, or taken back, in constant time; a search looks at the places of the text's last token. It is
-    deterministic in the text. Sources: Saxena (2023); Oliaro et al. (arXiv 2411.04975), who keep whole suffix trees.
+    A token is added, or taken back, in constant time; a search looks at the places of the text's last token. Sources:
+    Saxena (2023); Oliaro et al. (arXiv 2411.04975), who keep whole suffix trees.
 
     Example:
         >>> SuffixIndex([5, 6, 7, 8, 9, 5, 6, 7]).longest(2)
@@ -90,8 +87,7 @@ class SuffixIndex:
     def continuations(self, limit: int, max_ngram_size: int = 3, min_ngram_size: int = 1) -> Iterator[list[int]]:
         """Yield up to ``limit`` tokens after each earlier place of the end, the longest and latest match first.
 
-        Matches longer than ``max_ngram_size`` count as one of that length; those shorter than ``min_ngram_size`` do not
-        count.
+        Matches longer than ``max_ngram_size`` count as one of that length.
         """
         text, shorter = self.token_ids, []
         for size, end in self.places(text, max_ngram_size):

@@ -19,10 +19,7 @@ def read_json(path: str | Path) -> Any:
 
 
 def parse_json(data: bytes, path: str | Path, first: int = 1) -> Any:
-    """Return the JSON value in some lines of a file; messages name its path and count lines from ``first`` on.
-
-    Raises `ValueError` for what is not UTF-8 or not JSON.
-    """
+    """Return the JSON value in some lines of a file; messages name its path and count lines from ``first`` on."""
     try:
         return json.loads(data.decode("utf-8-sig" if first == 1 else "utf-8"))
     except UnicodeDecodeError as error:

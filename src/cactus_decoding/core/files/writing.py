@@ -143,7 +143,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Whether two paths lead to one file, also by a hard link."""
     if path.exists() and other.exists():
         return os.path.samefile(path, other)
     return os.path.realpath(path) == os.path.realpath(other)

@@ -69,7 +69,7 @@ class Engine(Protocol):
 
 @cache
 def engines() -> tuple[Engine, ...]:
-    """Return the registered engines; that of folders and of the hub comes last."""
+    """The engine of folders and of the hub comes last."""
     found: list[Engine] = [point.load()() for point in entry_points(group=GROUP)]
     return tuple(sorted(found, key=lambda each: (each.suffix == "", each.suffix)))
 
@@ -97,7 +97,6 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
 
 
 def similar_path(path: Path) -> str:
-    """Suggest a model's name in the same folder that is close to that of a missing one, as `suggestion` does."""
     siblings: list[str] = []
     with suppress(OSError):
         siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix == ".gguf"]
@@ -105,10 +104,7 @@ def similar_path(path: Path) -> str:
 
 
 def only_cached(role: str, name: str | Path) -> bool:
-    """Ask the hub once for a name; return whether it cannot be asked, so that what was fetched before has to do.
-
-    Raises `ValueError` if the hub has no such model, or does not answer and nothing was fetched before.
-    """
+    """Ask the hub once for a name; return whether it cannot be asked, so that what was fetched before has to do."""
     return engine_of(name).only_cached(role, name)
 
 
@@ -130,19 +126,13 @@ def load_cached(
 
 
 def with_cache(model: Any) -> BaseCachedModel:
-    """Return a model that has a cache as it is, or a model of transformers with an empty one."""
     from cactus_decoding.core.models.base import BaseCachedModel
 
     return model if isinstance(model, BaseCachedModel) else engines()[-1].with_cache(model)
 
 
 def sentence_of(error: Exception) -> str:
-    r"""Return what an error says, on one line and not cut within a sentence.
-
-    Example:
-        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n1"))
-        ('It is no model.', 'one of: 1')
-    """
+    """Return what an error says, on one line and not cut within a sentence."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if lines and lines[0].endswith((".", "!")):
         text = lines[0]

@@ -23,9 +23,7 @@ class StatefulForward(Forward, Protocol):
         """Take the last tokens back without a copy and return True, or change nothing and return False."""
         return False
 
-    def copy_state(self) -> Any:
-        """Return a copy of what is kept beside keys and values."""
-        ...
+    def copy_state(self) -> Any: ...
 
     def restore_state(self, state: Any, length: int) -> None:
         """Go back to a copy that was made after so many tokens."""
@@ -45,7 +43,6 @@ class RecurrentForward:
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Feed tokens as `Forward.append` does; raise `ValueError` for a tree."""
         if positions is not None or mask is not None:
             raise ValueError("models with a recurrent state read chains, and no trees")
         before = len(token_ids) - rows

@@ -20,8 +20,6 @@ class SavedText:
 
 
 class Saving(Protocol):
-    """A cache of which there are copies, the one that was used last as the last."""
-
     saved: list[SavedText]
 
 
@@ -44,7 +42,6 @@ class SavedRoom:
 
 
 def num_bytes(state: Any) -> int:
-    """Return the memory of all arrays and tensors in a state."""
     if hasattr(state, "nbytes"):
         return int(state.nbytes)
     if isinstance(state, Mapping):

@@ -27,10 +27,10 @@ def _unscaled(values: Tensor) -> Tensor:
 
 
 def largest(row: Tensor, count: int, scale: Scale = _unscaled) -> tuple[Tensor, Tensor]:
-    """Return the ids, ascending, and scaled values of all entries that are at least as large as the ``count``-th.
+    """Return the ids, ascending, and scaled values of all entries at least as large as the ``count``-th, ties included.
 
-    The row is ``[vocabulary]``, on the CPU; NaN counts as the largest. Entries are compared after ``scale``, an
-    increasing function, which may map different ones to the same. Ties at the ``count``-th are all returned.
+    The row is ``[vocabulary]``, on the CPU; NaN counts as the largest. ``scale`` is an increasing function, which may
+    map different entries to the same.
     """
     if len(row) // _GROUP <= 2 * count:
         values, ids = scale(row), np.arange(len(row))
@@ -251,7 +251,6 @@ class PlainSampling:
         return self.plain(logits)
 
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return the model's own probabilities."""
         return SamplingParams()(logits)
 
 

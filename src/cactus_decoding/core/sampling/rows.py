@@ -133,10 +133,7 @@ class SparseProbs(NamedTuple):
 
 
 class LazyRows:
-    """What `SamplingParams` makes of logits, to the last bit, but only of the rows that are asked for.
-
-    Logits are ``[rows, vocabulary]``, on the CPU. The last row is kept.
-    """
+    """What `SamplingParams` makes of logits, ``[rows, vocabulary]`` on the CPU; only of the rows asked for."""
 
     def __init__(self, logits: Tensor, sampling: SamplingParams) -> None:
         self._logits, self._sampling, self._vocabulary = logits, sampling, logits.shape[-1]

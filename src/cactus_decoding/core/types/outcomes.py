@@ -52,7 +52,7 @@ class AcceptanceRule(Protocol):
         ...
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return h, ``[..., vocabulary]``, which is then what is emitted, if it does not depend on the drafted token."""
+        """Return h, ``[..., vocabulary]``, if the drafted token does not matter to it: then h is what is emitted."""
         ...
 
 
@@ -164,7 +164,6 @@ class Outcome:
 
     @property
     def num_drafted(self) -> int:
-        """Tokens proposed."""
         return len(self.proposal.token_ids)
 
     @property
@@ -179,12 +178,10 @@ class Outcome:
 
     @property
     def num_fell_back(self) -> int:
-        """Visited positions where the budget could not afford the rule."""
         return sum(visit.fell_back for visit in self.visits)
 
     @property
     def num_protected(self) -> int:
-        """Visited positions where the request's policy did not let the rule judge."""
         return sum(visit.protected for visit in self.visits)
 
     @property

@@ -84,7 +84,6 @@ class Proposal:
 
     @property
     def depth(self) -> int:
-        """The most proposals that can be kept."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
@@ -98,12 +97,8 @@ LogitsToProbs = Callable[[Tensor, list[int]], Tensor]
 class StepRows:
     """Both models' probabilities in one step; each row is computed when it is first asked for.
 
-    Args:
-        logits: the target's, ``[proposals + 1, vocabulary]``; row 0 follows the text, row i + 1 proposal i.
-        token_ids: all the tokens, the proposals at their end.
-        proposal: what was proposed.
-        to_probs: from logits to the probabilities that are sampled from.
-        to_untempered: from logits to the probabilities before temperature and truncation.
+    ``logits`` are the target's, ``[proposals + 1, vocabulary]``: row 0 follows the text, row i + 1 proposal i.
+    ``token_ids`` are all the tokens, the proposals at their end.
     """
 
     __slots__ = ("_made", "_to_probs", "_to_untempered", "_token_ids", "logits", "proposal")
@@ -166,7 +161,6 @@ class StepRows:
         return row / row.sum()
 
     def text(self, node: int) -> list[int]:
-        """Return all the tokens up to a node, itself included."""
         before = len(self._token_ids) - len(self.proposal.token_ids)
         return [*self._token_ids[:before], *self.proposal.tokens_to(node)]
 
@@ -176,11 +170,6 @@ def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str
 
     Each parent is the place of the token that one follows, -1 for the text; the ``first`` tokens of the tree are in the
     cache already.
-
-    Example:
-        >>> inputs = tree_inputs(1, [-1, -1, 0])
-        >>> inputs["positions"], inputs["mask"].int().tolist()
-        ([1, 1, 2], [[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]])
     """
     paths: list[list[int]] = []
     for node, parent in enumerate(parents):
@@ -194,10 +183,5 @@ def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str
 
 
 def path_places(length: int, path: Sequence[int]) -> list[int]:
-    """Return the places of a text and of a path through the tree after it, as `BaseCachedModel.keep` takes them.
-
-    Example:
-        >>> path_places(2, [0, 3])
-        [0, 1, 2, 5]
-    """
+    """Return the places of a text and of a path through the tree after it, as `BaseCachedModel.keep` takes them."""
     return [*range(length), *(length + node for node in path)]

@@ -59,7 +59,6 @@ class AutoLength(PerResponse):
         return self.max_draft_tokens
 
     def times(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | None = None) -> PassTimes:
-        """Return the pass times; measure them if they are unknown."""
         return pass_times(target, drafter, steps) if self.profile is None else PassTimes.read(Path(self.profile))
 
     def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
@@ -82,7 +81,7 @@ class AutoLength(PerResponse):
 class ChoosingDrafter(Drafter):
     """Copies where the text repeats itself, asks another drafter where that pays, and else proposes nothing.
 
-    The choice is made from the text and from what was kept before, never from what is drawn, so the output's
+    The choice follows from the text and from what was kept before, never from what is drawn, so the output's
     distribution stays the rule's. Copying needs at least ``shortest`` tokens of the text's end to have stood before.
     """
 

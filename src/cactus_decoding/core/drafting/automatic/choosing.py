@@ -20,11 +20,6 @@ class Rates:
 
     An observation keeps a share of its weight (``memory``) when another one of its kind comes. ``tried`` further
     observations agree with the guess at the start, and fade like others.
-
-    Example:
-        >>> rates = Rates([0.5], weight=2, memory=1.0)
-        >>> rates.learn(0, True), rates[0]
-        (None, 0.6666666666666666)
     """
 
     def __init__(self, guesses: Sequence[float], weight: float, memory: float, tried: float = 0.0) -> None:
@@ -40,7 +35,6 @@ class Rates:
         self._kept[kind] = self._memory * self._kept[kind] + kept
 
     def forget(self, share: float) -> None:
-        """Let all observations keep a share of their weight: what was seen is true of its text."""
         self._seen = [share * seen for seen in self._seen]
         self._kept = [share * kept for kept in self._kept]
 
@@ -60,7 +54,6 @@ class CopyChances:
         self._rates = Rates(_COPIED, weight=3, memory=0.97)
 
     def learn(self, match: Match, token_ids: Sequence[int]) -> None:
-        """Learn from the tokens that came and those that followed a match."""
         for support, one, other in zip(match.support, match.token_ids, token_ids, strict=False):
             self._rates.learn(bisect_right(_SUPPORT, support), one == other)
             if one != other:
@@ -132,11 +125,7 @@ _CHOOSING, _MOST_RESTS = 5e-5, 7
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a step is to propose.
-
-    ``tokens`` is how many the step is expected to bring, the recovered or bonus token included, and ``seconds`` what it
-    takes.
-    """
+    """What a step is to propose, and the ``tokens`` that it is expected to bring, with the recovered or bonus token."""
 
     way: Way
     count: int
@@ -207,7 +196,6 @@ class Chooser(LearnsNothing):
         return best
 
     def _options(self, match: Match, limit: int, room: int, reading: float, first: bool) -> Iterator[Choice]:
-        """Yield what may be proposed; ``reading`` is the time before the draft can begin."""
         found = min(limit, len(match.token_ids))
         if found and self._counts:
             expected = self._copies.tokens(match)
@@ -236,7 +224,6 @@ class Chooser(LearnsNothing):
         return self._passes[count] + drafting
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Whether any number of further tokens is worth its time."""
         sure = confidence(logits)
         self._confidences.append(sure)
         self._chance *= self._kept.of(sure)
@@ -256,7 +243,6 @@ class Chooser(LearnsNothing):
             self._confidences += [1.0] * (num_drafted - len(self._confidences))
 
     def end_step(self, num_accepted: int) -> None:
-        """Enter the step into the account, and learn from it."""
         emitted = num_accepted + 1
         seconds = self._seconds_of(self._choice.way, self._num_drafted) + self._catching_up
         if self._choice.way == "draft":
@@ -278,5 +264,5 @@ class Chooser(LearnsNothing):
 
 
 def _geometric(rate: float, count: int) -> float:
-    """Return 1 + rate + rate^2 + ... up to ``count`` powers: the tokens of a step whose proposals are kept alike."""
+    """Return 1 + rate + rate^2 + ... up to ``count`` powers."""
     return count + 1.0 if rate == 1 else (1 - rate ** (count + 1)) / (1 - rate)

@@ -49,10 +49,10 @@ class PassTimes:
     Attributes:
         target: pairs of a number of tokens, ascending from 1, and the target's seconds for them; where passes are
             short, with what else a step takes.
-        draft: seconds of one proposal by the drafter; 0 for one that copies.
-        reading: seconds of a token that the drafter has not read yet, in a longer pass.
+        draft: of one proposal by the drafter; 0 for one that copies.
+        reading: of a token that the drafter has not read yet, in a longer pass.
         source: where they are from.
-        pair: seconds of a proposal after a token that the drafter has not read yet; 0 if unknown.
+        pair: of a proposal after a token that the drafter has not read yet; 0 if unknown.
 
     Example:
         >>> times = PassTimes(((1, 0.10), (2, 0.16), (4, 0.26)), draft=0.04)
@@ -114,7 +114,6 @@ class PassTimes:
 
     @classmethod
     def read(cls, path: Path) -> PassTimes:
-        """Return the times of a file; raise `ValueError` for one that holds none, or cannot be read."""
         try:
             values = read_json(path)
         except OSError as error:
@@ -197,7 +196,6 @@ def time_passes(
 
 
 def _text(model: BaseCachedModel, longest: int) -> tuple[list[int], int]:
-    """Return as many tokens to read as there is room for, and how many of them come before what is timed."""
     text = [(7 * i) % min(model.vocabulary_size, 1000) for i in range(_CONTEXT + longest + _DRAFTED)]
     room = len(text) if model.max_length is None else model.max_length - 1
     return text[:room], min(_CONTEXT, room // 2)
@@ -248,7 +246,7 @@ def _wait(device: torch.device) -> None:
 
 
 def cache_folder() -> Path:
-    """Return where profiles are kept; it may be deleted at any time."""
+    """It may be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "cactus-decoding" / "pass_times"
 
 
@@ -262,7 +260,6 @@ def pass_times(target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | N
 
 
 def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
-    """Return the times that `pass_times` returns without measuring, if there are some."""
     path = _place(target, drafter)[0]
     if str(path) not in _KNOWN:
         with suppress(ValueError):  # there is none yet, or one that was damaged
@@ -289,7 +286,6 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
 
 
 def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
-    """Return where the times of a pair are kept, and what they depend on."""
     about = {
         "target": _identity(target),
         "draft": "copies"

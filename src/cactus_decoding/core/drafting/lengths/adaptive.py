@@ -58,7 +58,7 @@ class AdaptiveLength:
         return spell("adaptive", self)
 
     def __post_init__(self) -> None:
-        """Check the parameters, and begin with the guess that a token is kept as often as the draft is sure of it."""
+        """Begin with the guess that a token is kept as often as the draft is sure of it."""
         self.max_draft_tokens = check_integer("max_draft_tokens", self.max_draft_tokens, 1)
         if self.draft_cost is not None:
             self.draft_cost = check_number("draft_cost", self.draft_cost, 0, float("inf"), high_open=True)
@@ -84,7 +84,6 @@ class AdaptiveLength:
         return count
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Whether another proposal is worth its time."""
         bucket = min(int(_BUCKETS * confidence(logits)), _BUCKETS - 1)
         self._buckets.append(bucket)
         self._chance *= float(self._kept[bucket] / self._seen[bucket])
@@ -107,5 +106,4 @@ class AdaptiveLength:
 
     @property
     def _worth(self) -> float:
-        """Tokens that could be had in the time of a proposal."""
         return self._costs.rate * self._costs.of_a_proposal

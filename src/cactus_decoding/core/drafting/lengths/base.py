@@ -26,16 +26,16 @@ class LearnsNothing:
     """Ignores what becomes of steps."""
 
     def begin_response(self) -> None:
-        """Nothing to learn."""
+        pass
 
     def should_continue(self, logits: Tensor) -> bool:
         return True
 
     def end_draft(self, num_drafted: int) -> None:
-        """Nothing to learn."""
+        pass
 
     def end_step(self, num_accepted: int) -> None:
-        """Nothing to learn."""
+        pass
 
 
 @dataclass(frozen=True)
@@ -66,21 +66,15 @@ class FixedLength(LearnsNothing):
 
 
 class PerResponse(LearnsNothing, ABC):
-    """A draft length that makes a new object for each response, which chooses its proposals.
-
-    Its drafter must be one that may be left out of steps.
-    """
+    """Makes an object for each response that chooses its proposals; its drafter may be left out of steps."""
 
     @abstractmethod
     def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
-        """Measure what responses on these models need to know; the caches of both are empty afterwards.
-
-        ``steps`` times a step without proposals and one with one, by a clock.
-        """
+        """Measure what responses on these models need to know; the caches of both are empty afterwards."""
 
     @abstractmethod
     def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
-        """Return what responses on these models are decided by, as plain values; None if that is unknown yet."""
+        """Return the values by which responses on these models are decided, if they are known yet."""
 
     @abstractmethod
     def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
@@ -131,5 +125,4 @@ class ConfidenceStop(FixedLength):
 
 
 def confidence(logits: Tensor) -> float:
-    """Return the probability of the likeliest token."""
     return float(logits.float().softmax(-1).max())

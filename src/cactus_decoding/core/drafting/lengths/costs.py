@@ -31,7 +31,6 @@ class _Line:
 
     @property
     def mean(self) -> float:
-        """Seconds over counts; 0 while nothing is known."""
         _, k, _, seconds, _ = self._sums.tolist()
         return float(seconds / k) if k else 0.0
 
@@ -65,12 +64,10 @@ class StepCosts:
 
     @property
     def rate(self) -> float:
-        """Tokens per second; 0 while nothing is known."""
         return self._tokens / self._seconds if self._seconds else 0.0
 
     @property
     def of_a_proposal(self) -> float:
-        """Seconds of one more proposal, drafted and verified; 0 while nothing is known."""
         return self.of_a_pass + self.of_a_node()
 
     @property
@@ -82,10 +79,7 @@ class StepCosts:
         return mean if slope is None else min(max(slope, mean / 4), mean)
 
     def of_a_node(self, *others: StepCosts) -> float:
-        """Return the seconds by which a proposal lengthens verification, over the steps of others too if there are any.
-
-        It is 0 as long as all steps have the same length.
-        """
+        """Return the seconds by which a proposal lengthens verification; 0 while all steps have the same length."""
         if self._given is not None:
             return self._given[1]
         slope = self._verifying.slope(*(other._verifying for other in others)) or 0.0

@@ -24,10 +24,7 @@ _PRIOR_WEIGHT = 4.0
 
 
 class Chances:
-    """Running rates of acceptance, one for each tenth of the draft's probability.
-
-    They begin with the guess that a token is kept as often as the draft is sure of it.
-    """
+    """Running rates of acceptance, one for each tenth of the draft's probability, which is also the first guess."""
 
     def __init__(self) -> None:
         self._rates = [((i + 0.5) / _BUCKETS * _PRIOR_WEIGHT, _PRIOR_WEIGHT) for i in range(_BUCKETS)]
@@ -45,7 +42,6 @@ class Chances:
 _FAST, _SLOW = 0.995, 0.998
 """Share of its weight that an observation keeps: of what steps promise and take, and of how promises are kept."""
 _AT_FIRST = 8
-"""Steps of each way before any is preferred."""
 _DOUBT = 0.6
 """A mean of n steps may be off by this share of it, over the root of n."""
 _CLOSE, _FAR = 8, 200
@@ -91,11 +87,9 @@ class WayChooser:
 
     @property
     def best(self) -> str:
-        """The way that has emitted the most tokens per second."""
         return max(self._records, key=lambda name: self._records[name].rate)
 
     def rate(self, name: str) -> float:
-        """Return the tokens per second of a way; 0 while nothing is known."""
         return self._records[name].rate
 
     def learn(self, name: str, promised: float, emitted: int, seconds: float) -> None:
@@ -212,7 +206,6 @@ class AdaptiveTree(PricedTree):
         return self._way == BRANCHES or not self.drawn
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Whether a chain should go on after a token."""
         chain, sure = self._growth, confidence(logits)
         assert isinstance(chain, _Grown)
         chain.placed[chain.passes - 1] = Placed([], (chain.passes, sure), [])
@@ -235,11 +228,9 @@ class AdaptiveTree(PricedTree):
 
     @property
     def _going_on(self) -> float:
-        """How often a level goes on."""
         return self._went_on[0] / self._went_on[1]
 
     def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
-        """Return which tokens are worth their time."""
         values, kept, placed = {ROOT: 1.0}, list[int](), dict[int, Placed]()
         for place, (parent, rank) in enumerate(zip(parents, ranks, strict=True)):
             value = values.get(parent, 0.0) * self._looked_up.of(1 / (1 + rank))

@@ -21,13 +21,9 @@ Chooser = Callable[[Tensor, Tensor, int, int, Tensor], tuple[Tensor, Tensor]]
 class GrowingTree:
     """A tree to which children are added level by level, after tokens that the draft has read.
 
-    Attributes:
-        token_ids: so far, level by level.
-        parents: of each the place of the one that it follows, -1 for the text.
-        drawn: of each whether it was drawn.
-        rows: of the draft after the text and each token with children, by their places, ``[1, vocabulary]`` each.
-        read: the places of those that the draft has read, in the order in which it has.
-        read_parents: of each the place in ``read`` of the one that it follows, -1 for the text.
+    ``parents`` are places, -1 for the text. ``rows`` are the draft's after the text and each token with children, by
+    their places, ``[1, vocabulary]`` each. ``read`` are the places of tokens that the draft has read, in its order;
+    ``read_parents`` are places in ``read``.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -54,7 +50,6 @@ class GrowingTree:
         return [self.token_ids[node] for node in self.read]
 
     def tokens_to(self, node: int) -> list[int]:
-        """Return the tokens from the text to a node, itself included; none for -1."""
         return Proposal(self.token_ids, None, self.parents).tokens_to(node)
 
     def add_level(
@@ -172,13 +167,7 @@ def choose_children(
     Tokens that were looked up, ``[rows, looked_up]``, come first. Then come the likeliest by the logits, and at most
     ``num_drawn`` of the ``count`` others are drawn one after another from what ``probs`` hold besides; where that is
     used up, the next likeliest tokens take their place. How many are drawn, and which tokens are not, follows from the
-    row alone. Each drawn child takes one random number. Where ``probs`` are NaN, the size of the vocabulary is returned
-    instead of tokens.
-
-    Example:
-        >>> row = torch.tensor([[0.5, 0.3, 0.2]])
-        >>> choose_children(row.log(), torch.tensor([[1.0, 0.0, 0.0]]), 2, 1, None)[0]  # nothing is left to draw
-        tensor([[0, 1]])
+    row alone. Where ``probs`` are NaN, the size of the vocabulary is returned instead of tokens.
     """
     taken = torch.empty(len(logits), 0, dtype=torch.long, device=logits.device) if looked_up is None else looked_up
     count = min(count, logits.shape[-1] - taken.shape[-1])

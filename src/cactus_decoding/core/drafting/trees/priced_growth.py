@@ -14,7 +14,6 @@ from cactus_decoding.core.types import ROOT
 _STEP = 1.3
 """Factor by which a price changes at first while the right one is sought."""
 _LEAST = 1e-4
-"""The lowest price."""
 
 
 class OpenNode(NamedTuple):
@@ -29,7 +28,6 @@ class OpenNode(NamedTuple):
     drawn: Sequence[float]
 
     def values(self, split: ChildCounts) -> list[float]:
-        """Return how likely each of some children is reached and kept."""
         fixed = [self.reach * chance for chance in self.fixed[: split.fixed]]
         return [*fixed, self.reach * self.drawn[split.fixed]] if split.drawn else fixed
 
@@ -37,7 +35,7 @@ class OpenNode(NamedTuple):
 class Priced(NamedTuple):
     """The children of a token that are worth most at a price.
 
-    ``gain`` is what they and those that may follow are worth beyond it, ``total`` how many these are together.
+    With those that may follow they are ``total`` tokens, worth ``gain`` beyond the price.
     """
 
     split: ChildCounts
@@ -55,10 +53,6 @@ def worth(value: float, price: float, going_on: float, levels: int) -> tuple[flo
 
     What follows is unknown, so it is guessed to be a chain in which each token is kept with the chance ``going_on``.
     ``value`` is the probability that the token is reached and kept; the price is in kept tokens.
-
-    Example:
-        >>> worth(0.5, 0.2, 0.5, 3)  # 0.5 and 0.25 are worth more than 0.2
-        (0.35, 2)
     """
     gain, count = 0.0, 0
     while count <= levels and value > price:
@@ -148,10 +142,7 @@ class KeepChances(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The children of a token: their places in the proposal, and how sure the draft was of each.
-
-    For a drawn one that is the probability of the likeliest token beside the fixed ones.
-    """
+    """The children of a token: their places in the proposal, and how sure the draft was of each (see `sureness`)."""
 
     fixed: list[tuple[int, float]]
     drawn: tuple[int, float] | None
@@ -163,8 +154,7 @@ class PricedGrowth:
 
     A drawn child counts as what draws are on average, so its place and its siblings are settled before it is drawn. One
     more token is kept after another with probability ``going_on``; prices, of one token and of a pass of the draft, are
-    in kept tokens. So far ``passes`` have been read and ``expected`` tokens are expected to be kept; ``placed`` has the
-    children of the text, at -1, and of the tokens by their places.
+    in kept tokens.
     """
 
     def __init__(
@@ -254,12 +244,7 @@ def likeliest(logits: Tensor, count: int) -> list[list[float]]:
 
 
 def sureness(probabilities: list[float], beside: int) -> float:
-    """Return the probability of a row's likeliest token beside its few likeliest ones.
-
-    Example:
-        >>> sureness([0.5, 0.4], 0), sureness([0.5, 0.4], 1)
-        (0.5, 0.8)
-    """
+    """Return the probability of a row's likeliest token beside its few likeliest ones."""
     if beside >= len(probabilities):
         return 0.0
     rest = 1.0 - sum(probabilities[:beside])

@@ -40,10 +40,8 @@ class Growth(Protocol):
     def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> Sequence[ChildCounts]:
         """Return how many children the tokens get that have just been read, beside those that were looked up.
 
-        Args:
-            logits: the draft's own, ``[tokens, vocabulary]``, before temperature and truncation; float32's least number
-                where a token was looked up.
-            looked_up: of each token, how likely the draft takes the children that it has in any case.
+        ``logits`` are the draft's own, ``[tokens, vocabulary]``, with float32's least number for tokens that were
+        looked up; ``looked_up`` says how likely the draft takes these to be.
         """
         ...
 
@@ -115,10 +113,7 @@ class TreeShape(LearnsNothing, ABC):
 
 @dataclass
 class LookupTree:
-    """What was found after matches, as branches of a tree: the same tokens after the same ones stand once.
-
-    Parents come before their children; ``parents`` are places, -1 for the text.
-    """
+    """What was found after matches, as branches of a tree: the same tokens after the same ones stand once."""
 
     token_ids: list[int]
     parents: list[int]
@@ -126,8 +121,6 @@ class LookupTree:
     @classmethod
     def of(cls, branches: Iterable[list[int]], max_nodes: int, max_children: Callable[[int], int]) -> LookupTree:
         """Return as many of some branches as there is room for, the first ones first.
-
-        See `TreeShape.max_children` for how many may follow a token.
 
         Example:
             >>> LookupTree.of([[5, 6], [5, 7], [8]], 3, lambda depth: 2)
@@ -155,7 +148,6 @@ class LookupTree:
         return [] if place is None else [i for i, parent in enumerate(self.parents) if parent == place]
 
     def ranks(self) -> list[int]:
-        """Return how many siblings stand before each token."""
         return [self.behind(parent).index(i) for i, parent in enumerate(self.parents)]
 
     def only(self, places: list[int]) -> LookupTree:
@@ -257,8 +249,6 @@ class StaticTree(TreeShape):
 
 
 class StaticGrowth:
-    """Gives all tokens of a level as many children."""
-
     def __init__(self, splits: list[ChildCounts]) -> None:
         self._ahead = splits[::-1]
         self._new = 0
