@@ -65,9 +65,8 @@ def decode(
 ) -> Generator[Outcome]:
     """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
 
-    `session.begin` checks the arguments. ``to_probs`` is what the draft samples with; ``generator`` must be on the
-    target's device; with ``first_alone`` the first step proposes nothing, so that there is a token before the draft has
-    read the prompt.
+    `session.begin` checks the arguments. ``to_probs`` is what the draft samples with; with ``first_alone`` the first
+    step proposes nothing, so that there is a token before the draft has read the prompt.
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():

@@ -19,8 +19,8 @@ def mistake(
 ) -> TypeError | ValueError:
     """Return the error that says in one sentence what pydantic found first.
 
-    ``fields`` are the declared ones by name, ``what`` is what they belong to, with its article, and ``called`` what the
-    sentence calls a field, if not by its name.
+    ``what`` is what the fields belong to, with its article; ``called`` is what the sentence calls a field, if not by
+    its name.
     """
     found = error.errors(include_url=False)[0]
     raised = found.get("ctx", {}).get("error")

@@ -57,7 +57,6 @@ _CLOSE = 3e-15
 _CLOSE_KL = 4e-12, 1e-16
 """How much of a cap on the KL may be left unspent: a share of it, and what the sum's rounding hides."""
 _ENDLESS = 1e290
-"""A ratio above every clamp."""
 _LONG, _LARGEST_ROUGH = 4096, 1e30
 """From how many tokens on, and up to which ratio, the search begins in float32, which halves what is read."""
 _USUAL_SLOPE = 4.0, 0.2
@@ -192,7 +191,6 @@ def clamp_bounds(
 def _solve_row(
     target_probs: Tensor, draft_probs: Tensor, width: float | None, max_kl: float | None
 ) -> tuple[float, float]:
-    """Return lo and the width of one row."""
     if not bool(target_probs.amin() > 0):  # what the target excludes has no part in it
         support = target_probs.nonzero().squeeze(1)
         target_probs, draft_probs = target_probs[support], draft_probs[support]

@@ -35,10 +35,6 @@ class SuffixIndex:
 
     A token is added, or taken back, in constant time; a search looks at the places of the text's last token. Sources:
     Saxena (2023); Oliaro et al. (arXiv 2411.04975), who keep whole suffix trees.
-
-    Example:
-        >>> SuffixIndex([5, 6, 7, 8, 9, 5, 6, 7]).longest(2)
-        Match(size=3, token_ids=[8, 9], support=[3.0, 4.0])
     """
 
     def __init__(self, token_ids: Sequence[int] = ()) -> None:

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return commit, versions, machine, date and the arguments (seeds among them) of a run, for JSON."""
+    """Return what every result file carries, for JSON; seeds are among the arguments."""
     from cactus_decoding import __version__
 
     return {
@@ -44,12 +44,11 @@ def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
 
 
 def with_engines(before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a provenance with the versions of the engines that have been loaded since."""
     return {**before, "versions": {**before.get("versions", {}), **_engines()}} if _engines() else dict(before)
 
 
 def _engines() -> dict[str, str]:
-    """Return the versions of engines other than transformers that are loaded."""
+    """Engines other than transformers, as far as they are loaded."""
     return {name: sys.modules[name].__version__ for name in ("llama_cpp",) if name in sys.modules}
 
 

@@ -68,7 +68,6 @@ def _check_place(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Raise `ValueError` where a folder cannot be written to, or cannot be made, before any work."""
     existing = path
     while not os.path.lexists(existing):
         existing = existing.parent
@@ -149,7 +148,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Return JSON text of a value; see `plain`."""
+    """See `plain`."""
     return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
@@ -173,7 +172,6 @@ class Format(NamedTuple):
 
 
 def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors all or nothing; the file's header holds the schema and what ``about`` says."""
     from safetensors.torch import save
 
     header = {form.key: as_json({"schema": form.schema, **about})}

@@ -63,13 +63,8 @@ class Forward(Protocol):
 class BaseCachedModel(ABC):
     """Feeds a model token by token or in blocks, and forgets what was rejected.
 
-    Attributes:
-        model: what computes, whose weights several caches may share.
-        device: of the tokens that are fed and of the logits that come back.
-        threads: of the CPU, where the model has its own number.
-        max_saved: how many copies of the cache to keep, of the texts that were used last.
-        room: memory that these copies may take, if it is limited.
-        saved: the copies, the one that was used last as the last.
+    Several caches may share the weights of one ``model``; ``threads`` is set where it has its own number. ``saved``
+    holds up to ``max_saved`` copies of the cache, within ``room``, the one that was used last as the last.
     """
 
     model: Any
@@ -246,7 +241,6 @@ class BaseCachedModel(ABC):
     def _checked(
         self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return positions and a mask for ``count`` tokens on the model's device."""
         end = self.length + count
         if positions is not None:
             positions = torch.as_tensor(positions)
@@ -272,7 +266,6 @@ def num_shared(some: Sequence[object], others: Sequence[object]) -> int:
 
 
 def check_fits(role: str, window: int | None, prompt_length: int, num_speculative_tokens: int) -> None:
-    """Raise `ValueError` where a context window has no room for a prompt, a step's proposals and a next token."""
     if window is None:
         return
     if num_speculative_tokens >= window:
@@ -297,7 +290,6 @@ def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal)
 
 
 def keep_path(model: BaseCachedModel, length: int, proposal: Proposal, path: Sequence[int]) -> None:
-    """Keep a text and a path through a proposal after it in a model's cache, and nothing else."""
     if proposal.branches:
         model.keep(path_places(length, path))
     else:

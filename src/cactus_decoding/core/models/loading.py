@@ -58,13 +58,9 @@ class Engine(Protocol):
         forward: ForwardName = "auto",
         *,
         local: bool = False,
-    ) -> BaseCachedModel:
-        """Load a model with an empty cache."""
-        ...
+    ) -> BaseCachedModel: ...
 
-    def with_cache(self, model: Any) -> BaseCachedModel:
-        """Return a model of the engine's library with an empty cache."""
-        ...
+    def with_cache(self, model: Any) -> BaseCachedModel: ...
 
 
 @cache
@@ -75,7 +71,7 @@ def engines() -> tuple[Engine, ...]:
 
 
 def engine_of(name: str | Path) -> Engine:
-    """Return the engine that reads a name; text may give settings after a file, such as ``model.gguf:threads=2``."""
+    """Text may give settings after a file, such as ``model.gguf:threads=2``."""
     *of_files, of_folders = engines()
     text = str(name).lower()
     for engine in of_files:
@@ -109,7 +105,6 @@ def only_cached(role: str, name: str | Path) -> bool:
 
 
 def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
-    """Load a tokenizer without running code that comes with it; with ``local`` only one that was fetched before."""
     return engine_of(name).load_tokenizer(role, name, local=local)
 
 

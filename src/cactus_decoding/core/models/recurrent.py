@@ -67,7 +67,6 @@ class RecurrentForward:
         return prefix
 
     def save(self, length: int) -> tuple[Any, list[tuple[int, Any]]]:
-        """Return copies of the cache and of the states to go back to."""
         return self._forward.save(length), [*self._copies]
 
     def restore(self, saved: tuple[Any, list[tuple[int, Any]]]) -> None:

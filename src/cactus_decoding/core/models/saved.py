@@ -24,8 +24,6 @@ class Saving(Protocol):
 
 
 class SavedRoom:
-    """Memory that copies of several caches share."""
-
     def __init__(self, max_bytes: int, caches: Sequence[Saving]) -> None:
         self._max_bytes, self._caches = max_bytes, caches
 

@@ -58,7 +58,6 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
 
 
 def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
-    """Return the prompt that a template makes of messages; raise `ValueError` where it fails."""
     if not tokenizer.chat_template:
         raise ValueError("the target has no chat template: give a prompt as the model wants it, and no messages")
     wanted = {"add_generation_prompt": True} | options | {"tokenize": False}

@@ -242,8 +242,6 @@ class RowSampling(Protocol):
 
 
 class PlainSampling:
-    """The probabilities that `SamplingParams` give, whatever the tokens before them."""
-
     def __init__(self, sampling: SamplingParams) -> None:
         self.plain = sampling
 

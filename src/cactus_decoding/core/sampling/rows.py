@@ -88,7 +88,6 @@ class SparseProbs(NamedTuple):
         return self.probs.nbytes + (0 if self.token_ids is None else self.token_ids.nbytes)
 
     def dense(self) -> Tensor:
-        """Return the whole row, ``[vocabulary]``."""
         if self.token_ids is None:
             return self.probs
         return self.probs.new_zeros(self.vocabulary).index_copy_(0, self.token_ids.long(), self.probs)

@@ -46,13 +46,9 @@ _ENGINES = ("torch", "transformers", "llama-cpp-python")
 class PassTimes:
     """Seconds of forward passes, of which only the ratios matter.
 
-    Attributes:
-        target: pairs of a number of tokens, ascending from 1, and the target's seconds for them; where passes are
-            short, with what else a step takes.
-        draft: of one proposal by the drafter; 0 for one that copies.
-        reading: of a token that the drafter has not read yet, in a longer pass.
-        source: where they are from.
-        pair: of a proposal after a token that the drafter has not read yet; 0 if unknown.
+    ``target`` pairs numbers of tokens, ascending from 1, with the target's seconds for them; where passes are short,
+    with what else a step takes. ``draft`` is for one proposal, 0 for a drafter that copies; ``reading`` for a token
+    that the drafter has not read yet, in a longer pass; ``pair`` for a proposal after such a token, 0 if unknown.
 
     Example:
         >>> times = PassTimes(((1, 0.10), (2, 0.16), (4, 0.26)), draft=0.04)
@@ -255,7 +251,6 @@ _KNOWN: dict[str, PassTimes] = {}
 
 
 def pass_times(target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | None = None) -> PassTimes:
-    """Return the times of a pair on this machine, with these threads: known ones, or else measured ones."""
     return known_times(target, drafter) or keep_times(measure(target, drafter, steps=steps), target, drafter)
 
 
@@ -313,7 +308,6 @@ _SIZES: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def _identity(model: Any) -> list[Any]:
-    """Return what tells a model from another, and how it is run, as far as its speed depends on it."""
     name, own = str(getattr(model, "name", type(model).__name__)), getattr(model, "model", None)
     settings = str(getattr(model, "settings", ""))
     with suppress(OSError):

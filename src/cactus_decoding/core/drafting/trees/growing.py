@@ -82,7 +82,6 @@ class GrowingTree:
         return new
 
     def add_looked_up(self, node: int, token_ids: list[int], like: Tensor) -> list[int]:
-        """Give children to a node that the draft has not read, and return their places."""
         row = torch.zeros_like(like[:1])
         row[0, token_ids[0]] = 1.0  # what a draft that is sure of one of them would say
         self.rows[node] = row
@@ -135,7 +134,6 @@ def grow(
 
 
 def _add_rest(tree: GrowingTree, node: int, place: int, found: LookupTree, probs: Tensor) -> None:
-    """Add what was found after a node that the draft has not read."""
     if behind := found.behind(place):
         tokens = [found.token_ids[i] for i in behind]
         new = tree.add_looked_up(node, tokens, probs)

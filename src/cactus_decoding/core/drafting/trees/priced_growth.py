@@ -63,13 +63,7 @@ def worth(value: float, price: float, going_on: float, levels: int) -> tuple[flo
 
 
 def best_split(candidate: OpenNode, price: float, going_on: float, levels: int) -> Priced:
-    """Return the children of a token that gain most at a price, in kept tokens; see `worth`.
-
-    Example:
-        >>> candidate = OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])
-        >>> best_split(candidate, 0.15, 0.9, 0).split  # the likeliest, and one of the others
-        ChildCounts(fixed=1, drawn=1)
-    """
+    """Return the children of a token that gain most at a price, in kept tokens; see `worth`."""
     reach, fixed, drawn = candidate
     best, gain, count = _NOTHING, 0.0, 0
     for number in range(len(fixed) + 1):
@@ -92,8 +86,7 @@ def affordable(
 ) -> tuple[float, list[ChildCounts]]:
     """Return the lowest price at which no more tokens are worth it than are left, and the children at that price.
 
-    Candidates are the tokens of a level; ``left`` counts what follows their children too. The search begins at
-    ``begin``, and ``least`` is the lowest price to look at.
+    ``left`` counts what follows the children too. The search begins at ``begin``; ``least`` is the lowest price.
 
     Example:
         >>> candidates = [OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])]
@@ -131,7 +124,6 @@ class KeepChances(NamedTuple):
     of_looked_up: Callable[[float], float]
 
     def candidate(self, reach: float, probabilities: list[float]) -> OpenNode:
-        """Describe a token by how likely it is reached, and the greatest probabilities after it."""
         fixed = [self.of_fixed(each) for each in probabilities[: self.width]]
         drawn: list[float] = []
         rest = 1.0

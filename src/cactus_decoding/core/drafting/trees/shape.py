@@ -120,12 +120,7 @@ class LookupTree:
 
     @classmethod
     def of(cls, branches: Iterable[list[int]], max_nodes: int, max_children: Callable[[int], int]) -> LookupTree:
-        """Return as many of some branches as there is room for, the first ones first.
-
-        Example:
-            >>> LookupTree.of([[5, 6], [5, 7], [8]], 3, lambda depth: 2)
-            LookupTree(token_ids=[5, 6, 7], parents=[-1, 0, 0])
-        """
+        """Return as many of some branches as there is room for, the first ones first."""
         found = cls([], [])
         for tokens in branches:
             if len(found.token_ids) >= max_nodes:
@@ -254,7 +249,7 @@ class StaticGrowth:
         self._new = 0
 
     def reserve(self, num_looked_up: int) -> None:
-        """Do nothing: tokens that were looked up come on top of the shape."""
+        pass
 
     def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
         fixed, drawn = self._ahead.pop()
