@@ -38,9 +38,9 @@ class Forward(Protocol):
     ) -> Tensor:
         """Feed tokens ``[n]`` after those in the cache; return the last ``rows`` logits, ``[rows, vocabulary]``.
 
-        By default the tokens are a chain: each sees all before it, and its position is its place in the cache.
-        ``start`` is how many tokens the cache holds before the call. ``positions`` are ``[n]``, each below ``start +
-        n``; ``mask`` is ``[n, start + n]``, true where a token sees a cached or a new one, itself included.
+        By default the tokens are a chain: each sees all before it, and its position is its place in the cache. The
+        cache holds ``start`` tokens before the call. ``positions`` are ``[n]``, each below ``start + n``; ``mask`` is
+        ``[n, start + n]``, true where a token sees a cached or a new one, itself included.
         """
         ...
 
@@ -136,7 +136,7 @@ class BaseCachedModel(ABC):
         return None
 
     def recall(self, text: list[int]) -> None:
-        """Swap the cache for a saved text that shares more with this one, and save it if most of it would be lost.
+        """Swap the cache for a saved text that shares more with this one; save the old one if most of it would be lost.
 
         An interruption may lose either; what ``length`` says stays true.
         """

@@ -52,7 +52,10 @@ class AcceptanceRule(Protocol):
         ...
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return h, ``[..., vocabulary]``, if the drafted token does not matter to it: then h is what is emitted."""
+        """Return h, ``[..., vocabulary]``, if it does not depend on the drafted token, else None.
+
+        What is emitted is then distributed as h.
+        """
         ...
 
 

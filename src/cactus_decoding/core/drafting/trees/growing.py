@@ -61,10 +61,10 @@ class GrowingTree:
         looked_up: Sequence[Sequence[int]],
         choose: Chooser,
     ) -> list[int]:
-        """Give some nodes children and return their places.
+        """Give some nodes, ascending, children and return their places.
 
-        How many, and which are drawn, is settled before any is drawn. Nodes ascend, logits and probs are ``[nodes,
-        vocabulary]``, and splits say how many children each gets beside those that were looked up.
+        How many, and which are drawn, is settled before any is drawn. Logits and probs are ``[nodes, vocabulary]``, and
+        splits say how many children each gets beside those that were looked up.
         """
         kinds = [(split, len(tokens)) for split, tokens in zip(splits, looked_up, strict=True)]
         chosen: dict[int, tuple[list[int], list[bool]]] = {}

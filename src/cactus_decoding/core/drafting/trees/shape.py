@@ -113,7 +113,7 @@ class TreeShape(LearnsNothing, ABC):
 
 @dataclass
 class LookupTree:
-    """What was found after matches, as branches of a tree: the same tokens after the same ones stand once."""
+    """What was found after matches, as a tree in which equal tokens after the same one stand once."""
 
     token_ids: list[int]
     parents: list[int]
