@@ -1,4 +1,4 @@
-"""What a rule really does: the exact distribution that is emitted, averaged over the drafted token."""
+"""What a rule really does: the exact distribution that it emits, averaged over the drafted token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cactus_decoding.core.types import AcceptanceRule, Verdict
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """Exact consequences of a rule for pairs of rows, all in float64.
+    """Exact consequences of a rule for given target and draft probabilities, all in float64.
 
     Attributes:
         output_probs: the distribution of the emitted token, ``[..., vocabulary]``.
@@ -45,22 +45,23 @@ def audit(
     draft_token_ids: Tensor | None = None,
     fixed_token_ids: Tensor | None = None,
 ) -> Audit:
-    r"""Return exactly what a rule emits when the draft proposes from ``draft_probs``, in O(V log V) a row.
+    r"""Return exactly what a rule emits when the draft proposes from ``draft_probs``, in O(V log V) per position.
 
     .. math:: out(x) = \min(p(x), h_x) + \sum_n (p(n) - h_n)_+ \frac{(s_n q(x) - p(x))_+}{\sum_i (s_n q(i) - p(i))_+}
 
     Args:
         rule: an acceptance rule or its spelling.
-        target_probs: q, ``[..., vocabulary]``; what the rows lack of summing to 1 is made good in float64.
-        draft_probs: p, ``[..., vocabulary]``, or None for a deterministic draft, which then needs
-        draft_token_ids: the token it proposes, ``[...]``.
-        fixed_token_ids: in a tree, further tokens that are proposed in any case, ``[..., tokens]``; the drafted one is
-            then drawn from ``draft_probs`` without them, or is the first of them where there are no such rows. The
+        target_probs: q, ``[..., vocabulary]``; divided by its sum in float64.
+        draft_probs: p, ``[..., vocabulary]``, treated alike; None for a deterministic draft.
+        draft_token_ids: the token that a deterministic draft proposes, ``[...]``.
+        fixed_token_ids: in a tree, further tokens that are proposed in any case, ``[..., tokens]``. The drafted one is
+            then drawn from ``draft_probs`` without them, or is the first of them where there is no ``draft_probs``. The
             acceptance is the probability that one of all these is kept.
 
     Raises:
         TypeError: for an argument that is no tensor of the right kind.
-        ValueError: for NaN, rows that do not sum to 1, shapes that differ, or neither or both of the draft's arguments.
+        ValueError: for NaN, probabilities that do not sum to 1, shapes that differ, or neither or both of the draft's
+            arguments.
 
     Source: our derivation; the acceptance test is that of Leviathan et al. (arXiv 2211.17192).
 
@@ -101,7 +102,7 @@ def _audit_beside(
     draft_token_ids: Tensor | None,
     fixed_token_ids: Tensor,
 ) -> Audit:
-    """Check the rest of what `audit` is given, and audit positions where some tokens are proposed in any case."""
+    """Check the other arguments of `audit`, and audit positions where some tokens are proposed in any case."""
     check_token_ids("fixed_token_ids", fixed_token_ids, target_probs.shape[-1])
     check_device("fixed_token_ids", fixed_token_ids, target_probs.device)
     if draft_token_ids is not None:
@@ -127,14 +128,9 @@ def _audit_beside(
 def audit_beside(
     rule: AcceptanceRule, target: Tensor, draft: Tensor | None, drawn: Tensor, fixed_token_ids: Tensor
 ) -> Audit:
-    """Return what `audit` does beside tokens that are proposed in any case, for float64 rows that are distributions.
+    """Audit positions where some tokens are proposed in any case, for float64 rows that sum to 1.
 
-    The token that is judged has the law ``drawn``: the draft's without the fixed tokens, or all on the first of these.
-
-    Example:
-        >>> target, drawn = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([0.0, 0.0, 1.0]).double()
-        >>> round(audit_beside(as_rule("lossless"), target, None, drawn, torch.tensor([0])).acceptance.item(), 6)
-        0.7
+    The judged token has the distribution ``drawn``: the draft's without the fixed tokens, or all on the first of these.
     """
     relaxed = relaxed_target_beside(rule, target, draft, drawn, fixed_token_ids)
     result = audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, drawn)
@@ -144,13 +140,7 @@ def audit_beside(
 
 
 def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
-    """Return what `audit` does for float64 rows that are distributions; only NaN is refused, with `ValueError`.
-
-    Example:
-        >>> rows = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
-        >>> audit_rows(as_rule("lossless"), rows, rows).kl
-        tensor([0.], dtype=torch.float64)
-    """
+    """Do what `audit` does for float64 rows that sum to 1; only NaN is refused, with `ValueError`."""
     for name, rows in (("target_probs", target), ("draft_probs", draft)):
         if rows.numel() and bool(rows.amin().isnan()):
             raise ValueError(f"{name} must not contain NaN; allowed are probabilities in [0, 1]")
@@ -167,14 +157,9 @@ def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
 
 
 def acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
-    r"""Return how likely a drafted token is accepted, ``[...]``: that of `audit_rows`, without the law that is emitted.
+    r"""Return how likely a drafted token is accepted, ``[...]``, as `audit_rows` does, and nothing else.
 
     .. math:: \sum_x \min(p(x), h_x(x))
-
-    Example:
-        >>> rows = torch.tensor([[0.9, 0.1], [0.5, 0.5]], dtype=torch.float64)
-        >>> acceptance(as_rule("lossless"), rows[0], rows[1])
-        tensor(0.6000, dtype=torch.float64)
     """
     columns = _columns_in_doubt(rule, target, draft)
     relaxed_prob, _ = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
@@ -189,7 +174,6 @@ def _columns_in_doubt(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Te
 
 
 def judge_every_token(rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor) -> Verdict:
-    """Return the rule's numbers for each token of the vocabulary as the drafted one, ``[..., vocabulary]``."""
     every = torch.arange(target_probs.shape[-1], device=target_probs.device).expand(target_probs.shape)
     return rule.judge(target_probs, draft_probs, every)
 
@@ -213,10 +197,10 @@ def _recovered(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -
 
 
 def _by_one_scale(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is recovered from the residual and what is left over, where s is the same for a row's tokens."""
+    """Return what is recovered from the residual and what is left over, where all tokens of a row have the same s."""
     if scale.shape[1] == 0:
         return torch.zeros_like(target), target.new_zeros(len(target))
-    # for s > 1 the weights are divided by s: their law is the same, and an infinite s is no special case
+    # for s > 1 the weights are divided by s: they give the same distribution, and an infinite s is no special case
     on_target, on_draft = scale[:, :1].clamp(max=1.0), 1 / scale[:, :1].clamp(min=1.0)
     weights = (target * on_target).sub_(draft * on_draft).clamp_(min=0)
     total, mass = weights.sum(-1, keepdim=True), rejected.sum(-1, keepdim=True)
@@ -227,8 +211,8 @@ def _by_one_scale(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor
 def _by_many_scales(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
     """Return the same where s depends on the drafted token.
 
-    Token x receives from the drafted tokens whose scale exceeds its ratio p / q, and these are the last of the scales
-    in ascending order; a drafted token gives to those x that are counted at or before its own place.
+    Token x receives from the drafted tokens whose scale exceeds its ratio p / q; these are the last of the scales in
+    ascending order. A drafted token gives to those x that are counted at or before its own place.
     """
     scales, by_scale = scale.sort(-1)
     rejected = rejected.gather(1, by_scale)

@@ -15,14 +15,11 @@ from cactus_decoding.core.mistakes import shown as shown
 _FLOATS = ("torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
 _INTEGERS = ("torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64")
 _WIDENED = 2.0**-8
-"""What a sum may miss by for entries that were rounded to bfloat16 before they were widened, twice over."""
+"""Twice what a sum may differ from 1 if its entries were rounded to bfloat16 before they were widened."""
 
 
 def check_floats(name: str, values: object, what: str = "values") -> Tensor:
-    """Return a floating-point tensor with a vocabulary as its last dimension, without what autograd knows of it.
-
-    Raises `TypeError` if it is no such tensor, `ValueError` for no vocabulary.
-    """
+    """Return a detached floating-point tensor whose last dimension is a vocabulary of at least one token."""
     if not isinstance(values, torch.Tensor) or str(values.dtype) not in _FLOATS:
         raise TypeError(f"{name} must be a floating-point tensor of {what}, but is {_kind(values)}")
     _check_has_values(name, values)
@@ -34,11 +31,7 @@ def check_floats(name: str, values: object, what: str = "values") -> Tensor:
 
 
 def check_probabilities(name: str, probs: object) -> Tensor:
-    """Return a float tensor whose last dimension holds distributions, without what autograd knows of it.
-
-    Raises `TypeError` if it is no floating-point tensor; `ValueError` for an empty vocabulary, NaN, a negative entry,
-    or a row that does not sum to 1.
-    """
+    """Return a detached float tensor whose last dimension holds probabilities that sum to 1."""
     rows = check_floats(name, probs, "probabilities")
     least = rows.amin() if rows.numel() else rows.new_zeros(())  # NaN where there is one: a single pass finds both
     if least.isnan():
@@ -55,14 +48,13 @@ def check_probabilities(name: str, probs: object) -> Tensor:
 
 
 def sum_tolerance(dtype: torch.dtype, vocabulary: int) -> float:
-    r"""Return how far from 1 the sum of an honest row may be: of a softmax in float32, kept in some precision.
+    """Return how far from 1 the sum of an honest row may be: of a softmax in float32, kept in some precision.
 
     With u = 2^-24, adding up n positive numbers one by one in float32 is off by a part n u at most (Higham, *Accuracy
-    and Stability of Numerical Algorithms*, section 4.2), their exponentials and quotients by another 8 u, and all of
-    that is common to a row. Rounding each entry, or its logarithm, to a precision of v adds :math:`v (1 + H)`, where
-    the entropy H is at most log n; what falls below the least positive number of the precision adds half of it each.
-    Any row may have been widened from 16 bits, whose rounding is common to a row at worst, so none is given less than
-    :math:`2^{-8}`. Where it matters rows are divided by their sums.
+    and Stability of Numerical Algorithms*, section 4.2), and their exponentials and quotients by another 8 u. Rounding
+    each entry, or its logarithm, to a precision of v adds :math:`v (1 + H)`, where the entropy H is at most log n; what
+    falls below the least positive number of the precision adds half of it each. Any row may have been widened from 16
+    bits, whose rounding may be one-sided, so the tolerance is never below :math:`2^{-8}`.
 
     Example:
         >>> [f"{sum_tolerance(torch.float32, n):.1e}" for n in (8, 256_000)]
@@ -75,10 +67,6 @@ def sum_tolerance(dtype: torch.dtype, vocabulary: int) -> float:
 
 
 def check_token_ids(name: str, token_ids: object, vocabulary: int) -> Tensor:
-    """Return an integer tensor with entries in ``[0, vocabulary)``.
-
-    Raises `TypeError` if it is no tensor of integers, `ValueError` for an entry out of range.
-    """
     ids = check_integers(name, token_ids)
     if ids.numel() and not (int(ids.min()) >= 0 and int(ids.max()) < vocabulary):
         given = f"{int(ids.min())} to {int(ids.max())}"
@@ -87,7 +75,6 @@ def check_token_ids(name: str, token_ids: object, vocabulary: int) -> Tensor:
 
 
 def check_integers(name: str, values: object) -> Tensor:
-    """Return an integer tensor; raise `TypeError` for anything else."""
     if not isinstance(values, torch.Tensor) or str(values.dtype) not in _INTEGERS:
         raise TypeError(f"{name} must be an integer tensor, but is {_kind(values)}")
     _check_has_values(name, values)
@@ -101,13 +88,11 @@ def _check_has_values(name: str, values: Tensor) -> None:
 
 
 def check_device(name: str, value: Tensor | None, device: torch.device) -> None:
-    """Raise `ValueError` for a tensor on another device than that of the target's rows."""
     if value is not None and value.device != device:
         raise ValueError(f"{name} must be on {device} as the target's rows are, but is on {value.device}")
 
 
 def check_generator(generator: object, device: torch.device) -> None:
-    """Raise `TypeError` for what is no generator, and `ValueError` for one of another device."""
     if generator is None:
         return
     if not isinstance(generator, torch.Generator):

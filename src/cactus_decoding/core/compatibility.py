@@ -1,4 +1,4 @@
-"""What a request's way to verify excludes."""
+"""Which requests a way to verify excludes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEEDS_BLOCKS = (
 def check_scheme(
     verification: str, rule: AcceptanceRule, length: DraftLength, tree: TreeShape | None, *, limited: bool, paced: bool
 ) -> None:
-    """Raise `ValueError` where the way to verify excludes proposals, rule, limits (a budget or policy), or a pace."""
+    """Raise `ValueError` where the way to verify excludes the proposals, the rule, limits or a pace of a budget."""
     (scheme, knobs), what = read_scheme(verification), f"{verification} verification"
     if tree is None and not scheme.chains:
         raise ValueError(

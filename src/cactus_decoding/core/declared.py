@@ -1,4 +1,4 @@
-"""Declarations: the fields that users set, as pydantic reads them. Each is typed, limited and described once.
+"""Declarations: the fields that users set, each typed, limited and described once.
 
 A field is ``Annotated[float, Field(ge=0, description="budget"), Setting(unit="nats")]``, in a `Model` or in a frozen
 dataclass that calls `check_fields`. Options, forms, keys of servers, spellings and messages are made from that.
@@ -35,17 +35,17 @@ _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_a
 
 @dataclass(frozen=True)
 class Setting:
-    """What a field says of itself beside its type, and pydantic's `Field` with default, limits and description.
+    """What a field says about itself beside its type and pydantic's `Field` with default, limits and description.
 
     Attributes:
         unit: of its numbers, such as ``nats``.
         flat: its name among the settings of a request; the field's own, if empty.
-        group: of what it is an option.
+        group: what it is an option of.
         metavar: what stands for its value in help; derived from its kind, if empty.
         shown: what help shows of a default that None stands for.
         key: its name in requests to servers; the flat one, if empty.
-        from_clients: whether clients may send it: what imports a module, reads a file or takes unlimited time they may
-            not. Or what reads a client's value: returns what is meant, or raises `ValueError`.
+        from_clients: whether clients may send it, which they may not where it imports a module, reads a file or takes
+            unlimited time; or a function that returns what a client's value means, or raises `ValueError`.
     """
 
     unit: str = ""
@@ -61,11 +61,8 @@ class Setting:
 class Declared:
     """A field as users meet it.
 
-    Attributes:
-        name: of the field.
-        field: what pydantic knows of it.
-        part: the model or dataclass that declares it.
-        groups: what it belongs to, from the outside in: the fields that hold its part, and its own group.
+    ``part`` is the model or dataclass that declares it; ``groups`` are what it belongs to, from the outside in: the
+    fields that hold its part, and its own group.
     """
 
     name: str
@@ -75,7 +72,6 @@ class Declared:
 
     @cached_property
     def setting(self) -> Setting:
-        """What else its annotation says."""
         return next((each for each in self.field.metadata if isinstance(each, Setting)), Setting())
 
     @cached_property
@@ -85,41 +81,34 @@ class Declared:
 
     @cached_property
     def choices(self) -> tuple[str, ...]:
-        """The words to choose from, if it is a word."""
         return choices_of(self.field)
 
     @property
     def optional(self) -> bool:
-        """Whether it may be None."""
         return NoneType in get_args(self.field.annotation)
 
     @property
     def required(self) -> bool:
-        """Whether it has no default."""
         return self.field.is_required()
 
     @property
     def default(self) -> Any:
-        """Its default; `pydantic_core.PydanticUndefined` where it has none."""
         return self.field.default
 
     @property
     def doc(self) -> str:
-        """What it means, in a line."""
         return self.field.description or ""
 
     @property
     def flat(self) -> str:
-        """Its name among the settings of a request."""
         return self.setting.flat or self.name
 
     @property
     def key(self) -> str:
-        """Its name in requests to servers."""
         return self.setting.key or self.flat
 
     def limit(self, kind: type[Ge | Gt | Le | Lt]) -> Any:
-        """Return where its range begins or ends, for one kind of end; None where it has none of that kind."""
+        """Return where its range begins or ends, for one kind of end."""
         return next(
             (getattr(each, kind.__name__.lower()) for each in self.field.metadata if isinstance(each, kind)), None
         )
@@ -131,17 +120,14 @@ class Declared:
         return TypeAdapter(annotation, config=_STRICT)
 
     def check(self, value: object, called: str = "") -> Any:
-        """Return what is meant by a value, numbers as Python's own; raise `TypeError`, `ValueError` for a wrong one.
-
-        Errors call it as they are told to, or by its name.
-        """
+        """Return the meant value, numbers as Python's own; raise `TypeError` or `ValueError` for a wrong one."""
         try:
             return self._adapter.validate_python(value)
         except ValidationError as error:
             raise mistake(error, {self.name: self.field}, what="it", called=called) from None
 
     def from_client(self, value: object, called: str = "") -> Any:
-        """Return what is meant by a client's value; raise `TypeError`, `ValueError` for what clients may not send."""
+        """Return the value that a client means; raise `TypeError` or `ValueError` for what clients may not send."""
         called, read = called or self.key, self.setting.from_clients
         if read is False:
             raise ValueError(f"{called} is not taken from requests: whoever starts the server sets it")
@@ -154,13 +140,6 @@ class Declared:
 
 
 def fields_of(described: type[Any]) -> tuple[Declared, ...]:
-    """Return the fields of a model or dataclass, in order.
-
-    Example:
-        >>> from cactus_decoding.core.rules import TopK
-        >>> [(each.name, each.kind.__name__, each.choices) for each in fields_of(TopK)]
-        [('k', 'int', ()), ('residual', 'str', ('sample', 'mask'))]
-    """
     return _fields(described)  # type: ignore[arg-type]  # every class is hashable
 
 
@@ -180,16 +159,7 @@ def _fields(described: type[Any]) -> tuple[Declared, ...]:
 
 
 def check_fields(given: Any) -> None:
-    """Raise `TypeError` or `ValueError` for the first field of a dataclass that its annotation does not allow.
-
-    Fields hold Python's own numbers afterwards, whatever kind of number they were given.
-
-    Example:
-        >>> from cactus_decoding.core.rules import TopK
-        >>> TopK(k=0)
-        Traceback (most recent call last):
-        ValueError: k must be at least 1, but is 0
-    """
+    """Check the fields of a dataclass, and turn their numbers into Python's own."""
     for each in fields_of(type(given)):
         value = getattr(given, each.name)
         if (checked := each.check(value)) is not value:
@@ -197,7 +167,7 @@ def check_fields(given: Any) -> None:
 
 
 def _python_number(value: object) -> object:
-    """Return NumPy's numbers and fractions as Python's own; refuse what can only be turned into a number."""
+    """Return NumPy's numbers and fractions as Python's own; refuse texts and booleans."""
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, Real):
@@ -212,14 +182,8 @@ def _python_number(value: object) -> object:
 class Model(BaseModel):
     """Base of what is asked for: a pydantic model that is frozen and strict, and refuses unknown names.
 
-    Numbers are Python's own afterwards, NumPy's and fractions being taken too. A mistake is a `TypeError` or
-    `ValueError` of one sentence. Fields may be given in their order.
-
-    Example:
-        >>> from cactus_decoding import Budget
-        >>> Budget(nts=1)
-        Traceback (most recent call last):
-        TypeError: a Budget has no 'nts'; known are nats, max_shift, expected_tokens, max_relaxed; did you mean 'nats'?
+    It takes NumPy's numbers and fractions too, and keeps them as Python's own. A mistake is a `TypeError` or
+    `ValueError` of one sentence. Fields may be given in their order, without names.
     """
 
     model_config = _STRICT
@@ -254,18 +218,15 @@ class Model(BaseModel):
         raise FrozenInstanceError(f"{_a(type(self))} stays as it is: replace({name}={shown(value)}) returns another")
 
     def replace(self, **changes: Any) -> Self:
-        """Return another one with some fields changed, checked like the first."""
         return type(self)(**dict(self) | changes)
 
     __replace__ = replace
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy; one with changes is checked like the first."""
         return self.replace(**update) if update else super().model_copy(deep=deep)
 
 
 def _a(described: type[Any]) -> str:
-    """Return a class's name with its article."""
     name = described.__name__
     return f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
@@ -276,13 +237,7 @@ Part = TypeVar("Part", bound=Model)
 
 
 def settings_of(part: type[Any]) -> Mapping[str, Declared]:
-    """Return what a model or dataclass, and the models within it, declare, by flat names, in order.
-
-    Example:
-        >>> from cactus_decoding.core.policy.relaxation import RelaxationPolicy
-        >>> list(settings_of(RelaxationPolicy))[:3]
-        ['protect', 'protect_threshold', 'importance']
-    """
+    """Return what a model or dataclass, and the models within it, declare, by flat names, in order."""
     return _settings(part, ())  # type: ignore[arg-type]  # every class is hashable
 
 
@@ -299,23 +254,16 @@ def _settings(part: type[Any], groups: tuple[str, ...]) -> dict[str, Declared]:
 
 
 def part_of(field: FieldInfo) -> type[Model] | None:
-    """Return the model that a field holds, if it does."""
     return next((kind for kind in kinds_of(field) if isinstance(kind, type) and issubclass(kind, Model)), None)
 
 
 def switch(part: type[Model]) -> str:
-    """Return the setting without which there is no such part; nothing for a part that needs none."""
+    """Return the setting without which there is no such part; empty for a part that needs none."""
     return next((each.flat for each in fields_of(part) if each.required), "")
 
 
 def values_of(part: type[Model], made: Model | None) -> dict[str, Any]:
-    """Return a part's plain values by flat names; where there is no such part, as if nobody set them.
-
-    Example:
-        >>> from cactus_decoding.core.policy.protection import Protection
-        >>> [*values_of(Protection, Protection("digits")).values()], {*values_of(Protection, None).values()}
-        (['digits', 0.01], {None})
-    """
+    """Return a part's plain values by flat names; without such a part, all are None (or False)."""
     return _flat(part, None if made is None else made.model_dump())
 
 
@@ -331,15 +279,10 @@ def _flat(part: type[Model], dumped: Mapping[str, Any] | None) -> dict[str, Any]
 
 
 def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | None:
-    """Return the part that values by flat names ask for, among others; None where its `switch` is given no value.
+    """Return the part that values by flat names ask for, or None where its `switch` has no value.
 
-    Fields that are ``made`` already are not looked for. Raises `TypeError`, `ValueError` for a value that is not
-    allowed, or one of a part that there is not.
-
-    Example:
-        >>> from cactus_decoding.core.policy.protection import Protection
-        >>> build(Protection, {"protect": "digits", "top_p": 0.9})
-        Protection(pattern='digits', threshold=0.01)
+    ``given`` may hold other parts' values too; fields in ``made`` are taken as they are. Raises `ValueError` for a
+    value of a part that was not asked for.
     """
     key = switch(part)
     wanted = given.get(key) if key else None
@@ -359,7 +302,7 @@ def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | Non
 
 
 def _check_absent(part: type[Model], given: Mapping[str, Any], key: str) -> None:
-    """Raise `ValueError` where something is said of a part that there is not, or that is given as a whole."""
+    """Raise `ValueError` where something is said about a part that is missing, or that is given as a whole."""
     for name, each in settings_of(part).items():
         if name != key and given.get(name) not in (None, False):
             field = settings_of(part)[key].name

@@ -1,4 +1,4 @@
-"""From tokens to parts of text that can be shown at once: whole characters, and nothing that will be cut again."""
+"""From tokens to parts of text that can be shown at once: whole characters, never cut again."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 Told = TypeVar("Told")
-"""What is said of a token, such as its `Fate`."""
+"""What is known of a token, such as its `Fate`."""
 
 UNFINISHED = "\ufffd"
-"""What a tokenizer writes for bytes that are no whole character yet."""
+"""What a tokenizer writes for bytes that are not a whole character yet."""
 
 
 @dataclass(frozen=True)
 class TextPart(Generic[Told]):
-    """The text that one token added, and the token's fate, or what else was said of it."""
-
     text: str
     fate: Told
 
@@ -29,8 +27,8 @@ class TextPart(Generic[Told]):
 class IncrementalDetokenizer(Generic[Told]):
     """Decodes token by token.
 
-    A token may hold a part of a UTF-8 character: the character belongs to the token that completes it. The text that
-    might turn out to begin a stop string is held back too.
+    A token may hold a part of a UTF-8 character: the character belongs to the token that completes it. Text that might
+    turn out to begin a stop string is held back too.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
@@ -55,7 +53,7 @@ class IncrementalDetokenizer(Generic[Told]):
         return self._release(min([text.index(s) for s in self._stop if s in text], default=len(text)))
 
     def _split_waiting(self) -> list[TextPart[Told]]:
-        """Share the text of the waiting tokens out: to each what is settled once it is there."""
+        """Share the text of the waiting tokens out: each gets what is settled once it is there."""
         waiting = [token for token, _ in self._waiting]
         whole = self._decode(self._context + waiting)
         settled, parts = len(self._decode(self._context)), []

@@ -1,4 +1,4 @@
-"""What to run where an optional dependency is missing: one line that works here, from a clone or from an index."""
+"""What to run where an optional dependency is missing: a command that works from a clone or from an index."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 
 def install(extra: str) -> str:
-    """Return the command that adds an extra to the environment that runs now.
-
-    Example:
-        >>> install("report").endswith("[report]") or install("report").endswith("[report]'")
-        True
-    """
+    """Return the command that adds an extra to the current environment."""
     # a clone, which no index need know: its project file stands above src/
     cloned = (_PROJECT / "pyproject.toml").is_file() and (_PROJECT / "src" / "cactus_decoding").is_dir()
     given = ["-e", f"{_PROJECT}[{extra}]"] if cloned else [f"cactus-decoding[{extra}]"]
@@ -26,14 +21,7 @@ def install(extra: str) -> str:
 
 @contextmanager
 def needing(sentence: str, extra: str) -> Iterator[None]:
-    """Import what an extra brings, or raise `ValueError` with a sentence and the command that adds the extra.
-
-    Example:
-        >>> with needing("snow needs a cannon", "report"):
-        ...     import snow_cannon
-        Traceback (most recent call last):
-        ValueError: snow needs a cannon: run ...
-    """
+    """Import what an extra brings, or raise `ValueError` with a sentence and the command that adds the extra."""
     try:
         yield
     except ImportError as error:

@@ -22,7 +22,7 @@ class Response(Session):
 
     Attributes:
         request: what was asked for.
-        prompt_token_ids: of the prompt.
+        prompt_token_ids: the tokens of the prompt.
         token_ids: tokens so far, a stop token included.
         fates: how each of them came about.
         finish_reason: ``stop`` or ``length`` once it is finished, else None.
@@ -35,13 +35,13 @@ class Response(Session):
 
     @property
     def budget_left(self) -> float | None:
-        """Nats of the budget that are left; None without a budget."""
+        """Nats that are left of the budget; None without a budget."""
         budget = self.request.budget
         return None if budget is None else max(budget.limit - self.metrics.nats, 0.0)
 
     @property
     def pass_times(self) -> dict[str, Any] | None:
-        """Seconds of passes by which proposals are chosen, and their ``source``: with ``auto``, from its first step on.
+        """Measured seconds of forward passes, and their ``source``: with ``auto``, from the first step on.
 
         None for other draft lengths.
         """
@@ -72,7 +72,6 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
 
 
 def tokens_of(pair: Pair, prompt: object) -> list[int]:
-    """Return a prompt's tokens; raise for what is no text, or is empty."""
     if not isinstance(prompt, str):
         raise TypeError(f"prompt must be a string, but is {shown(prompt)}")
     prompt_ids: list[int] = pair.tokenizer(prompt).input_ids
@@ -89,15 +88,15 @@ def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
 
 
 def generate(pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[Settings]) -> Response:
-    r"""Generate a whole response by drafting and verifying.
+    """Generate a whole response by drafting and verifying.
 
     Args:
         pair: models from `load_pair`.
         prompt: the text to continue.
-        request: what is asked for, as one object; or else
-        settings: its parts, by the names of `Request`'s attributes, but those of `SamplingParams` in the place of
-            ``sampling``. Where they do not say how many tokens to propose, it is `AutoLength` that does; for the
-            bundled pair, and in a `Request`, it is 6.
+        request: everything that is asked for, as one object, instead of ``settings``.
+        settings: the same by the names of `Request`'s attributes, with those of `SamplingParams` in the place of
+            ``sampling``. If they do not say how many tokens to propose, `AutoLength` chooses; the bundled pair, and a
+            `Request`, propose 6.
 
     Raises:
         TypeError: for an argument of the wrong type or an unknown name.

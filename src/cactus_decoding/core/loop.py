@@ -20,14 +20,11 @@ if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 StopCheck = Callable[[list[int]], bool]
-"""Says, given all the tokens so far, whether the last one ends the response."""
+"""Whether, given all the tokens so far, the last one ends the response."""
 
 
 class StoppingCriteria:
-    """Ends a response at a stop token, or as soon as its text holds a stop string.
-
-    Nothing is looked for in the prompt.
-    """
+    """Ends a response at a stop token, or as soon as its text holds a stop string; the prompt is not searched."""
 
     def __init__(
         self, token_ids: Sequence[int], strings: Sequence[str], tokenizer: Tokenizer, prompt_length: int
@@ -40,7 +37,6 @@ class StoppingCriteria:
         self._window = max((len(s.encode()) for s in strings), default=0) + 1
 
     def __call__(self, token_ids: list[int]) -> bool:
-        """Say whether the last token ends the response."""
         if token_ids[-1] in self._token_ids:
             return True
         if not self._strings:
@@ -51,7 +47,6 @@ class StoppingCriteria:
 
 
 def cut_at_stop(text: str, strings: Sequence[str]) -> str:
-    """Return a response's text before the first stop string in it."""
     return text[: min((text.index(s) for s in strings if s in text), default=len(text))]
 
 
@@ -70,9 +65,8 @@ def decode(
 ) -> Generator[Outcome]:
     """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
 
-    Arguments are taken as checked: `session.begin` is what checks them. ``to_probs`` is what the
-    draft samples with; ``generator`` must be on the target's device; with ``first_alone`` the first step proposes
-    nothing, so that a token is there before the draft has read the prompt.
+    `session.begin` checks the arguments. ``to_probs`` is what the draft samples with; with ``first_alone`` the first
+    step proposes nothing, so that there is a token before the draft has read the prompt.
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
@@ -86,7 +80,7 @@ def decode(
         state, finish_reason, clock = verifier.begin(prompt_ids), None, time.perf_counter
     while finish_reason is None:
         try:
-            with torch.inference_mode():  # of a step: a response that is left alone must have none to leave at exit
+            with torch.inference_mode():  # per step: an abandoned response must not hold it at exit
                 began = clock()
                 limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
                 limit, first_alone = 0 if first_alone else limit, False
@@ -112,7 +106,7 @@ def decode(
                         finish_reason = "length"
                     if finish_reason is not None:
                         break
-        except Exception:  # such as rows that are no numbers, which come of keys and values that are none
+        except Exception:  # such as logits of NaN, which keys and values of NaN lead to
             target.reset()
             drafter.reset()
             raise
@@ -127,7 +121,7 @@ def decode(
 
 
 def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
-    """Raise `ValueError` for what a drafter must not propose: the models would fail on it without saying so."""
+    """Raise `ValueError` for what a drafter must not propose: models would fail on it without saying why."""
     token_ids, probs = proposal.token_ids, proposal.probs
     check_tree(proposal)
     if proposal.depth > max(limit, 0):
@@ -144,7 +138,7 @@ def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
 
 
 def check_tree(proposal: Proposal) -> None:
-    """Raise `ValueError` for a tree that is none, or whose law could not be known."""
+    """Raise `ValueError` for an invalid tree, or one from which nobody could tell how its tokens were drawn."""
     token_ids, parents, drawn = proposal.token_ids, proposal.parents, proposal.drawn
     if len(parents) != len(token_ids) or not all(-1 <= parent < node for node, parent in enumerate(parents)):
         raise ValueError(f"a drafter's parents must be places before those of their children, but are {parents}")

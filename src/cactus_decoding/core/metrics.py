@@ -10,7 +10,7 @@ from cactus_decoding.core.types import Outcome
 
 @dataclass
 class Metrics:
-    """Integer counts (and nats and seconds) of a decoding run. They add up: ``a + b`` describes both runs together.
+    """Counts of a decoding run, with its nats and seconds. They add up: ``a + b`` describes both runs together.
 
     Attributes:
         steps: verifications, each one forward pass of the target.
@@ -18,8 +18,8 @@ class Metrics:
         accepted: drafted tokens that were kept.
         relaxed: accepted tokens that the lossless test, with the same uniform draw, would have rejected.
         recovered: tokens drawn after a rejection.
-        bonus: tokens drawn from the target where none was rejected: all proposals were kept, or there were none.
-        generated: tokens handed to the caller; what lies beyond a stop token counts above but not here.
+        bonus: tokens drawn from the target where all proposals were kept, or there were none.
+        generated: tokens handed to the caller; what comes after a stop token counts above but not here.
         metered: verified positions whose cost a budget measured.
         nats: what they cost: KL to the target, or for ``relaxed_greedy`` the log-probability given up.
         fell_back: those among them where the budget could not afford the rule, and the lossless rule decided.
@@ -46,7 +46,7 @@ class Metrics:
 
     @classmethod
     def of(cls, outcome: Outcome) -> Metrics:
-        """Return the counts of one step; the seconds are those of its caller."""
+        """Return the counts of one step, without its seconds."""
         nats, all_accepted = outcome.nats, outcome.num_accepted == len(outcome.visits)
         return cls(
             steps=1,
@@ -63,7 +63,6 @@ class Metrics:
         )
 
     def __add__(self, other: Metrics) -> Metrics:
-        """Return the counts of both runs."""
         return Metrics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     @property
@@ -78,17 +77,14 @@ class Metrics:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted over drafted."""
         return _ratio(self.accepted, self.drafted)
 
     @property
     def nats_per_position(self) -> float:
-        """Nats per measured position."""
         return _ratio(self.nats, self.metered)
 
     @property
     def tokens_per_second(self) -> float:
-        """Generated tokens per second of wall time."""
         return _ratio(self.generated, self.seconds)
 
     def as_dict(self) -> dict[str, float | None]:

@@ -1,4 +1,4 @@
-"""What is said of a mistake: one sentence with what was given and what is allowed, as a TypeError or ValueError."""
+"""How mistakes are reported: one sentence with what was given and what is allowed, as a TypeError or ValueError."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numbers import Integral, Real
 def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> str:
     """Return ``; did you mean 'cactus'?`` for a name that is close to a known one, else nothing.
 
-    ``cutoff`` is how close, from 0 to 1 for the same: more where the name may be meant for somebody else.
+    ``cutoff`` is how similar they must be, up to 1 for equal names: more where the name may belong to somebody else.
 
     Example:
         >>> suggestion("cactos", ["lossless", "cactus"]), suggestion("magic", ["lossless", "cactus"])
@@ -24,21 +24,16 @@ def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> 
 
 _MAX_SHOWN = 100
 MAX_WIDTH = 500.0
-"""Of a clamped ratio, in nats: far beyond any ratio that matters, and exp of it is a finite number."""
+"""The largest width of a clamped ratio, in nats: far beyond any ratio that matters, and its exponential is finite."""
 
 
 def check_number(
     name: str, value: object, low: float, high: float, *, low_open: bool = False, high_open: bool = False
 ) -> float:
-    """Return a number between the bounds as Python's own: NumPy's numbers and fractions are taken too.
+    """Return a number between the bounds as Python's own; NumPy's numbers and fractions are taken too.
 
     Raises `TypeError` if it is no real number; `ValueError` if it is NaN, out of range, or an integer that is too large
     for a float.
-
-    Example:
-        >>> import numpy as np
-        >>> check_number("delta", np.float32(0.5), 0, 1), check_number("delta", 1, 0, 1)
-        (0.5, 1)
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, but is {shown(value)}")
@@ -55,10 +50,7 @@ def check_number(
 
 
 def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
-    """Return an integer of at least ``low`` (and at most ``high``) as Python's own; NumPy's are taken too.
-
-    Raises `TypeError` if it is no integer, `ValueError` if it is out of range.
-    """
+    """Return an integer from ``low`` to ``high`` as Python's own; NumPy's are taken too."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, but is {shown(value)}")
     number = int(value)
@@ -69,19 +61,13 @@ def check_integer(name: str, value: object, low: int, high: int | None = None) -
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Raise `ValueError` unless ``value`` is one of the allowed words."""
     if not isinstance(value, str) or value not in allowed:
         close = suggestion(value, allowed) if isinstance(value, str) else ""
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {shown(value)}{close}")
 
 
 def shown(value: object) -> str:
-    """Return how an error shows what was given: its representation, shortened.
-
-    Example:
-        >>> shown(-0.5), shown(10**5000)
-        ('-0.5', 'an integer of 16610 bits')
-    """
+    """Return the shortened representation by which an error shows what was given."""
     try:
         text = repr(value)
     except ValueError:  # an integer with too many digits to print

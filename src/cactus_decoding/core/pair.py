@@ -36,8 +36,6 @@ _TIMED_STEPS = 24
 
 
 class _Repeats(Drafter):
-    """Proposes the last token again."""
-
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
@@ -46,12 +44,11 @@ class _Repeats(Drafter):
 
 @dataclass(eq=False)
 class Reservation(AbstractContextManager["Reservation"]):
-    """What the response that runs on a pair holds, ``active`` until it is left; the pair only refers to it weakly."""
+    """Held by the response that runs on a pair, ``active`` until it is left; the pair only refers to it weakly."""
 
     active: bool = True
 
     def __exit__(self, *_: object) -> None:
-        """Give the pair up."""
         self.active = False
 
 
@@ -62,16 +59,16 @@ class Pair:
     Attributes:
         target: the verifying model.
         drafter: where proposals come from.
-        tokenizer: of the target.
+        tokenizer: the target's.
         bundled: whether the target is the bundled one, which knows word problems only.
-        kept_prompts: how many texts stay read, so that a response reads on behind what its prompt shares with one of
-            them: one in the caches, others, those used last, as copies of them; 0, if each reads its whole prompt. Rows
-            of a prompt that was read in parts may differ in their last bits. A size such as ``2GiB`` limits the memory
-            of these copies instead of their number.
+        kept_prompts: how many texts stay cached, so that a response reuses the longest cached prefix of its prompt. The
+            last text stays in the caches, others as copies of them, of which the least recently used are dropped. With
+            0, each response reads its whole prompt. A size such as ``2GiB`` limits the memory of the copies instead of
+            their number. Probabilities after a prompt that was read in parts may differ in their last bits.
 
     Raises:
         TypeError: for a drafter that is none, such as a model, or ``kept_prompts`` that is no integer or text.
-        ValueError: for ``kept_prompts`` out of range or no size.
+        ValueError: for ``kept_prompts`` out of range, or text that is neither a number nor a size.
     """
 
     target: BaseCachedModel
@@ -90,12 +87,12 @@ class Pair:
             cache.max_saved, cache.room = max(number - 1, 0), None if room is None else SavedRoom(room, caches)
 
     def reserve(self) -> Reservation:
-        """Have the pair for one response, whose tokens are in both models' caches, until it is given up or lost.
+        """Reserve the pair for one response until it is left or garbage-collected.
 
-        They are emptied first where prompts are not kept.
+        Without kept prompts the caches are emptied first.
 
         Raises:
-            RuntimeError: while another response has it.
+            RuntimeError: while another response runs on the pair.
         """
         held = Reservation()
         # no lock, which an interruption could leave locked: threads agree on who was the first to append
@@ -130,13 +127,13 @@ class Pair:
 
     @property
     def chooses(self) -> bool:
-        """Whether proposals are what pays, where nobody says how many there are to be."""
+        """Whether the number of proposals adapts to this machine if nobody gives it."""
         return not self.bundled and self.drafter.may_be_left_out
 
     def prepare(self, length: DraftLength) -> None:
-        """Have a draft length find out what takes time, such as what passes cost, before a response is timed.
+        """Let a draft length measure what it needs, such as pass times, before a response is timed.
 
-        While another response runs on the pair that is left to the first step.
+        While another response runs on the pair, the first step does that instead.
         """
         if not isinstance(length, PerResponse):
             return
@@ -148,7 +145,7 @@ class Pair:
             length.prepare(self.target, self.drafter, self.step_seconds)
 
     def step_seconds(self, clock: Callable[[], float]) -> tuple[float, float]:
-        """Return what a step takes by a clock: without proposals and with one, the medians of some."""
+        """Return the median time of a step by a clock: without proposals, and with one."""
         request, to_probs, usual = Request(), as_logits_to_probs(SamplingParams()), list[float]()
         generator, text = torch.Generator(self.target.device).manual_seed(0), [0] * _TIMED_STEPS
         verifier = request.verifier(to_probs, to_probs, request.sampling, None)
@@ -166,18 +163,18 @@ class Pair:
         return usual[0], usual[1]
 
     def check(self, request: Request) -> None:
-        """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""
+        """Raise `TypeError` or `ValueError` where a request does not go with the models."""
         check_models(self.target, self.drafter, request)
 
     def pass_times(self, length: DraftLength) -> dict[str, Any] | None:
-        """Return the pass times by which a draft length chooses how much is proposed, and their ``source``, as values.
+        """Return the pass times by which a draft length chooses, and their ``source``, as plain values.
 
-        None for one that does not look at any, or has not measured them yet.
+        None for one that uses none, or has not measured them yet.
         """
         return length.decided_by(self.target, self.drafter) if isinstance(length, PerResponse) else None
 
     def twin(self) -> Pair:
-        """Return a pair with the same weights and caches of its own, so that two responses can take turns.
+        """Return a pair with the same weights and its own caches, so that two responses can take turns.
 
         Raises:
             TypeError: for a drafter that keeps more than a model's cache and cannot be doubled.
@@ -223,16 +220,16 @@ def load_pair(
     Args:
         target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
             ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
-        draft: path or name of the proposing model, ``suffix``, which None takes, or ``ngram`` to look proposals up in
-            the text, ``early_exit:layers=3`` for the target's own first layers; ``bundled:worded`` or ``bundled:draft``
-            for one that only goes with the bundled target, for which None or ``bundled`` takes the first.
-        dtype: of the weights; ``auto`` takes what the checkpoint says, or float32 where that is faster on this CPU and
-            fits into half of the free memory, and for the bundled pair. GGUF files have their own.
-        device: where to run; a GPU if there is one, else the CPU. Where a GGUF file takes part, rows are on the CPU,
-            and its ``gpu_layers`` says what a GPU holds.
+        draft: path or name of the proposing model; ``suffix`` (the default) or ``ngram`` to look proposals up in the
+            text; ``early_exit:layers=3`` for the target's own first layers. With the bundled target also
+            ``bundled:worded`` (its default) or ``bundled:draft``.
+        dtype: type of the weights; ``auto`` takes what the checkpoint says, or float32 where that is faster on this CPU
+            and fits into half of the free memory, and for the bundled pair. GGUF files have their own.
+        device: where to run; a GPU if there is one, else the CPU. With a GGUF file, probabilities are on the CPU, and
+            its ``gpu_layers`` says what a GPU holds.
         forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
-            one or an error, ``auto`` for the faster one wherever that computes the same. A draft is read as ``auto``:
-            whatever its rows are, proposals are drawn from them.
+            one or an error, ``auto`` for the faster one wherever that computes the same. A draft is always read as
+            ``auto``: its proposals are drawn from whatever it computes, so the output stays exact.
         kept_prompts: see `Pair`.
 
     Raises:

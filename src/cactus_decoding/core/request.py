@@ -1,4 +1,4 @@
-"""What is asked of a response, checked once: sampling, rule, budget, verification, draft length, limits and seed."""
+"""Everything that is asked for one response, checked once."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ def _written_length(length: DraftLength) -> int | str:
 
 
 class Request(Model):
-    """All that one response is asked for; what may go with what is decided here and nowhere else.
+    """Everything that is asked for one response, frozen and checked once.
 
     Attributes:
         rule: an acceptance rule or its spelling.
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
-        verification: one of `VERIFICATIONS`: ``token`` for one proposal after another, ``block`` for all of a step
-            jointly, which accepts more and is open to rules whose relaxed target does not depend on the drafted token.
-            In a tree ``token`` goes on behind recovered tokens that are proposals too, ``joint`` is what a block is in
-            a chain, and ``recursive`` and ``traversal`` are there to compare with. ``fly`` relaxes by itself.
+        verification: one of `VERIFICATIONS`. ``token`` verifies one proposal after another; ``block`` verifies all of a
+            step jointly, which accepts more, and takes rules whose relaxed target does not depend on the drafted token.
+            In a tree ``token`` goes on after recovered tokens that are proposals too, ``joint`` does what a block does
+            in a chain, and ``recursive`` and ``traversal`` are there to compare with. ``fly`` relaxes by itself.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
             that chooses their number, such as `AdaptiveLength`, or its spelling; of a tree, how many of its tokens can
             be kept.
@@ -87,12 +87,12 @@ class Request(Model):
         stop: strings that end the response.
         seed: the same seed gives the same response on the same machine, with ``auto`` by the same profile; None draws
             one. `AdaptiveLength` goes on learning from response to response, and then proposes other tokens.
-        policy: where the rule may relax at all: not where a protected token may be written, not at important
-            positions, and only in some phases.
+        policy: where the rule may relax at all: not where a protected token may be written, not at important positions,
+            and only in some phases.
 
     Raises:
         TypeError: for a value of the wrong type.
-        ValueError: for one out of range, or a combination that would not keep what it promises.
+        ValueError: for one out of range, or a combination that would break a promise, such as a budget's.
 
     Example:
         >>> request = Request.from_dict({"rule": "cactus:delta=0.5", "temperature": 0.6, "budget": 0.1})
@@ -165,7 +165,7 @@ class Request(Model):
         super().__init__(*values, **given)
 
     def model_post_init(self, context: object) -> None:
-        """Choose what a step proposes where nothing is said, and check what goes together."""
+        """Choose what a step proposes if nothing is said, and check which settings exclude each other."""
         least, default = read_scheme(self.verification)[1].min_proposals, NUM_SPECULATIVE_TOKENS
         default += 0 if least <= default else least - 1
         proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(default)
@@ -176,7 +176,6 @@ class Request(Model):
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raise `ValueError` for a combination that would not keep what it promises."""
         rule, budget = self.rule, self.budget
         if self.policy.limit is not None and self.policy.limit.scale:
             from cactus_decoding.core.policy.relaxation import check_scalable
@@ -214,12 +213,7 @@ class Request(Model):
         return self.num_speculative_tokens if self.tree is None else self.tree
 
     def proposing(self, length: DraftLength | int | str) -> Request:
-        """Return the request with other proposals: a number, a draft length or a tree's shape, or a spelling of these.
-
-        Example:
-            >>> str(Request().proposing("confidence:threshold=0.3").num_speculative_tokens)
-            'confidence:threshold=0.3'
-        """
+        """Return the request with other proposals: a number, a draft length, a tree's shape, or a spelling of these."""
         made = as_draft_length(length)
         tree = made if isinstance(made, TreeShape) else None
         changes: dict[str, Any] = {"num_speculative_tokens": made if tree is None else None, "tree": tree}
@@ -228,7 +222,7 @@ class Request(Model):
     def check_room(self, target: int | None, draft: int | None, num_tokens: int) -> None:
         """Raise `ValueError` where a prompt leaves no room in either context window for the proposals of a step.
 
-        What chooses proposals by itself goes without where there is no room.
+        A draft length that chooses by itself proposes nothing where there is no room.
         """
         from cactus_decoding.core.models.base import check_fits
 
@@ -240,12 +234,11 @@ class Request(Model):
             check_fits("draft", draft, num_tokens, proposals)
 
     def check_chain(self, reader: str) -> None:
-        """Raise `ValueError` for a tree, on behalf of what reads chains of proposals only."""
         if self.tree is not None:
             raise ValueError(f"{reader} reads chains of proposals only, but tree is {self.tree}")
 
     def check_drafter(self, drafter: Drafter) -> None:
-        """Raise `TypeError` for what is no drafter, and `ValueError` where verification would not keep its promise."""
+        """Raise `TypeError` for what is no drafter, and `ValueError` for one that does not go with the proposals."""
         check_drafter(drafter)
         if self.tree is not None and not drafter.grows_trees:
             raise ValueError(
@@ -269,7 +262,7 @@ class Request(Model):
         """Return what decides on the steps of this response; arguments are those of `Verifier`.
 
         Raises:
-            ValueError: without ``fitted``, where this request's has to be fitted to a vocabulary.
+            ValueError: without ``fitted``, if this request's policy has to be fitted to a vocabulary.
         """
         if fitted is None and not self.policy.everywhere:
             raise ValueError("what is protected are tokens of a vocabulary: give fitted=request.policy.fit(…)")
@@ -302,7 +295,7 @@ class Request(Model):
 
         Raises:
             TypeError: for an unknown name, or a value of the wrong type.
-            ValueError: for a value out of range, or a combination that would not keep what it promises.
+            ValueError: for a value out of range, or settings that exclude each other.
         """
         known = [*SETTINGS, "budget"]
         if unknown := [name for name in values if name not in known]:
@@ -335,4 +328,4 @@ SETTINGS = settings_of(Request)
 DECODING = tuple(
     name for name, each in SETTINGS.items() if not {"sampling", "answer", "budget"}.intersection(each.groups)
 )
-"""Those that calls of other libraries' own methods take besides, together with ``budget``; the rest is theirs."""
+"""The settings that calls of other libraries' own methods take, together with ``budget``; the rest is theirs."""

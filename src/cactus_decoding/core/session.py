@@ -1,4 +1,4 @@
-"""A response that is under way, and the one way to begin it, whichever engine asks."""
+"""A response that is under way, and the one way to begin it in every engine."""
 
 from __future__ import annotations
 
@@ -21,16 +21,9 @@ if TYPE_CHECKING:
 
 
 class Session(Iterator[Outcome]):
-    """A response that grows as its steps are taken.
+    """A response that grows as its steps are taken; `Response` describes its attributes.
 
-    Attributes:
-        request: what was asked for.
-        prompt_token_ids: of the prompt.
-        outcomes: the steps that are not taken yet.
-        token_ids: tokens so far, a stop token included.
-        fates: how each of them came about.
-        finish_reason: ``stop`` or ``length`` once it is finished, else None.
-        metrics: counts and seconds so far.
+    ``outcomes`` are the steps that are not taken yet.
     """
 
     def __init__(self, request: Request, prompt_token_ids: list[int], outcomes: Generator[Outcome]) -> None:
@@ -52,7 +45,6 @@ class Session(Iterator[Outcome]):
         return outcome
 
     def close(self) -> None:
-        """Take no further step; what there is stays as it is."""
         self.outcomes.close()
 
 
@@ -71,38 +63,22 @@ def begin(
 ) -> Session:
     """Check that a request can be answered, and return its response, of which no step is taken yet.
 
-    Only one response at a time may run on the models' caches. Nothing here looks after that: a `Pair` is reserved by
-    whoever takes the steps.
+    Only one response at a time may run on the models' caches. Whoever takes the steps has to see to that, for example
+    by reserving a `Pair`. Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
 
     Args:
         target: the verifying model.
         drafter: where proposals come from.
         request: what is asked for.
-        token_ids: of the prompt, at least one.
-        tokenizer: the target's; None where ``stop`` is given, and the request's policy needs no texts.
-        sampling: how logits become probabilities; what ``request.sampling`` says, in this package's order, if None.
+        token_ids: the prompt's tokens, at least one.
+        tokenizer: the target's; None where ``stop`` is given and the request's policy needs no texts.
+        sampling: how logits become probabilities; by default as ``request.sampling`` says.
         stop: ends the response; by default the target's end tokens and the request's stop strings do.
-        generator: source of the random numbers, on the target's device; None for torch's default one, and ``seed`` for
-            a new one with the request's seed.
-        max_length: tokens that the sequence may have at most; by default the target's context window. The request's
-            ``max_new_tokens`` is another limit.
-        first_alone: whether the first step proposes nothing, so that a token is there before the draft has read the
+        generator: source of the random numbers, on the target's device; None for torch's default one, ``seed`` for a
+            new one with the request's seed.
+        max_length: another limit on the tokens of the sequence; by default the target's context window.
+        first_alone: whether the first step proposes nothing, so that there is a token before the draft has read the
             prompt.
-
-    Raises:
-        TypeError: for what is no drafter, or without a tokenizer where texts have to be known.
-        ValueError: for a request that does not go with the models, or a prompt that leaves no room in a context window.
-
-    Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
-
-    Example:
-        >>> from cactus_decoding import load_pair
-        >>> pair = load_pair()
-        >>> token_ids = pair.tokenizer("Question:").input_ids
-        >>> request = Request(max_new_tokens=4, seed=0)
-        >>> session = begin(pair.target, pair.drafter, request, token_ids, tokenizer=pair.tokenizer)
-        >>> sum(len(outcome.token_ids) for outcome in session), session.finish_reason
-        (4, 'length')
     """
     prompt_ids, window = list(token_ids), target.max_length if max_length is None else max_length
     if not prompt_ids:
@@ -133,13 +109,11 @@ def begin(
 
 
 def within(reserve: Callable[[], AbstractContextManager[Any]], outcomes: Iterator[Outcome]) -> Generator[Outcome]:
-    """Yield outcomes while what ``reserve`` returns is held: from the first step to the last."""
     with reserve():
         yield from outcomes
 
 
 def check_models(target: BaseCachedModel, drafter: Drafter, request: Request) -> None:
-    """Raise `TypeError` or `ValueError` where what is asked does not go with the models."""
     request.check_drafter(drafter)
     if request.tree is not None:
         target.check_reads_trees()
@@ -152,7 +126,7 @@ def stop_token_ids(target: BaseCachedModel, tokenizer: Tokenizer) -> list[int]:
 
 
 def _seeded(seed: int | None, device: torch.device) -> torch.Generator:
-    """Return a new source of random numbers; without a seed, other ones each time."""
+    """Return a new generator; without a seed, a different one each time."""
     generator = torch.Generator(device)
     if seed is None:
         generator.seed()

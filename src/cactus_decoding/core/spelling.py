@@ -14,15 +14,7 @@ Spelled = TypeVar("Spelled")
 
 
 def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
-    """Return the object that a text spells; ``known`` are the dataclasses it may be of, by name.
-
-    Raises `ValueError` for an unknown name or parameter, one that is missing or given twice, or a value out of range.
-
-    Example:
-        >>> from cactus_decoding.core.rules import RULES
-        >>> parse("rule", "cactus:delta=0.5", RULES).delta
-        0.5
-    """
+    """Return the object that a text spells; ``known`` are the dataclasses it may be of, by name."""
     name, _, rest = text.strip().partition(":")
     if name not in known:
         close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"
@@ -56,7 +48,6 @@ def fill(name: str, described: type[Spelled], rest: str, text: str) -> Spelled:
 
 
 def _convert(parameter: Declared, value: str, text: str) -> float | int | str:
-    """Turn the text of a parameter into its type."""
     if parameter.choices and value not in parameter.choices:
         raise ValueError(
             f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {shown(value)} in {shown(text)}"
@@ -70,13 +61,7 @@ def _convert(parameter: Declared, value: str, text: str) -> float | int | str:
 
 
 def spell(name: str, spelled: Any) -> str:
-    """Return the text that `parse` turns into a dataclass of that name; parameters at their default are left out.
-
-    Example:
-        >>> from cactus_decoding.core.rules import Cactus
-        >>> spell("cactus", Cactus(delta=1, solver="exact"))
-        'cactus:delta=1.0,solver=exact'
-    """
+    """Return the text that `parse` turns into a dataclass of that name; parameters at their default are left out."""
     given = []
     for each in fields_of(type(spelled)):
         value = getattr(spelled, each.name)
@@ -87,7 +72,7 @@ def spell(name: str, spelled: Any) -> str:
 
 
 def _after(name: str) -> str:
-    """Return what stands between a name and its parameters; a path such as ``module:Class`` has its colon already."""
+    """Return what separates a name from its parameters; a path such as ``module:Class`` has its colon already."""
     return "," if ":" in name else ":"
 
 
@@ -95,16 +80,7 @@ _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 def kept_limits(value: int | str) -> tuple[int, int | None]:
-    """Return how many texts stay read, and in how many bytes their copies have room, if these are limited.
-
-    Raises:
-        TypeError: for what is neither a number nor text.
-        ValueError: for a number below 0, or text that is neither a number nor a size.
-
-    Example:
-        >>> kept_limits(4), kept_limits("4"), kept_limits("1.5 GiB")[1]
-        ((4, None), (4, None), 1610612736)
-    """
+    """Return how many texts stay cached, and how many bytes their copies may take, if these are limited."""
     if not isinstance(value, str):
         return check_integer("kept_prompts", value, 0), None
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?\s*", value)

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, in our words: the one place where its errors become sentences."""
+"""Turns pydantic's errors into sentences of our own, in one place."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ from cactus_decoding.core.mistakes import check_choice, check_integer, check_num
 def mistake(
     error: ValidationError, fields: Mapping[str, FieldInfo], *, what: str, called: str = ""
 ) -> TypeError | ValueError:
-    """Return the error that says in a sentence what pydantic found first; its own words are for nobody.
+    """Return the error that says in one sentence what pydantic found first.
 
-    Args:
-        error: of some fields, or of the value of the only one.
-        fields: what is declared, by name.
-        what: what they are fields of, with its article.
-        called: what the sentence calls a field; its name, if empty.
+    ``what`` is what the fields belong to, with its article; ``called`` is what the sentence calls a field, if not by
+    its name.
     """
     found = error.errors(include_url=False)[0]
     raised = found.get("ctx", {}).get("error")
@@ -42,7 +39,6 @@ def mistake(
 
 
 def check_declared(name: str, value: object, field: FieldInfo) -> None:
-    """Raise `TypeError` or `ValueError` for a value that a field's type and limits do not allow."""
     kinds, choices = kinds_of(field), choices_of(field)
     if value is None and NoneType in get_args(field.annotation):
         return
@@ -60,13 +56,13 @@ def check_declared(name: str, value: object, field: FieldInfo) -> None:
 
 
 def kinds_of(field: FieldInfo) -> set[Any]:
-    """Return the types of which one must be given, without None."""
+    """Return the types that a field allows, without None."""
     several = get_origin(field.annotation) in (Union, UnionType)
     return {*(get_args(field.annotation) if several else (field.annotation,))} - {NoneType}
 
 
 def choices_of(field: FieldInfo) -> tuple[str, ...]:
-    """Return the words to choose from, if a field holds one."""
+    """Return the words of a ``Literal`` field; none for others."""
     return next((get_args(kind) for kind in kinds_of(field) if get_origin(kind) is Literal), ())
 
 
@@ -74,7 +70,6 @@ _SAID = {bool: "True or False", str: "a text"}
 
 
 def _said_of(field: FieldInfo) -> str:
-    """Return what a field takes, in words."""
     names = []
     for kind in kinds_of(field):
         kind = get_origin(kind) or kind

@@ -1,4 +1,4 @@
-r"""f-divergences between a lifted distribution and the target, and the largest lift that a budget allows.
+"""f-divergences between a lifted distribution and the target, and the largest lift that a budget allows.
 
 Lifting token n of q to probability g and scaling the rest by (1 - g) / (1 - q(n)) costs
 
@@ -21,14 +21,13 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Divergence:
-    """An f-divergence, as a function of the lifted probability.
+    """An f-divergence D as a function of the lifted probability g; see the module for D.
 
     Attributes:
         value: ``(g, q) -> D(g)`` in float64.
         slope: ``(g, q) -> dD/dg``, for the root-finder; None where ``root`` is in closed form.
-        quick: ``(g, q) -> (D(g), dD/dg)`` in few operations, of which only steps of Newton's method are made: it may
-            lose digits where ``value`` does not.
-        rest: ``(q, delta) -> 1 - g``, about, where g is close to 1 and D too steep to begin further away; or None.
+        quick: ``(g, q) -> (D(g), dD/dg)`` in few operations, for Newton's method only: it may lose digits.
+        rest: ``(q, delta) -> 1 - g``, approximately, where g is close to 1 and D too steep to begin further away.
         curvature: f''(1), or None where f has a kink there and no second-order expansion exists.
         root: ``(q, delta) -> g`` in closed form, or None.
     """
@@ -151,16 +150,8 @@ def lift_by_expansion(divergence: str, q: Tensor, delta: float) -> Tensor:
 
     .. math:: g = \min(q + \sqrt{2 \delta q (1 - q) / f''(1)},\ 1)
 
-    For KL this is the closed form of the Cactus paper (Hao and Mou, arXiv 2604.04987). It can overspend ``delta``.
-
-    Args:
-        divergence: a key of `DIVERGENCES` whose f is smooth at 1.
-        q: target probabilities of the drafted tokens, any shape.
-        delta: budget in nats, at least 0.
-
-    Example:
-        >>> lift_by_expansion("kl", torch.tensor(0.5, dtype=torch.float64), 0.02).item()
-        0.6
+    For KL this is the closed form of the Cactus paper (Hao and Mou, arXiv 2604.04987). It can overspend ``delta``,
+    which is in nats. q may have any shape.
     """
     curvature = DIVERGENCES[divergence].curvature
     if curvature is None:
@@ -174,19 +165,9 @@ def lift_by_expansion(divergence: str, q: Tensor, delta: float) -> Tensor:
 def lift_exactly(divergence: str, q: Tensor, delta: float) -> Tensor:
     """Return the largest g in [q, 1] with D(g) <= delta, in closed form or by Newton's method.
 
-    What a fixed number of its steps finds is taken where it spends at most ``delta`` and all but a part in 10^11 of it.
-    The rest is left to a finder that keeps a bracket with D(low) <= delta < D(high), and returns its low end. So no
-    root overspends, and a device is waited for only once.
-
-    Args:
-        divergence: a key of `DIVERGENCES`.
-        q: target probabilities of the drafted tokens, any shape, each in [0, 1].
-        delta: budget in nats, at least 0.
-
-    Example:
-        >>> g = lift_exactly("kl", torch.tensor(0.5, dtype=torch.float64), 0.02)
-        >>> bool(DIVERGENCES["kl"].value(g, torch.tensor(0.5)) <= 0.02)
-        True
+    A fixed number of steps is enough wherever its result spends at most ``delta`` and all but a part in 10^11 of it.
+    The rest is left to a finder that keeps a bracket with D(low) <= delta < D(high) and returns its low end. So no root
+    overspends, and a device is waited for only once.
     """
     chosen = DIVERGENCES[divergence]
     q = q.double()
@@ -205,7 +186,7 @@ _SPARE = 5e-12
 
 
 def _find_roots(divergence: Divergence, q: Tensor, delta: float) -> Tensor:
-    """Return the roots after a few steps of Newton's method, and from the bracketed finder where these do not do.
+    """Find roots by a few steps of Newton's method, and by the bracketed finder where these are not enough.
 
     D is convex, so after a first step that may go too far all others approach the root from the right.
     """
@@ -230,7 +211,7 @@ def _find_roots(divergence: Divergence, q: Tensor, delta: float) -> Tensor:
 
 
 def _find_bracketed(divergence: Divergence, q: Tensor, delta: float) -> Tensor:
-    """Return the roots by Newton's method in a bracket that always closes, where not all the mass fits the budget."""
+    """Find roots by Newton's method in a bracket that always closes, where not all the mass fits the budget."""
     assert divergence.slope is not None
     assert divergence.curvature is not None
     roots, unsolved = torch.ones_like(q), torch.arange(len(q), device=q.device)

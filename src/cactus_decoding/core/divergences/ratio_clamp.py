@@ -1,4 +1,4 @@
-"""Where to clamp the ratio of draft to target so that the result is a distribution: of one row, and of many at once."""
+"""Where to clamp the ratio of draft to target so that the result is a distribution: for one row, or many at once."""
 
 from __future__ import annotations
 
@@ -20,24 +20,12 @@ def find_root(
     """Return the ends of a bracket around the root of an increasing function, by a safeguarded secant method.
 
     The secant through the last two points is followed while it leads into the bracket and, over any two steps, either
-    the bracket or the value halves; otherwise the bracket is halved. A root beyond
-    ``left`` or ``right`` is taken to be there.
+    the bracket or the value halves; otherwise the bracket is halved. A root beyond ``left`` or ``right`` is taken to be
+    there.
 
-    Args:
-        function: returns its value, which may be infinite, and whether that is close enough to zero to stop.
-        left: least point allowed.
-        right: greatest point allowed.
-        start: where to begin.
-        slope: about how steep the function is there.
-
-    Returns:
-        Twice the point where the function said to stop; or else the ends, the function being at most 0 at the first
-        and more than 0 at the second, of a bracket that no number is left in.
-
-    Example:
-        >>> low, high = find_root(lambda x: (x**3 - 8, False), 0.0, 10.0, 1.0, 3.0)
-        >>> round(low, 12), round(high, 12)
-        (2.0, 2.0)
+    ``function`` returns its value, which may be infinite, and whether that is close enough to zero to stop: then both
+    ends are that point. Otherwise the function is at most 0 at the first end and more than 0 at the second, with no
+    number between them. ``slope`` is about how steep the function is at ``start``.
     """
     low, high = -math.inf, math.inf  # until a point is known to be to the left or right
     x, seen = start, [(math.nan, math.inf)] * 3  # the last points and values
@@ -63,13 +51,12 @@ def find_root(
 
 
 _NEAR = 1e-3
-"""How far gain and loss may be apart, as a share of either, where the search for lo goes on with exact sums."""
+"""The search for lo goes on with exact sums once gain and loss differ by no more than this share of either."""
 _CLOSE = 3e-15
 """How far sum h may be from 1: a few roundings of a sum of 150,000 terms."""
 _CLOSE_KL = 4e-12, 1e-16
 """How much of a cap on the KL may be left unspent: a share of it, and what the sum's rounding hides."""
 _ENDLESS = 1e290
-"""A ratio above every clamp."""
 _LONG, _LARGEST_ROUGH = 4096, 1e30
 """From how many tokens on, and up to which ratio, the search begins in float32, which halves what is read."""
 _USUAL_SLOPE = 4.0, 0.2
@@ -79,20 +66,15 @@ _USUAL_SLOPE = 4.0, 0.2
 class ClampedRow:
     r"""Finds where h = clamp(p, q e^lo, q e^(lo + width)) sums to 1, and the width at which KL(h || q) reaches a cap.
 
-    With r = p / q, tokens below the clamp gain :math:`\sum q (e^{lo} - r)_+` and those above it lose
-    :math:`\sum q (r - e^{lo + width})_+`; gain and loss must agree (but for what p lacks of summing to 1 on the
-    support of q). The logarithm of their quotient is nearly a straight line in lo, which leads close to the root from
-    anywhere; from there on :math:`\sum h - 1` is as straight, and takes fewer passes.
+    With r = p / q, tokens below the clamp gain :math:`\sum q (e^{lo} - r)_+`, and those above it lose
+    :math:`\sum q (r - e^{lo + width})_+`; gain and loss must agree (but for what p lacks of summing to 1 on the support
+    of
+    q). The logarithm of their quotient is nearly a straight line in lo, which leads close to the root from anywhere;
+    from
+    there on :math:`\sum h - 1` is as straight, and takes fewer passes.
 
-    Args:
-        target_probs: q, ``[support]``, float64, all positive.
-        draft_probs: p of the same tokens, ``[support]``, float64; it sums to 1, or to 2 beside tokens that are proposed
-            in any case, on which it is the most that they can have.
-
-    Example:
-        >>> q, p = torch.tensor([0.5, 0.5]).double(), torch.tensor([0.9, 0.1]).double()
-        >>> round(math.exp(ClampedRow(q, p).lower(math.log(3))), 12)
-        0.5
+    Both are ``[support]`` in float64, and q is positive. p sums to 1, or to 2 beside tokens that are proposed in any
+    case, on which it is the most that they can have.
     """
 
     def __init__(self, target_probs: Tensor, draft_probs: Tensor) -> None:
@@ -182,7 +164,7 @@ _MAX_ROUNDS = 120
 _CLOSE_KL_OF_MANY = 1e-11, 1e-16
 """As `_CLOSE_KL`, where sums are looked up."""
 _FEW_ROWS = 2
-"""Up to how many rows, as from `_LONG` tokens on, one row at a time without a sort is the faster way on a CPU."""
+"""For up to so many rows, or from `_LONG` tokens on, one row at a time without a sort is faster on a CPU."""
 
 
 def clamp_bounds(
@@ -191,11 +173,6 @@ def clamp_bounds(
     """Return (e^lo, e^hi) of each row, ``[..., 1]``, such that clamp(p, q e^lo, q e^hi) sums to 1.
 
     The width, hi - lo, is in [0, 500]; instead of it, ``max_kl`` is what KL(h ‖ q) may be at most. Both are in nats.
-
-    Example:
-        >>> q, p = torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25])
-        >>> [round(bound.item(), 6) for bound in clamp_bounds(q, p, width=500.0)]  # nothing to clamp
-        [0.5, ...]
     """
     one = torch.ones((*target_probs.shape[:-1], 1), dtype=torch.float64, device=target_probs.device)
     if width == 0 or max_kl == 0:
@@ -216,7 +193,6 @@ def clamp_bounds(
 def _solve_row(
     target_probs: Tensor, draft_probs: Tensor, width: float | None, max_kl: float | None
 ) -> tuple[float, float]:
-    """Return lo and the width of one row."""
     if not bool(target_probs.amin() > 0):  # what the target excludes has no part in it
         support = target_probs.nonzero().squeeze(1)
         target_probs, draft_probs = target_probs[support], draft_probs[support]
@@ -227,7 +203,7 @@ def _solve_row(
 
 
 class RatioClamp:
-    r"""h = clamp(p, q e^lo, q e^(lo + width)), whose sums are looked up in the ratio order."""
+    """h = clamp(p, q e^lo, q e^(lo + width)) for many rows, whose sums are looked up in the ratio order."""
 
     def __init__(self, target_probs: Tensor, draft_probs: Tensor) -> None:
         self.table: RatioOrder = order_by_ratio(target_probs, draft_probs)
@@ -237,7 +213,7 @@ class RatioClamp:
         self.draft_cost_before = sums_before(self.table.draft_before.diff(dim=-1) * log_ratios)
 
     def _parts(self, low: Tensor, width: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the places where the clamp's middle begins and ends, and q below, p between, q above them."""
+        """Return where the clamp's middle begins and ends, and the sums of q below, p between, q above them."""
         table = self.table
         begin = table.count_below(low)
         end = torch.minimum(table.count_up_to(low * width.exp()), self.in_support)
@@ -250,8 +226,8 @@ class RatioClamp:
     def lower(self, width: Tensor) -> Tensor:
         """Return e^lo of each row, lo in [-width, 0], ``[..., 1]``.
 
-        The sum of h is piecewise linear in e^lo: the piece that one is in is solved, and the bracket halved where that
-        leads out of it, and every third time, so that it always closes.
+        The sum of h is piecewise linear in e^lo. Each round solves the current piece; it halves the bracket where the
+        solution lies outside, and every third time, so that the bracket always closes.
         """
         left, right = -width, torch.zeros_like(width)
         low, stretch = -width / 2, width.exp()
@@ -278,7 +254,7 @@ class RatioClamp:
         return result
 
     def _kl(self, width: Tensor) -> tuple[Tensor, Tensor]:
-        """Return KL(h || q) of each row at a width, and its slope in the width."""
+        """Return KL(h || q) of each row at a width, and its derivative by the width."""
         low = self.lower(width)
         lower, upper = low.log(), low.log() + width
         high = low * width.exp()

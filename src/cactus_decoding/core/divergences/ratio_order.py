@@ -1,4 +1,4 @@
-"""Rows ordered by the ratio of draft to target, with running sums: one sort, and all else is looked up."""
+"""Rows sorted by the ratio of draft to target, with running sums: after one sort, all else is looked up."""
 
 from __future__ import annotations
 
@@ -12,14 +12,10 @@ _BINS, _MANY = 65_536, 4096
 
 
 class RatioOrder(NamedTuple):
-    """Tokens by ascending ratio p / q, with sums over the tokens before each place.
+    """Tokens by ascending ratio p / q, infinite where q = 0, with sums over the tokens before each place.
 
-    Attributes:
-        ratios: ascending p / q, infinite where q = 0, ``[..., vocabulary]``.
-        order: the token at each place, ``[..., vocabulary]``.
-        draft_before: sum of p over the places before, ``[..., vocabulary + 1]``.
-        target_before: sum of q likewise.
-        target_from: sum of q over each place and those after it.
+    ``ratios`` and ``order`` are ``[..., vocabulary]``; the sums are ``[..., vocabulary + 1]``. ``target_from`` is the
+    sum of q over each place and those after it.
     """
 
     ratios: Tensor
@@ -38,7 +34,6 @@ class RatioOrder(NamedTuple):
 
 
 def order_by_ratio(target_probs: Tensor, draft_probs: Tensor) -> RatioOrder:
-    """Sort rows by p / q, in float64."""
     q, p = target_probs.double(), draft_probs.double()
     ratios, order = likelihood_ratio(q, p).sort(-1)
     p, q = p.gather(-1, order), q.gather(-1, order)
@@ -57,9 +52,9 @@ def sums_before(values: Tensor) -> Tensor:
 
 
 def sums_from(values: Tensor) -> Tensor:
-    """Return the sums of the values from each place on, added up from the end: ``[..., n]`` to ``[..., n + 1]``.
+    """Return the sums of the values from each place on: ``[..., n]`` to ``[..., n + 1]``.
 
-    Not the total less `sums_before`: that difference would have only the digits of the total.
+    They are added up from the end: the total less `sums_before` would have only the digits of the total.
     """
     return sums_before(values.flip(-1)).flip(-1)
 
@@ -67,12 +62,8 @@ def sums_from(values: Tensor) -> Tensor:
 def count_up_to(ascending: Tensor, values: Tensor) -> Tensor:
     """Return how many entries of ascending rows, ``[rows, m]``, are at most each value, ``[rows, n]``.
 
-    For many values the entries are first told apart by the bin of an even grid that they fall into; only values in a
-    bin that has entries are looked up by halving.
-
-    Example:
-        >>> count_up_to(torch.tensor([[0.1, 0.5, 0.9]]), torch.tensor([[0.0, 0.5, 0.7, 2.0]]))
-        tensor([[0, 2, 2, 3]])
+    Many values are first sorted into the bins of an even grid; only values in a bin that has entries are looked up by
+    bisection.
     """
     rows, count = values.shape
     low, high = ascending[:, :1], ascending[:, -1:]

@@ -1,4 +1,4 @@
-"""Whole rows: making them sum to 1 in float64, and how far one is from another."""
+"""Rows of probabilities: making them sum to 1 in float64, and how far one is from another."""
 
 from __future__ import annotations
 
@@ -13,25 +13,17 @@ _UNIT = 2.0**-53
 def normalised(rows: Tensor) -> Tensor:
     """Return rows divided by their sums, in float64.
 
-    A softmax in float32 over 150,000 tokens misses 1 by up to 1e-5, and tokens are drawn from what it is proportional
-    to: that law, and not the row, is what costs are about.
-
-    Example:
-        >>> normalised(torch.tensor([0.5, 0.25])).tolist()
-        [0.6666666666666666, 0.3333333333333333]
+    A softmax in float32 over 150,000 tokens misses 1 by up to 1e-5. Tokens are drawn in proportion to it, so costs are
+    about the normalised row.
     """
     wide = rows.to(torch.float64, copy=True)
     return wide.div_(total(wide).unsqueeze(-1))
 
 
 def total(rows: Tensor) -> Tensor:
-    """Return what rows are to be divided by so that they sum to 1, ``[...]`` in float64.
+    """Return what to divide rows by so that they sum to 1, ``[...]`` in float64.
 
-    It is their sum, or 1 where they sum to that but for the rounding of the sum: dividing would only round them again.
-
-    Example:
-        >>> total(torch.tensor([0.5, 0.25])).item()
-        0.75
+    It is their sum, or 1 where the sum differs from 1 only by rounding: dividing would just round them again.
     """
     sums = rows.sum(-1, dtype=torch.float64)
     return torch.where((sums - 1).abs() <= rows.shape[-1] * _UNIT, 1.0, sums)
@@ -40,11 +32,7 @@ def total(rows: Tensor) -> Tensor:
 def without(rows: Tensor, token_ids: Tensor) -> Tensor:
     """Return rows without some tokens, divided by what is left, in float64; zeros where nothing is left.
 
-    It is the law of a token that is drawn beside others which are proposed in any case.
-
-    Example:
-        >>> without(torch.tensor([0.5, 0.25, 0.25]), torch.tensor([0])).tolist()
-        [0.0, 0.5, 0.5]
+    It is the distribution of a token that is drawn beside others which are proposed in any case.
     """
     rest = rows.to(torch.float64, copy=True).scatter_(-1, token_ids, 0.0)
     left = rest.sum(-1, keepdim=True)
@@ -52,7 +40,7 @@ def without(rows: Tensor, token_ids: Tensor) -> Tensor:
 
 
 def log_(numbers: Tensor) -> Tensor:
-    """Take the logarithms of positive numbers on the CPU, in place, by NumPy: with AVX-512 in a third of the time."""
+    """Take logarithms of positive numbers on the CPU, in place, by NumPy: with AVX-512 in a third of the time."""
     values = numbers.numpy()
     np.log(values, out=values)
     return numbers
@@ -65,10 +53,6 @@ def kl_of_rows(rows: Tensor, target_probs: Tensor) -> Tensor:
 
     For rows that sum to 1 the last two terms cancel. With them no term is negative, and rows whose sums differ by
     :math:`\epsilon` cost about :math:`\epsilon^2 / 2` more, where they would cost :math:`\epsilon` less without.
-
-    Example:
-        >>> kl_of_rows(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5])).item()
-        0.6931471805599453
     """
     h, q = rows.double(), target_probs.double()
     slack = q.sum(-1) - h.sum(-1)

@@ -22,8 +22,6 @@ from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Prop
 
 @dataclass
 class _Response:
-    """What a drafter keeps of a response: its text, and the shape of its trees."""
-
     index: SuffixIndex = field(default_factory=SuffixIndex)
     shape: TreeShape | None = None
 
@@ -33,9 +31,6 @@ class LookUpDrafter(Drafter):
     """Proposes what followed where the text's end stood before: deterministic, so without probabilities.
 
     Where the draft length is a tree's shape, several places become its branches, the best first.
-
-    Attributes:
-        name: in the registry.
     """
 
     _response: _Response = field(default_factory=_Response, init=False, repr=False, compare=False)
@@ -45,17 +40,14 @@ class LookUpDrafter(Drafter):
     may_be_left_out: ClassVar[bool] = True
 
     def __str__(self) -> str:
-        """Return the text that `parse_drafter` turns into this one."""
         return spell(self.name, self)
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
-        """Hear whether to propose trees."""
         self._response.shape = length if isinstance(length, TreeShape) else None
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
-        """Propose up to ``limit`` tokens, or a tree of so many levels; none where nothing matches."""
         self.follow(token_ids)
         if (shape := self._response.shape) is None:
             return Proposal(next(iter(self.branches(limit)), []), None)
@@ -64,19 +56,16 @@ class LookUpDrafter(Drafter):
         return Proposal(found.token_ids, None, found.parents)
 
     def follow(self, token_ids: list[int]) -> None:
-        """Read a text, which usually goes on from the last one."""
         self._response.index.follow(token_ids)
 
     @abstractmethod
     def branches(self, limit: int) -> Iterable[list[int]]:
-        """Return up to ``limit`` tokens behind each place that is found, the best first."""
+        """Return up to ``limit`` tokens after each place that is found, the best first."""
 
     def drafter(self, target: Any) -> Self:
-        """Return the drafter itself: it is the same for every target."""
         return self
 
     def twin(self) -> Self:
-        """Return one with the same settings, which has read nothing."""
         return replace(self)
 
 
@@ -84,8 +73,8 @@ class LookUpDrafter(Drafter):
 class NgramDrafter(LookUpDrafter):
     """Prompt lookup: finds the latest earlier occurrence of the last few tokens and proposes what followed it.
 
-    The longest match wins; where the draft length is a tree's shape, several become its branches, the best first. The
-    proposal is deterministic, so it has no probabilities. Source: Saxena (2023).
+    The longest match wins; if the draft length is a tree's shape, several matches become its branches, the best first.
+    The proposal is deterministic, so it has no probabilities. Source: Saxena (2023).
 
     Attributes:
         max_ngram_size: longest run of tokens to look for, 1 or more.
@@ -110,18 +99,12 @@ class NgramDrafter(LookUpDrafter):
         object.__setattr__(self, "min_ngram_size", check_integer("min_ngram_size", self.min_ngram_size, 1, longest))
 
     def branches(self, limit: int) -> Iterator[list[int]]:
-        """Yield what followed each match, the longest and latest first."""
         return self._response.index.continuations(limit, self.max_ngram_size, self.min_ngram_size)
 
 
 @dataclass
 class Answers:
-    """Earlier answers, of which the oldest are forgotten.
-
-    Attributes:
-        index: of those that are kept, each with an end behind it.
-        prompt_length: of the response that is being written; 0 before its first step.
-    """
+    """Earlier answers, each followed by `END` in ``index``; the oldest are forgotten."""
 
     index: SuffixIndex = field(default_factory=SuffixIndex)
     prompt_length: int = 0
@@ -149,7 +132,7 @@ class SuffixDrafter(LookUpDrafter):
 
     s being how many tokens of the end were found, and a_i the share of the places that agree on the i-th token, of
     those that agreed so far. That follows from the text alone: the proposal is deterministic, and has no probabilities.
-    Source: SuffixDecoding (Oliaro et al., arXiv 2411.04975), whose trees take the place of the index here.
+    Source: SuffixDecoding (Oliaro et al., arXiv 2411.04975), whose trees are replaced by an index here.
 
     Attributes:
         min_token_prob: in [0, 1]; 0 proposes as much as may be. With `AutoLength` pass times decide instead.
@@ -187,7 +170,6 @@ class SuffixDrafter(LookUpDrafter):
         self._answers.prompt_length = 0
 
     def follow(self, token_ids: list[int]) -> None:
-        """Read a text, which usually goes on from the last one."""
         super().follow(token_ids)
         self._answers.prompt_length = self._answers.prompt_length or len(token_ids)
 

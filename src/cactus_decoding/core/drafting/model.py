@@ -30,10 +30,10 @@ class ModelDrafter(Drafter):
     Args:
         model: a causal language model with the target's tokens: one of transformers, or any with a cache.
         vocabulary: width of the target's logits; the draft's are cut or padded to it where the two models pad their
-            vocabularies differently. The draft's own width, if None.
+            vocabularies differently. By default the draft's own width.
 
     Attributes:
-        singly: up to how many unread tokens before the last one to read one by one in this response.
+        singly: up to how many unread tokens before the last one are read one by one in this response.
     """
 
     fixed_blocks: ClassVar[bool] = True
@@ -47,26 +47,22 @@ class ModelDrafter(Drafter):
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._begins = False  # a response
         self.singly = 0
-        self._tree: tuple[int, Proposal] | None = None  # what the cache holds behind its first tokens, if not a chain
+        self._tree: tuple[int, Proposal] | None = None  # what the cache holds after its first tokens, if not a chain
         self._index = SuffixIndex()  # of the text, where trees have tokens that are looked up
 
     def twin(self) -> ModelDrafter:
-        """Return a drafter with the same weights and a cache of its own."""
         return ModelDrafter(self._model.twin(), self._vocabulary)
 
     @property
     def model(self) -> Any:
-        """The draft model, without its cache."""
         return self._model.model
 
     @property
     def model_cache(self) -> BaseCachedModel:
-        """The draft model with its cache."""
         return self._model
 
     @property
     def name(self) -> str:
-        """The path or the name of the draft model."""
         return self._model.name
 
     @property
@@ -75,12 +71,11 @@ class ModelDrafter(Drafter):
         return self._model.vocabulary_size if self._vocabulary is None else self._vocabulary
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
-        """Ask a draft length after each row whether to go on."""
         self._model.forget_if_changed()
         self._length, self._tree, self._begins, self.singly = length, None, True, 0
 
     def reset(self) -> None:
-        """Forget the last response, which is otherwise looked through for a beginning that the next one shares."""
+        """Forget the last response, whose beginning the next one may otherwise reuse."""
         self._tree = None
         self._model.reset()
 
@@ -94,10 +89,9 @@ class ModelDrafter(Drafter):
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
-        """Draw up to ``limit`` tokens: fewer where the draft length says so or the draft's context window ends.
+        """Draw up to ``limit`` tokens, or a tree of so many levels, as far as draft length and context window allow.
 
-        Where the draft length is a tree's shape, this is how many levels the tree may have.
-        There are none after a token that the draft lacks. Of greedy sampling there are tokens without rows.
+        After a token that the draft lacks it proposes nothing. Greedy proposals have no probabilities.
         """
         if self.max_length is not None:
             limit = min(limit, self.max_length - len(token_ids))
@@ -138,7 +132,7 @@ class ModelDrafter(Drafter):
         to_probs: LogitsToProbs,
         generator: torch.Generator | None,
     ) -> Proposal:
-        """Grow a tree of up to ``limit`` levels, of each of which those tokens are read that may get children."""
+        """Grow a tree of up to ``limit`` levels, reading those tokens that may get children."""
         start = len(token_ids)
 
         def read(tree: GrowingTree, nodes: list[int]) -> tuple[Tensor, Tensor]:

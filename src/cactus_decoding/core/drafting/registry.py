@@ -26,7 +26,7 @@ class NamedDrafter(Protocol):
     """A drafter that is chosen by name, before there is a target."""
 
     def drafter(self, target: Any) -> Drafter:
-        """Return it for a target's model."""
+        """Return the drafter for a target's model."""
         ...
 
 
@@ -42,7 +42,7 @@ Engines add those that only their models have, such as ``early_exit`` of transfo
 LOOK_UPS = ("suffix", "ngram")
 """Those that copy from the text, which go with any target."""
 LOOK_UP = LOOK_UPS[0]
-"""What drafts for a target that is named alone."""
+"""The default draft of any target but the bundled one."""
 
 DRAFT_LENGTHS: dict[str, type[DraftLength]] = {
     "fixed": FixedLength,
@@ -61,27 +61,17 @@ _NUMBER = re.compile(r"[+-]?\d{1,18}")
 
 
 def is_drafter(text: str) -> bool:
-    """Say whether a text spells a drafter, rightly or not; if not it names a model."""
+    """Whether a text begins with a drafter's name; if not, it names a model."""
     return text.strip().partition(":")[0] in DRAFTERS
 
 
 def parse_drafter(text: str) -> NamedDrafter | None:
-    """Return the drafter of a spelling such as ``ngram`` or ``early_exit:layers=3``; None where it names a model.
-
-    Raises `ValueError` for an unknown parameter, one that is missing, or a value out of range.
-
-    Example:
-        >>> parse_drafter("early_exit:layers=3"), parse_drafter("path/to/model")
-        (EarlyExit(layers=3), None)
-    """
+    """Return the drafter of a spelling such as ``ngram`` or ``early_exit:layers=3``; None where it names a model."""
     return parse("draft", text, DRAFTERS) if is_drafter(text) else None
 
 
 def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
-    """Raise `ValueError` for a target or a draft that can be no model; reads no weights and asks no hub.
-
-    It does without torch, so that commands can ask it before all else.
-    """
+    """Raise `ValueError` for a target or a draft that cannot be a model; reads no weights and asks no hub."""
     if isinstance(target, str) and target.partition(":")[0] in DRAFTERS:
         raise ValueError(f"cannot load the target: {target!r} is a draft; give --draft {target}, and a model as target")
     if target is not None and target != BUNDLED:
@@ -99,29 +89,13 @@ def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
 
 
 def check_keeps_nothing(text: str) -> None:
-    """Raise `ValueError` for a drafter that would show a user of a server what others were answered.
-
-    Example:
-        >>> check_keeps_nothing("suffix:earlier=1000")
-        Traceback (most recent call last):
-        ValueError: earlier shows users each other's answers, so no server takes it: give 'suffix' without it
-    """
+    """Raise `ValueError` for a drafter that would show a user of a server what others were answered."""
     if getattr(parse_drafter(text), "earlier", 0):
         raise ValueError("earlier shows users each other's answers, so no server takes it: give 'suffix' without it")
 
 
 def as_draft_length(length: DraftLength | int | str) -> DraftLength:
-    """Return a draft length from itself, from a number of proposals, or from its spelling.
-
-    Raises `TypeError` for anything else, `ValueError` for a negative number or a spelling that is none.
-
-    Example:
-        >>> as_draft_length(6), as_draft_length("6")
-        (FixedLength(max_draft_tokens=6), FixedLength(max_draft_tokens=6))
-        >>> as_draft_length("confidence:treshold=0.3")
-        Traceback (most recent call last):
-        ValueError: unknown parameter 'treshold' in ...; parameters of confidence are: max_draft_tokens, ...
-    """
+    """Return a draft length from itself, from a number of proposals, or from its spelling."""
     if not isinstance(length, str):
         if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
             raise TypeError(
@@ -140,14 +114,7 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
 
 
 def as_tree(tree: TreeShape | str) -> TreeShape:
-    """Return a tree's shape from itself or from its spelling.
-
-    Raises `TypeError` for anything else, `ValueError` for a spelling that is none.
-
-    Example:
-        >>> as_tree("static=4.2.2.1"), str(as_tree("best_first,nodes=16"))
-        (StaticTree(static='4.2.2.1', drawn=1, lookup=0), 'best_first')
-    """
+    """Return a tree's shape from itself or from its spelling, such as ``static=4.2.2.1``."""
     if isinstance(tree, TreeShape):
         return tree
     if not isinstance(tree, str):
@@ -164,7 +131,7 @@ def as_tree(tree: TreeShape | str) -> TreeShape:
 
 
 def proposals_of(length: DraftLength | int | str | None, tree: TreeShape | str | None) -> DraftLength | None:
-    """Return what chooses a step's proposals: a tree's shape or how long chains are; None where nothing is said."""
+    """Return what chooses a step's proposals, a tree's shape or how long chains are, if either is given."""
     if isinstance(length, TreeShape):
         raise ValueError(f"num_speculative_tokens is a tree's shape: give tree={str(length)!r}")
     chain = None if length is None else as_draft_length(length)

@@ -9,23 +9,20 @@ from typing import NamedTuple
 from cactus_decoding.core.models.base import num_shared
 
 END = -1
-"""Stands behind each of several texts in one index: no token, so no match reaches over it."""
+"""Separates several texts in one index: it is no token, so no match reaches over it."""
 _VOTING = 5
-"""Of the places where so many tokens of the end stood, or else the most, all have a voice."""
+"""If some places match so many tokens of the end, all of these vote; else those that match the most."""
 _VOICES = 32
-"""Places beyond so many have none: the latest have."""
+"""Only the latest so many places vote."""
 _LONGEST = 64
-"""Matches longer than this are as good as one of this length."""
+"""Longer matches count as one of this length."""
 
 
 class Match(NamedTuple):
-    """What followed where a text's end stood before.
+    """What followed where a text's end stood before, by majority; ``size`` tokens of the end stood there.
 
-    Attributes:
-        size: how many tokens of the end stood there; 0 where nothing was found.
-        token_ids: what followed, by majority.
-        support: what speaks for each of them: how many tokens before it stood there too, times the share of those
-            places that agree on it. A place by itself, two tokens of whose end match, supports what follows by 2.
+    ``support`` is, for each token, how many tokens before it stood there too, times the share of those places that
+    agree on it. A single place, two tokens of whose end match, supports what follows by 2.
     """
 
     size: int
@@ -36,13 +33,8 @@ class Match(NamedTuple):
 class SuffixIndex:
     """Finds where a text's end stood before by going from each token to where it stood last.
 
-    A token is added, or taken back, in constant time; a search looks at the places where the text's last token stood.
-    It is deterministic in the text, so what it proposes has the law of a single token. Sources: Saxena (2023); Oliaro
-    et al. (arXiv 2411.04975), who keep whole suffix trees.
-
-    Example:
-        >>> SuffixIndex([5, 6, 7, 8, 9, 5, 6, 7]).longest(2)
-        Match(size=3, token_ids=[8, 9], support=[3.0, 4.0])
+    A token is added, or taken back, in constant time; a search looks at the places of the text's last token. Sources:
+    Saxena (2023); Oliaro et al. (arXiv 2411.04975), who keep whole suffix trees.
     """
 
     def __init__(self, token_ids: Sequence[int] = ()) -> None:
@@ -52,7 +44,6 @@ class SuffixIndex:
         self.add(token_ids)
 
     def add(self, token_ids: Sequence[int]) -> None:
-        """Let the text go on."""
         self._mend()
         for place, token in enumerate(token_ids, len(self.token_ids)):
             self._before.append(self._last.get(token, -1))
@@ -60,7 +51,7 @@ class SuffixIndex:
         self.token_ids += token_ids
 
     def follow(self, token_ids: list[int]) -> None:
-        """Take another text in the place of this one, which it usually goes on from: their beginning is kept."""
+        """Replace the text by another one; their shared beginning costs nothing."""
         self._mend()
         known = num_shared(self.token_ids, token_ids)
         for token in reversed(self.token_ids[known:]):
@@ -69,12 +60,12 @@ class SuffixIndex:
         self.add(token_ids[known:])
 
     def _mend(self) -> None:
-        """Begin anew where the last change was interrupted: then text and links differ in length."""
+        """Begin anew if the last change was interrupted: then text and links differ in length."""
         if len(self._before) != len(self.token_ids):
             self.__init__(self.token_ids)  # type: ignore[misc]  # as if it were new
 
     def places(self, text: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-        """Yield the places behind earlier ones of a text's last token, latest first, and how much of its end precedes.
+        """Yield, latest first, how much of a text's end an earlier place matches, and the place after it.
 
         The text may be the index's own, or another; up to ``most`` tokens are compared.
         """
@@ -90,14 +81,9 @@ class SuffixIndex:
             place = self._before[place]
 
     def continuations(self, limit: int, max_ngram_size: int = 3, min_ngram_size: int = 1) -> Iterator[list[int]]:
-        """Yield up to ``limit`` tokens behind each earlier place of the end, the longest and latest match first.
+        """Yield up to ``limit`` tokens after each earlier place of the end, the longest and latest match first.
 
-        Of matches longer than ``max_ngram_size`` none is better than another; shorter ones than ``min_ngram_size`` do
-        not count.
-
-        Example:
-            >>> [*SuffixIndex([5, 6, 9, 7, 6, 8, 5, 6]).continuations(2)]
-            [[9, 7], [8, 5]]
+        Matches longer than ``max_ngram_size`` count as one of that length.
         """
         text, shorter = self.token_ids, []
         for size, end in self.places(text, max_ngram_size):
@@ -111,8 +97,8 @@ class SuffixIndex:
     def longest(self, limit: int, *others: SuffixIndex) -> Match:
         """Return up to ``limit`` tokens that followed where the most of the end stood, by majority.
 
-        Places with five tokens or more all have a voice, of equal numbers the latest wins, and from its own end the
-        text is taken to go on alike.
+        All places with five tokens or more vote, and the latest wins a tie. Where a place reaches the text's end, it is
+        taken to go on alike.
         """
         text, best = self.token_ids, 0
         found: list[tuple[list[int], int]] = []
@@ -155,7 +141,7 @@ def _agreed(places: list[tuple[list[int], int]], limit: int) -> tuple[list[int],
 
 
 def _common_end(text: list[int], other: list[int], end: int) -> int:
-    """Return how many tokens at the end of a text stand before a place of another too, up to 64."""
+    """Return how many tokens at the end of a text also stand before a place of another, up to 64."""
     size, limit = 0, min(_LONGEST, end, len(text))
     while size < limit and other[end - 1 - size] == text[-1 - size]:
         size += 1

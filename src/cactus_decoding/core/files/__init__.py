@@ -1,1 +1,1 @@
-"""What is written to disk, whole or not at all, with its provenance, and read from it."""
+"""Files are written whole or not at all, and carry their provenance."""

@@ -15,20 +15,11 @@ INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
 
 def read_json(path: str | Path) -> Any:
-    """Return the JSON value that a file holds; raise `OSError` where it cannot be read; see `parse_json`."""
     return parse_json(Path(path).expanduser().read_bytes(), path)
 
 
 def parse_json(data: bytes, path: str | Path, first: int = 1) -> Any:
-    r"""Return the JSON value in some lines of a file; messages name its path and count lines from ``first`` on.
-
-    Raises `ValueError` for what is not UTF-8 or not JSON.
-
-    Example:
-        >>> parse_json(b'{"prompt": }', "a.jsonl", 3)
-        Traceback (most recent call last):
-        ValueError: a.jsonl, line 3: this is not JSON: Expecting value (column 12)
-    """
+    """Return the JSON value in some lines of a file; messages name its path and count lines from ``first`` on."""
     try:
         return json.loads(data.decode("utf-8-sig" if first == 1 else "utf-8"))
     except UnicodeDecodeError as error:
@@ -47,11 +38,9 @@ def _line_at(data: bytes, place: int) -> tuple[int, int]:
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield the objects of a file, each with its line number and a text that says where it stands; blank lines pass.
+    """Yield the objects of a file, perhaps gzipped, each with its line number and a text that says where it stands.
 
-    A file that gzip compressed is read as what was compressed.
-
-    Raises `OSError` if the file cannot be read; `ValueError` for a line that is no object in JSON; see `parse_json`.
+    Blank lines are passed over. Raises `OSError` if the file cannot be read; `ValueError` for a line that is no object.
     """
     data = Path(path).expanduser().read_bytes()
     if data[:2] == b"\x1f\x8b":
@@ -63,7 +52,6 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
 
 def objects_in(data: bytes, path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Yield the objects of a file that was read already; see `read_objects`."""
     for number, raw in enumerate(data.split(b"\n"), start=1):
         if not raw.strip():
             continue
@@ -74,21 +62,12 @@ def objects_in(data: bytes, path: str | Path) -> Iterator[tuple[int, str, dict[s
 
 
 def whole_lines(data: bytes) -> bytes:
-    r"""Return what a file that grows line by line holds, without a last line that a kill cut off.
-
-    >>> whole_lines(b'{"a": 1}\n{"a"')
-    b'{"a": 1}\n'
-    """
+    """Return what a growing file holds, without a last line that a kill cut off."""
     return data[: data.rfind(b"\n") + 1]
 
 
 def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = False) -> str:
-    """Return a field that must be a text which is not blank (or, with ``numbers``, a number).
-
-    Example:
-        >>> text_of({"answer": 7}, "answer", "a.jsonl, line 3", numbers=True)
-        '7'
-    """
+    """Return a field that must be a text that is not blank (or, with ``numbers``, a number)."""
     if key not in value:
         raise ValueError(f"{where}: {key!r} is missing; there are {', '.join(map(repr, value)) or 'no fields'}")
     text = value[key]
@@ -101,14 +80,7 @@ def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = Fals
 
 
 def number_of(value: float | str | None) -> float:
-    """Return the number that JSON holds, with `INFINITIES` as texts; NaN for null, what is not known.
-
-    Raises `ValueError` for what is no number.
-
-    Example:
-        >>> number_of("-inf"), number_of(2), number_of(None)
-        (-inf, 2.0, nan)
-    """
+    """Return the number that JSON holds: `INFINITIES` are texts, and null is NaN."""
     if value is None:
         return math.nan
     if isinstance(value, str) and value in INFINITIES:

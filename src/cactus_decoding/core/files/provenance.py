@@ -18,12 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return commit, versions, machine, date and the arguments (seeds among them) of a run, for JSON.
-
-    Example:
-        >>> provenance({"seed": 0})["arguments"]
-        {'seed': 0}
-    """
+    """Return what every result file carries, for JSON; seeds are among the arguments."""
     from cactus_decoding import __version__
 
     return {
@@ -49,12 +44,11 @@ def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
 
 
 def with_engines(before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a provenance with the versions of the engines that have been loaded since."""
     return {**before, "versions": {**before.get("versions", {}), **_engines()}} if _engines() else dict(before)
 
 
 def _engines() -> dict[str, str]:
-    """Return the versions of engines beside transformers that take part."""
+    """Engines other than transformers, as far as they are loaded."""
     return {name: sys.modules[name].__version__ for name in ("llama_cpp",) if name in sys.modules}
 
 
@@ -71,7 +65,7 @@ def commit() -> str | None:
 
 
 def processor() -> str | None:
-    """Return the processor's name; Python knows it on some systems only."""
+    """Return the processor's name; Python itself knows it on some systems only."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

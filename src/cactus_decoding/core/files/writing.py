@@ -1,4 +1,4 @@
-"""Writing files: all or nothing, and never a surprise after minutes of work."""
+"""Writes files all or nothing, and finds out before the work whether they can be written."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PART = ".cactus-part"
 def check_writable(*outputs: Path | None, inputs: Iterable[Path | None] = ()) -> None:
     """Raise `ValueError` for a path that cannot be written, before any work; None is passed over.
 
-    Outputs differ from each other and from the inputs. A file is written beside its place first, so its folder must
+    Outputs differ from each other and from the inputs. A file is first written beside its place, so its folder must
     exist and take new files.
     """
     paths, read = [path for path in outputs if path is not None], [path for path in inputs if path is not None]
@@ -52,7 +52,6 @@ def check_writable(*outputs: Path | None, inputs: Iterable[Path | None] = ()) ->
 
 
 def _check_place(path: Path) -> None:
-    """Raise `OSError` where a file cannot be written."""
     if str(path) == "-":  # which elsewhere means standard input or output
         raise OSError(errno.EINVAL, "it would be a file of that name; give another")
     with suppress(FileNotFoundError):
@@ -69,7 +68,6 @@ def _check_place(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Raise `ValueError` where a folder cannot be written to, or cannot be made, before any work."""
     existing = path
     while not os.path.lexists(existing):
         existing = existing.parent
@@ -84,21 +82,11 @@ def check_folder(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
-    """Yield where to write; what stands there takes the path's place when the block is done, so all or nothing.
+    """Yield where to write; that file takes the path's place when the block is done, so all or nothing.
 
-    A symbolic link stays, and leads to the new file, which may be read by whom the old one could. What is no regular
-    file, such as a device or a pipe, is written as it is. With ``keep`` a block that is interrupted leaves what it has
+    A symbolic link stays, and leads to the new file, which keeps the old one's permissions. What is no regular file,
+    such as a device or a pipe, is written directly. With ``keep``, a block that is interrupted leaves what it has
     written at `part_of` the path.
-
-    Raises `OSError` where it cannot be written; names the path.
-
-    Example:
-        >>> from tempfile import TemporaryDirectory
-        >>> with TemporaryDirectory() as folder:
-        ...     with replacing(Path(folder) / "a.txt") as part:
-        ...         _ = part.write_text("new")
-        ...     [path.name for path in Path(folder).iterdir()]
-        ['a.txt']
     """
     file, special = Path(os.path.realpath(path)), path.exists() and not path.is_file()
     part = path if special else part_of(path) if keep else _beside(path)
@@ -121,10 +109,7 @@ def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
 def part_of(path: Path) -> Path:
     """Return where a file or a folder is while it grows, if what an interruption leaves is of use.
 
-    The name is one that nobody gives to a file of their own, because it is overwritten.
-
-    >>> part_of(Path("trace.jsonl")).name
-    'trace.jsonl.cactus-part'
+    Nobody gives this name to a file of their own, which would be overwritten.
     """
     path = Path(os.path.realpath(path)) if path.is_symlink() else path
     return path.with_name(path.name + PART)
@@ -137,7 +122,7 @@ def _beside(path: Path) -> Path:
 
 
 def lock(opened: int, path: Path) -> None:
-    """Hold an open file until it is closed; raise `ValueError` where another process holds it."""
+    """Lock an open file until it is closed; raise `ValueError` where another process holds it."""
     try:
         import fcntl
     except ImportError:  # no such locks on this system
@@ -151,24 +136,19 @@ def lock(opened: int, path: Path) -> None:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file in one go, so that a kill leaves the old one or the new one; text is written in UTF-8."""
+    """Replace a file at once, so that a kill leaves the old one or the new one; text is written in UTF-8."""
     with replacing(path) as part:
         part.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def _is_same(path: Path, other: Path) -> bool:
-    """Say whether two paths lead to one file, also by a hard link."""
     if path.exists() and other.exists():
         return os.path.samefile(path, other)
     return os.path.realpath(path) == os.path.realpath(other)
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """Return JSON text of a value; see `plain`.
-
-    >>> as_json({"ratio": float("inf"), "n": (1, float("nan"))})
-    '{"ratio": "inf", "n": [1, null]}'
-    """
+    """See `plain`."""
     return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
@@ -184,7 +164,7 @@ def plain(value: Any) -> Any:
 
 
 class Format(NamedTuple):
-    """A kind of such files: the object's key in the header, its schema, and what completes "this is not a file …"."""
+    """A kind of tensor file: the key and schema of its header, and what completes "this is not a file …"."""
 
     key: str
     schema: int
@@ -192,7 +172,6 @@ class Format(NamedTuple):
 
 
 def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write a file, all or nothing; its header holds the schema and what else is told about the tensors."""
     from safetensors.torch import save
 
     header = {form.key: as_json({"schema": form.schema, **about})}
@@ -201,7 +180,7 @@ def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about
 
 
 def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a regular file's tensors, and what is told about them; messages call it by its name, or by its path.
+    """Return a file's tensors and what its header says about them; messages call it by ``name``, or by its path.
 
     Raises `OSError` if it cannot be read; `ValueError` if it is damaged, is no such file, or has another schema.
     """
@@ -221,10 +200,7 @@ def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tup
 
 
 def page_templates(folder: Path) -> Environment:
-    """Return the templates of a folder, which are escaped, and which refuse a name that is not given.
-
-    Raises `ValueError` where Jinja2 is not installed.
-    """
+    """Return the templates of a folder; they escape their values, and refuse a name that is not given."""
     with needing("pages need Jinja2", "report"):
         from jinja2 import Environment, FileSystemLoader, StrictUndefined
     return Environment(

@@ -22,8 +22,6 @@ Made = TypeVar("Made")
 
 
 def without_gradients(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    """Return a function that runs under `torch.inference_mode`."""
-
     @wraps(function)
     def run(*args: Given.args, **options: Given.kwargs) -> Made:
         with torch.inference_mode():
@@ -33,50 +31,40 @@ def without_gradients(function: Callable[Given, Made]) -> Callable[Given, Made]:
 
 
 class Forward(Protocol):
-    """Reads tokens into a cache of its own and gives logits."""
+    """Reads tokens into its own cache and returns logits."""
 
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Feed tokens ``[n]`` behind those in the cache; return the last logits, ``[rows, vocabulary]``.
+        """Feed tokens ``[n]`` after those in the cache; return the last ``rows`` logits, ``[rows, vocabulary]``.
 
-        By default the tokens are a chain: each sees all before it, and its position is its place in the cache.
-
-        Args:
-            token_ids: on the model's device, as are the others.
-            start: how many tokens the cache holds before the call.
-            rows: how many rows to return.
-            positions: ``[n]``, each below ``start + n``.
-            mask: ``[n, start + n]``, true where a token sees a cached or a new one, itself included.
+        By default the tokens are a chain: each sees all before it, and its position is its place in the cache. The
+        cache holds ``start`` tokens before the call. ``positions`` are ``[n]``, each below ``start + n``; ``mask`` is
+        ``[n, start + n]``, true where a token sees a cached or a new one, itself included.
         """
         ...
 
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
         """Keep the first ``prefix`` of ``length`` cached tokens, and those at the later places ``path``, ascending.
 
-        Return how many are left: fewer of a prefix where some of it are lost, 0 where all are.
+        Return how many are left: fewer where some of the prefix are lost, 0 where all are.
         """
         ...
 
     def save(self, length: int) -> Any:
-        """Return a copy of what is cached, ``length`` tokens."""
+        """Return a copy of the cache, ``length`` tokens."""
         ...
 
     def restore(self, saved: Any) -> None:
-        """Take a copy into an empty cache."""
+        """Put a copy into an empty cache."""
         ...
 
 
 class BaseCachedModel(ABC):
     """Feeds a model token by token or in blocks, and forgets what was rejected.
 
-    Attributes:
-        model: what computes, whose weights several caches may share.
-        device: of the tokens that are fed and of the logits that come back.
-        threads: of the CPU, where the model has a number of its own.
-        max_saved: how many further texts to keep, as copies of the cache; those used last are.
-        room: that these have, where their memory is limited.
-        saved: these copies; the one that was used last comes last.
+    Several caches may share the weights of one ``model``; ``threads`` is set where it has its own number. ``saved``
+    holds up to ``max_saved`` copies of the cache, within ``room``, the one that was used last as the last.
     """
 
     model: Any
@@ -93,12 +81,10 @@ class BaseCachedModel(ABC):
 
     @property
     def length(self) -> int:
-        """How many tokens the cache holds."""
         return len(self._token_ids)
 
     @property
     def on_cpu(self) -> bool:
-        """Whether all of it is computed on the CPU."""
         return self.device.type == "cpu"
 
     def use_threads(self, count: int) -> None:
@@ -106,7 +92,7 @@ class BaseCachedModel(ABC):
         torch.set_num_threads(count)
 
     def check_reads_trees(self) -> None:
-        """Raise `ValueError` for a kind of model that reads chains only; others say it when they read a tree."""
+        """Raise `ValueError` for a kind of model that can only read chains; others raise when they read a tree."""
         return None
 
     @property
@@ -122,16 +108,16 @@ class BaseCachedModel(ABC):
     @property
     @abstractmethod
     def max_length(self) -> int | None:
-        """Tokens that the model's context window holds, where that is known."""
+        """Tokens that the model's context window holds, if known."""
 
     @property
     @abstractmethod
     def stop_token_ids(self) -> list[int] | None:
-        """Tokens that end a response, where the model itself names them."""
+        """Tokens that end a response, if the model itself names them."""
 
     @abstractmethod
     def twin(self) -> Self:
-        """Return the same weights with a cache of its own."""
+        """Return the same weights with their own cache."""
 
     @abstractmethod
     def _choose_forward(self) -> Forward:
@@ -146,13 +132,13 @@ class BaseCachedModel(ABC):
         self._token_ids, self._forward = [], None
 
     def forget_if_changed(self) -> None:
-        """Hear that a response begins: forget everything where the model would read it otherwise by now."""
+        """Forget everything if the model would read it differently by now; each response begins with this."""
         return None
 
     def recall(self, text: list[int]) -> None:
-        """Swap what the cache holds for a saved text that shares more with this one, and save it if most would be lost.
+        """Swap the cache for a saved text that shares more with this one; save the old one if most of it would be lost.
 
-        An interruption may lose either; the cache holds what it says.
+        An interruption may lose either; what ``length`` says stays true.
         """
         shared, found = num_shared(self._token_ids, text), None
         if self.saved:
@@ -176,13 +162,13 @@ class BaseCachedModel(ABC):
         self._token_ids = found.token_ids
 
     def num_kept(self, text: list[int]) -> int:
-        """Return how much of a text's beginning need not be read again."""
+        """Return how many tokens of a text's beginning need not be read again."""
         return max(num_shared(known, text) for known in (self._token_ids, *(each.token_ids for each in self.saved)))
 
     def read_on(self, text: list[int]) -> int:
-        """Keep what the cache shares with a text's beginning, at most all but its last token; return how much is left.
+        """Keep the longest prefix that the cache shares with a text, without its last token; return how much is left.
 
-        That token is read again, as nobody keeps the logits behind it. A window or a state may have lost some more.
+        The last token is read again, as nobody keeps the logits after it. A window or a state may have lost some more.
         """
         shared = min(num_shared(self._token_ids, text), len(text) - 1)
         if shared > 0:
@@ -199,23 +185,12 @@ class BaseCachedModel(ABC):
         positions: list[int] | Tensor | None = None,
         mask: Tensor | None = None,
     ) -> Tensor:
-        """Feed tokens behind the cached ones; return the logits after each of the last ``rows`` of them.
+        """Feed tokens after the cached ones; return the logits after each of the last ``rows``, ``[rows, vocabulary]``.
 
-        Whatever ends it early, an interruption too, leaves the cache empty.
-
-        They are a chain, each of which sees all before it, unless positions and a mask make a tree of them:
-        then each token sees itself and what leads to it.
-
-        Args:
-            token_ids: at least ``rows`` tokens, as a list or a tensor ``[n]`` on the model's device.
-            rows: how many rows to return.
-            positions: of each token in the text that leads to it, ``[n]``; their places in the cache, if None.
-            mask: boolean, ``[n, length + n]``, true where a token sees a cached or a new one.
-
-        Returns:
-            Logits in the model's dtype, ``[rows, vocabulary]``.
-
-        Raises `ValueError` for positions or a mask that do not fit, or of a model that cannot take them.
+        An error or an interruption leaves the cache empty. The tokens are a chain, each of which sees all before it,
+        unless positions and a mask make a tree of them. Positions, ``[n]``, are those of each token in the text that
+        leads to it; the mask, ``[n, length + n]``, is true where a token sees a cached or a new one. Raises
+        `ValueError` for a mask or positions that do not fit, or of a model that cannot take them.
         """
         if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
@@ -236,10 +211,10 @@ class BaseCachedModel(ABC):
 
     @without_gradients
     def keep(self, indices: Sequence[int]) -> None:
-        """Forget all tokens but those at these places of the cache, ascending: those of a path through a tree.
+        """Forget all tokens but those at these ascending places of the cache: those of a path through a tree.
 
-        The places stay as they are up to the first that is left out: ``keep(range(n))`` is ``rollback(n)``.
-        Raises `ValueError` for places that do not ascend or hold no token, or of a model that cannot read trees.
+        ``keep(range(n))`` is ``rollback(n)``. Raises `ValueError` for places that do not ascend or hold no token, or of
+        a model that cannot read trees.
         """
         prefix = next((i for i, place in enumerate(indices) if place != i), len(indices))
         path = list(indices[prefix:])
@@ -259,14 +234,13 @@ class BaseCachedModel(ABC):
             self._forward = None
 
     def _forget_after(self, error: BaseException, *, tree: bool) -> None:
-        """Empty the cache: its layers may hold different numbers of tokens. A tree is refused before anything is."""
+        """Empty the cache: its layers may hold different numbers of tokens. A refused tree has changed nothing."""
         if not (tree and isinstance(error, ValueError)):
             self._clear()
 
     def _checked(
         self, count: int, positions: list[int] | Tensor | None, mask: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return positions and a mask for ``count`` tokens on the model's device."""
         end = self.length + count
         if positions is not None:
             positions = torch.as_tensor(positions)
@@ -281,12 +255,7 @@ class BaseCachedModel(ABC):
 
 
 def num_shared(some: Sequence[object], others: Sequence[object]) -> int:
-    """Return with how many equal items two sequences of one type begin; slices are compared, which takes no loop.
-
-    Example:
-        >>> num_shared([1, 2, 3, 4], [1, 2, 5]), num_shared([1, 2], [1, 2, 3]), num_shared([], [1])
-        (2, 2, 0)
-    """
+    """Return how many equal items two sequences begin with; slices are compared, without a loop over items."""
     low, high = 0, min(len(some), len(others))
     if some[:high] == others[:high]:
         return high
@@ -297,7 +266,6 @@ def num_shared(some: Sequence[object], others: Sequence[object]) -> int:
 
 
 def check_fits(role: str, window: int | None, prompt_length: int, num_speculative_tokens: int) -> None:
-    """Raise `ValueError` where a context window has no room for a prompt, the proposals of a step, and a next token."""
     if window is None:
         return
     if num_speculative_tokens >= window:
@@ -311,7 +279,7 @@ def check_fits(role: str, window: int | None, prompt_length: int, num_speculativ
 
 
 def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal) -> Tensor:
-    """Read what is unread of a text, and a proposal behind it; return the logits behind the text and each proposal."""
+    """Read the unread part of a text and a proposal; return the logits after the text and each proposal."""
     token_ids = proposal.token_ids
     if not proposal.branches:  # a chain needs no mask, which for a prompt would grow with its square
         return model.append([*text[model.length :], *token_ids], rows=len(token_ids) + 1)
@@ -322,7 +290,6 @@ def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal)
 
 
 def keep_path(model: BaseCachedModel, length: int, proposal: Proposal, path: Sequence[int]) -> None:
-    """Keep a text and a path through a proposal behind it in a model's cache, and nothing else."""
     if proposal.branches:
         model.keep(path_places(length, path))
     else:

@@ -23,11 +23,10 @@ _LONGEST = 300
 
 
 class Engine(Protocol):
-    """What reads models.
+    """Reads models.
 
-    Attributes:
-        suffix: how the names of its files end, in small letters; empty for the engine of folders and of the hub.
-        rows_on_cpu: whether its rows are on the CPU, whatever computes them.
+    ``suffix`` is how the names of its files end, in small letters; it is empty for the engine of folders and of the
+    hub. ``rows_on_cpu`` says whether its logits are on the CPU, whatever computes them.
     """
 
     suffix: str
@@ -39,15 +38,15 @@ class Engine(Protocol):
         ...
 
     def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
-        """Raise `ValueError` for what cannot be the name of a model; nobody is asked, and no weights are read."""
+        """Raise `ValueError` for what cannot be a model's name, without asking a hub or reading weights."""
         ...
 
     def only_cached(self, role: str, name: str | Path) -> bool:
-        """Return whether a hub cannot be asked, so that what was fetched before has to do."""
+        """Whether the hub cannot be asked, so that what was fetched before has to do."""
         ...
 
     def load_tokenizer(self, role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
-        """Load a tokenizer; with ``local`` only what was fetched before is taken."""
+        """Load a tokenizer; with ``local`` only one that was fetched before."""
         ...
 
     def load_cached(
@@ -59,29 +58,20 @@ class Engine(Protocol):
         forward: ForwardName = "auto",
         *,
         local: bool = False,
-    ) -> BaseCachedModel:
-        """Load a model with an empty cache."""
-        ...
+    ) -> BaseCachedModel: ...
 
-    def with_cache(self, model: Any) -> BaseCachedModel:
-        """Return a model of the engine's library with an empty cache."""
-        ...
+    def with_cache(self, model: Any) -> BaseCachedModel: ...
 
 
 @cache
 def engines() -> tuple[Engine, ...]:
-    """Return the engines that are registered; the one of folders and of the hub comes last."""
+    """The engine of folders and of the hub comes last."""
     found: list[Engine] = [point.load()() for point in entry_points(group=GROUP)]
     return tuple(sorted(found, key=lambda each: (each.suffix == "", each.suffix)))
 
 
 def engine_of(name: str | Path) -> Engine:
-    """Return the engine that reads a name; text may give settings after a file, such as ``model.gguf:threads=2``.
-
-    Example:
-        >>> engine_of("qwen.gguf:context_size=8192").suffix, engine_of("Qwen/Qwen3-8B").suffix
-        ('.gguf', '')
-    """
+    """Text may give settings after a file, such as ``model.gguf:threads=2``."""
     *of_files, of_folders = engines()
     text = str(name).lower()
     for engine in of_files:
@@ -91,15 +81,9 @@ def engine_of(name: str | Path) -> Engine:
 
 
 def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> None:
-    """Raise `ValueError` for what is neither a file or folder that exists nor may be a name on the hub; asks nobody.
+    """Raise `ValueError` for what is no existing file or folder and cannot be a name on the hub; asks nobody.
 
-    A name that is close to one of some other words is refused too. Raises `TypeError` for what is neither a path nor
-    text.
-
-    Example:
-        >>> check_model_name("draft", "ngrm", ["ngram"])
-        Traceback (most recent call last):
-        ValueError: cannot load the draft: 'ngrm' is no folder and no model's name; did you mean 'ngram'?
+    A name that is close to one of ``words`` is refused too.
     """
     if not isinstance(name, (str, Path)):
         raise TypeError(f"{role} must be a path or a name, but is {shown(name)}")
@@ -109,7 +93,6 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
 
 
 def similar_path(path: Path) -> str:
-    """Return which model's name in the same folder is close to that of a missing one, as `suggestion` does."""
     siblings: list[str] = []
     with suppress(OSError):
         siblings = [each.name for each in path.parent.iterdir() if each.is_dir() or each.suffix == ".gguf"]
@@ -117,19 +100,11 @@ def similar_path(path: Path) -> str:
 
 
 def only_cached(role: str, name: str | Path) -> bool:
-    """Ask the hub once for a name; return whether it cannot be asked, so that what was fetched before has to do.
-
-    Raises:
-        ValueError: if the hub has no such model, or does not answer and nothing was fetched before.
-    """
+    """Ask the hub once for a name; return whether it cannot be asked, so that what was fetched before has to do."""
     return engine_of(name).only_cached(role, name)
 
 
 def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
-    """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be.
-
-    With ``local`` only what was fetched before is taken; see `only_cached`.
-    """
     return engine_of(name).load_tokenizer(role, name, local=local)
 
 
@@ -142,26 +117,17 @@ def load_cached(
     *,
     local: bool = False,
 ) -> BaseCachedModel:
-    """Load a model with an empty cache; raise `ValueError` where it cannot be."""
     return engine_of(name).load_cached(role, name, dtype, device, forward, local=local)
 
 
 def with_cache(model: Any) -> BaseCachedModel:
-    """Return a model with a cache: itself, or a model of transformers with an empty one."""
     from cactus_decoding.core.models.base import BaseCachedModel
 
     return model if isinstance(model, BaseCachedModel) else engines()[-1].with_cache(model)
 
 
 def sentence_of(error: Exception) -> str:
-    r"""Return what an error says, on one line and not cut within a sentence.
-
-    Example:
-        >>> sentence_of(ValueError("It is no model.\nIf it is one, look there.")), sentence_of(OSError("one of:\n1"))
-        ('It is no model.', 'one of: 1')
-        >>> sentence_of(KeyError("added_tokens"))
-        "KeyError: 'added_tokens'"
-    """
+    """Return what an error says, on one line and not cut within a sentence."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     if lines and lines[0].endswith((".", "!")):
         text = lines[0]

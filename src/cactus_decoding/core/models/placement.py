@@ -1,4 +1,4 @@
-"""Where models run and in which type of numbers, by what was asked for and what reads them."""
+"""Chooses the device and the number type that a model runs with."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from cactus_decoding.core.models.base import ForwardName
 from cactus_decoding.core.models.loading import engine_of
 
 SMALL = 2**25
-"""Weights up to which a processor's caches hold a model, so that half as many bytes bring nothing: a pair of 4 million
-made 590 tokens a second in float32 and 350 in bfloat16, on a processor with instructions for it."""
+"""Up to so many weights a processor's caches hold the model, so that 16 bits save no time. A pair of 4 million made 590
+tokens a second in float32 and 350 in bfloat16, on a processor with instructions for it.
+"""
 MEMORY_SHARE = 0.5
-"""Of the memory that is free, what float32 weights may take where 16 bits were asked for by nobody but the file."""
+"""Share of the free memory that float32 weights may take if only the file asked for 16 bits."""
 _INSTRUCTIONS = {
     "torch.bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
     "torch.float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),
 }
-"""Any of which multiplies matrices of that type without turning them into float32 first."""
+"""Any of these multiplies matrices of that type without turning them into float32 first."""
 
 
 def device_beside_files(
@@ -31,11 +32,7 @@ def device_beside_files(
     device: str | torch.device | None,
     forward: ForwardName,
 ) -> str | torch.device | None:
-    """Return the device to use, the CPU where a GGUF file takes part; refuse what llama.cpp does not do.
-
-    Raises:
-        ValueError: for another device, a forward pass of a target, or a dtype of weights, that is llama.cpp's to say.
-    """
+    """Return the device to use: the CPU beside a GGUF file. Raise `ValueError` for what llama.cpp does not do."""
     files = [name for name in (target, draft) if name is not None and engine_of(name).rows_on_cpu]
     if not files:
         return device
@@ -50,7 +47,7 @@ def device_beside_files(
 
 
 def checked_device(given: str | torch.device | None) -> torch.device:
-    """Return a device that is there: a GPU, if there is one and none is given; raise `ValueError` for another."""
+    """Return a device that exists, by default a GPU if there is one."""
     if given is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -63,7 +60,6 @@ def checked_device(given: str | torch.device | None) -> torch.device:
 
 
 def checked_dtype(given: str | torch.dtype) -> str | torch.dtype:
-    """Return a type of weights, or ``auto``; raise `ValueError` for what is neither."""
     dtype = getattr(torch, given, None) if isinstance(given, str) and given != "auto" else given
     if dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype must be 'auto' or one of floating point, such as 'bfloat16', but is {shown(given)}")
@@ -73,18 +69,11 @@ def checked_dtype(given: str | torch.dtype) -> str | torch.dtype:
 def fastest_dtype(
     stored: torch.dtype, num_weights: int, device: torch.device, memory: float | None = None
 ) -> torch.dtype:
-    """Return what a model runs fastest in: float32 instead of 16 bits, on a CPU that would have to convert all of them.
+    """Return what a model runs fastest in: float32 instead of 16 bits on a CPU that would have to convert them.
 
-    One without instructions for 16 bits reads blocks of tokens five times slower in them than in float32, and a small
-    model is slower in them everywhere. It depends on the machine alone: the same one gives the same tokens, unless
-    memory runs out: of its bytes, those that are free if None, float32 weights may take `MEMORY_SHARE`.
-
-    Example:
-        >>> fastest_dtype(torch.bfloat16, 5_000_000, torch.device("cpu"), memory=1e9)
-        torch.float32
-        >>> fastest_dtype(torch.bfloat16, 5_000_000, torch.device("cuda")), fastest_dtype(
-        ...     torch.bfloat16, 5_000_000, torch.device("cpu"), memory=1e7)
-        (torch.bfloat16, torch.bfloat16)
+    Without instructions for 16 bits, blocks of tokens take five times longer in them than in float32, and a small model
+    is slower in them everywhere. The choice depends on the machine alone, so that the same one gives the same tokens,
+    unless float32 weights would take more than `MEMORY_SHARE` of its free bytes.
     """
     if device.type != "cpu" or str(stored) not in _INSTRUCTIONS:
         return stored
@@ -95,7 +84,7 @@ def fastest_dtype(
 
 @cache
 def instructions() -> frozenset[str]:
-    """Return what the processor can do, by the names of Linux; nothing, where that is not known."""
+    """Return what the processor can do, by the names of Linux; nothing if that is unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -104,7 +93,7 @@ def instructions() -> frozenset[str]:
 
 
 def free_memory() -> float:
-    """Return the bytes that are free, or would be at once; 0 where that is not known."""
+    """Return the bytes that are free, or would be at once; 0 if that is unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * next(float(line.split()[1]) for line in lines if line.startswith("MemAvailable"))

@@ -1,4 +1,4 @@
-"""Models with a recurrent state, which forgets no single token: copies of the state to go back to."""
+"""Models with a recurrent state, from which no token can be removed: they go back to copies of the state."""
 
 from __future__ import annotations
 
@@ -9,34 +9,32 @@ from torch import Tensor
 from cactus_decoding.core.models.base import Forward
 
 _PROMPT = 32
-"""Tokens from which on what is read before the last rows is a prompt, whose end others may read on behind."""
+"""From so many tokens on, what is read before the last rows is a prompt, which other texts may share."""
 
 
 class StatefulForward(Forward, Protocol):
-    """A pass that keeps a state beside keys and values, or instead of them."""
+    """A forward pass that keeps a state beside keys and values, or instead of them."""
 
     def can_undo(self, count: int) -> bool:
-        """Say whether `undo` will be able to take back the last tokens of a block that long."""
+        """Whether `undo` will be able to take back the last tokens of a block that long."""
         return False
 
     def undo(self, length: int, prefix: int) -> bool:
-        """Take the last tokens back without a copy, or change nothing; say which."""
+        """Take the last tokens back without a copy and return True, or change nothing and return False."""
         return False
 
-    def copy_state(self) -> Any:
-        """Return a copy of what is kept beside keys and values."""
-        ...
+    def copy_state(self) -> Any: ...
 
     def restore_state(self, state: Any, length: int) -> None:
-        """Go back to a copy that was made behind so many tokens."""
+        """Go back to a copy that was made after so many tokens."""
         ...
 
 
 class RecurrentForward:
-    """Takes tokens back by what its pass can undo, else by a copy of the state from before they were read.
+    """Takes tokens back if its pass can undo them, else by a copy of the state from before they were read.
 
-    A copy is made before each block of tokens whose rows are asked for; what is still wanted behind it is read again
-    with the next block, so `keep` may keep fewer tokens than it is told to.
+    A copy is made before each block of tokens whose rows are asked for. Tokens to keep after it are read again with the
+    next block, so `keep` may keep fewer tokens than it is told to.
     """
 
     def __init__(self, forward: StatefulForward) -> None:
@@ -45,7 +43,6 @@ class RecurrentForward:
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Feed tokens; see `Forward.append`. Raise `ValueError` for a tree."""
         if positions is not None or mask is not None:
             raise ValueError("models with a recurrent state read chains, and no trees")
         before = len(token_ids) - rows
@@ -59,7 +56,7 @@ class RecurrentForward:
         return self._forward.append(token_ids[before:], start, rows)
 
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
-        """Keep a prefix, or less of it: what the nearest copy was made behind; nothing where there is none."""
+        """Keep a prefix, or as much of it as the nearest copy holds; nothing where there is none."""
         self._copies = [(place, state) for place, state in self._copies if place <= prefix]
         if length > prefix and not self._forward.undo(length, prefix):
             if not self._copies:
@@ -70,10 +67,8 @@ class RecurrentForward:
         return prefix
 
     def save(self, length: int) -> tuple[Any, list[tuple[int, Any]]]:
-        """Return copies of all that is kept, those to go back to too."""
         return self._forward.save(length), [*self._copies]
 
     def restore(self, saved: tuple[Any, list[tuple[int, Any]]]) -> None:
-        """Take them."""
         state, self._copies = saved
         self._forward.restore(state)

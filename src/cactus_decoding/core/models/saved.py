@@ -1,4 +1,4 @@
-"""Copies of caches, and the room that they have together."""
+"""Copies of caches, and the memory that they share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ORDER = count()
 
 @dataclass(frozen=True)
 class SavedText:
-    """A copy of a cache: the tokens that it holds, and its state as `Forward.save` returned it."""
+    """A copy of a cache: its tokens, and its state as `Forward.save` returned it."""
 
     token_ids: list[int]
     state: Any
@@ -20,24 +20,15 @@ class SavedText:
 
 
 class Saving(Protocol):
-    """A cache of which there are copies, the one that was used last as the last."""
-
     saved: list[SavedText]
 
 
 class SavedRoom:
-    """Memory that copies of several caches share.
-
-    Args:
-        max_bytes: of all of them.
-        caches: whose copies they are.
-    """
-
     def __init__(self, max_bytes: int, caches: Sequence[Saving]) -> None:
         self._max_bytes, self._caches = max_bytes, caches
 
     def trim(self) -> None:
-        """Forget copies until the others fit, those that were used longest ago first."""
+        """Forget the least recently used copies until the others fit."""
         copies = [(each.saved, num_bytes(each.state)) for cache in self._caches for each in cache.saved]
         left = sum(size for _, size in copies)
         for oldest, size in sorted(copies):
@@ -49,13 +40,6 @@ class SavedRoom:
 
 
 def num_bytes(state: Any) -> int:
-    """Return the memory of all arrays and tensors in a state.
-
-    Example:
-        >>> import numpy as np
-        >>> num_bytes(([np.zeros(3), {"state": np.zeros((2, 2))}], 5))
-        56
-    """
     if hasattr(state, "nbytes"):
         return int(state.nbytes)
     if isinstance(state, Mapping):

@@ -1,4 +1,4 @@
-"""What is asked of a tokenizer, whoever made it, and whether two of them have the same tokens."""
+"""What we need of a tokenizer, whoever made it, and whether two of them have the same tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """What is asked of a target's tokenizer; those of transformers have it all, and more."""
+    """What we need of a target's tokenizer; those of transformers have it all."""
 
     @property
     def eos_token_id(self) -> Any:
@@ -15,11 +15,9 @@ class Tokenizer(Protocol):
 
     @property
     def all_special_ids(self) -> list[int]:
-        """Tokens that are no text."""
+        """Tokens that stand for no text."""
 
-    def __len__(self) -> int:
-        """Return how many tokens there are."""
-        ...
+    def __len__(self) -> int: ...
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
         """Return an object whose ``input_ids`` are a text's tokens."""
@@ -27,24 +25,18 @@ class Tokenizer(Protocol):
 
     def decode(
         self, token_ids: list[int], *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False
-    ) -> str:
-        """Return the text of tokens."""
-        ...
+    ) -> str: ...
 
-    def get_vocab(self) -> dict[str, int]:
-        """Return the number of each token."""
-        ...
+    def get_vocab(self) -> dict[str, int]: ...
 
-    def convert_ids_to_tokens(self, token_id: int) -> Any:
-        """Return what the vocabulary calls a token."""
-        ...
+    def convert_ids_to_tokens(self, token_id: int) -> Any: ...
 
 
 def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) -> str:
     r"""Return the prompt that the model's chat template makes of a user's message.
 
-    Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them. What a
-    tokenizer puts before every text is left out where the template writes it too: it must not stand there twice.
+    Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them. A
+    beginning-of-text token is left out of the prompt if the tokenizer adds it to every text, so that there are not two.
     Raises `ValueError` for a tokenizer without a template, or one whose template fails or leaves out ``system``.
 
     Example:
@@ -66,7 +58,6 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
 
 
 def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
-    """Return the prompt that a template makes of messages; `ValueError` where none works. See `as_chat_prompt`."""
     if not tokenizer.chat_template:
         raise ValueError("the target has no chat template: give a prompt as the model wants it, and no messages")
     wanted = {"add_generation_prompt": True} | options | {"tokenize": False}
@@ -79,7 +70,7 @@ def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **op
 
 
 def check_same_vocabulary(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
-    """Raise `ValueError`, with the first difference, where not every number stands for the same token in both."""
+    """Raise `ValueError`, with the first difference, unless every number stands for the same token in both."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours == theirs:
         return

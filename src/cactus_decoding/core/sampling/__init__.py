@@ -1,1 +1,1 @@
-"""From logits to rows of probabilities, and from a row and a uniform number to a token."""
+"""From logits to probabilities, and from probabilities and a uniform number to a token."""

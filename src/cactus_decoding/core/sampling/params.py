@@ -1,4 +1,4 @@
-"""From logits to probabilities: temperature and cuts."""
+"""From logits to probabilities: temperature and truncation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.types import LogitsToProbs
 
 _GROUP = 64
-"""Entries a group. The maxima of the groups cost one pass that the processor does at the speed of memory."""
+"""Entries per group. The maxima of the groups cost one pass at the speed of memory."""
 _WITHIN = np.arange(_GROUP)
 
 Scale = Callable[[Tensor], Tensor]
@@ -27,17 +27,10 @@ def _unscaled(values: Tensor) -> Tensor:
 
 
 def largest(row: Tensor, count: int, scale: Scale = _unscaled) -> tuple[Tensor, Tensor]:
-    """Return the ids, ascending, and scaled values of all entries that are at least as large as the ``count``-th.
+    """Return the ids, ascending, and scaled values of all entries at least as large as the ``count``-th, ties included.
 
-    Args:
-        row: ``[vocabulary]``, on the CPU. NaN counts as larger than anything.
-        count: from 1 to the length of the row; more entries are returned where there are ties.
-        scale: an increasing function, by whose values entries are compared; it may take different ones to the same.
-
-    Example:
-        >>> ids, values = largest(torch.tensor([1.0, 5.0, 3.0, 3.0, 0.0]), 2)
-        >>> ids.tolist(), values.tolist()
-        ([1, 2, 3], [5.0, 3.0, 3.0])
+    The row is ``[vocabulary]``, on the CPU; NaN counts as the largest. ``scale`` is an increasing function, which may
+    map different entries to the same.
     """
     if len(row) // _GROUP <= 2 * count:
         values, ids = scale(row), np.arange(len(row))
@@ -48,17 +41,12 @@ def largest(row: Tensor, count: int, scale: Scale = _unscaled) -> tuple[Tensor, 
 
 
 def at_least(row: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """Return the ids, ascending, and the values of the entries that are ``floor`` or more.
-
-    Example:
-        >>> at_least(torch.tensor([1.0, 5.0, 3.0]), 3.0)[0].tolist()
-        [1, 2]
-    """
+    """Return the ids, ascending, and the values of the entries that are ``floor`` or more."""
     return _select(*_members(row, _maxima(row, _unscaled), floor, _unscaled), floor)
 
 
 def _maxima(row: Tensor, scale: Scale) -> Tensor:
-    """Return the maximum of each group of neighbours; what is left over at the end belongs to none."""
+    """Return the maximum of each group of neighbours; what is left over at the end belongs to no group."""
     groups = len(row) // _GROUP
     # neighbours, although strided groups are faster in the cache: a row that comes from memory is read in order
     return scale(row[: groups * _GROUP].view(groups, _GROUP).amax(1))
@@ -66,7 +54,7 @@ def _maxima(row: Tensor, scale: Scale) -> Tensor:
 
 # On a few entries NumPy takes a third of the time of PyTorch, hence the change of library.
 def _members(row: Tensor, maxima: Tensor, floor: float, scale: Scale) -> tuple[Tensor, np.ndarray]:
-    """Return scaled values and ids, ascending, of the groups that reach a floor and of what belongs to none."""
+    """Return scaled values and ids, ascending, of the groups that reach a floor and of what belongs to no group."""
     end = len(maxima) * _GROUP
     groups = np.flatnonzero(~(maxima.numpy() < floor))  # a floor of NaN keeps everything
     values = row[:end].view(-1, _GROUP).index_select(0, torch.from_numpy(groups)).flatten()
@@ -83,7 +71,7 @@ def _select(values: Tensor, ids: np.ndarray, floor: float) -> tuple[Tensor, Tens
 
 
 LARGE_VOCABULARY = 4096
-"""From where on rows on the CPU are truncated one at a time, without a sort."""
+"""From so many tokens on, rows on the CPU are truncated one at a time, without a sort."""
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-20, 1e30
 """Below the first temperature logits of ordinary size overflow in float32; above the second all rows are uniform."""
 _FIRST_GUESS = 256
@@ -97,14 +85,14 @@ def _temperature(given: float) -> float:
 class SamplingParams(Model):
     """How a model's logits become the distribution that is sampled.
 
-    Temperature, then top-k, then top-p, then min-p; each cut renormalises. Ties at a cut are kept, except by top-p,
-    which keeps no more of equally likely tokens than it needs.
+    Temperature is applied first, then top-k, top-p and min-p; each cut renormalises. Ties at a cut are kept, except by
+    top-p, which keeps no more of equally likely tokens than it needs.
 
-    Logits whose greatest is NaN or infinite give no probabilities: the row is NaN, at any temperature.
+    Logits whose greatest is NaN or infinite give no probabilities: all are NaN, at any temperature.
 
     Attributes:
-        temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals). So does, and
-            becomes 0, whatever is below 10⁻²⁰: logits that are divided by it overflow.
+        temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals). Anything below 10⁻²⁰
+            becomes 0, because logits that are divided by it overflow.
         top_k: keep the k most likely tokens; 0 keeps all.
         top_p: keep the smallest set of most likely tokens whose mass reaches ``top_p``, in (0, 1].
         min_p: drop tokens less than ``min_p`` times as likely as the most likely one, in [0, 1].
@@ -173,13 +161,8 @@ class SamplingParams(Model):
     def sparse_row(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids, ascending, and probabilities of the tokens that are left of one row; some may be 0.
 
-        They are those that a call gives. Nothing as long as the row is sorted. A row with NaN or infinity as its
-        greatest logit gives all tokens, each with NaN.
-
-        Example:
-            >>> ids, probs = SamplingParams(top_k=2).sparse_row(torch.tensor([1.0, 3.0, 1.0, 3.0]))
-            >>> ids.tolist(), probs.tolist()
-            ([1, 3], [0.5, 0.5])
+        The probabilities are those that a call gives, without sorting the row. A row whose greatest logit is NaN or
+        infinite gives all tokens, each with NaN.
         """
         if self.temperature == 0:
             token_ids, certain = _most_likely(logits)
@@ -240,14 +223,14 @@ class SamplingParams(Model):
 class RowSampling(Protocol):
     """How the logits of one response become the probabilities that its tokens are drawn from.
 
-    An engine's order of temperature and cuts, logits processors, penalties, biases and grammars all belong here.
-    Calling it is a `LogitsToProbs`; both methods must be functions of their arguments, because they are also asked
-    about tokens that are rejected.
+    An engine's order of temperature and cuts, logits processors, penalties, biases and grammars all belong here. A call
+    is a `LogitsToProbs`; both methods must be functions of their arguments, because they are also asked about tokens
+    that are rejected.
     """
 
     @property
     def plain(self) -> SamplingParams | None:
-        """The `SamplingParams` that give the same rows; None where none do."""
+        """The `SamplingParams` that give the same probabilities, if any do."""
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return probabilities, ``[rows, vocabulary]``; the last row follows all the tokens."""
@@ -259,27 +242,22 @@ class RowSampling(Protocol):
 
 
 class PlainSampling:
-    """Rows that `SamplingParams` give, whatever the tokens before them; see `RowSampling`."""
-
     def __init__(self, sampling: SamplingParams) -> None:
         self.plain = sampling
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return probabilities, ``[rows, vocabulary]``."""
         return self.plain(logits)
 
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return the model's own probabilities."""
         return SamplingParams()(logits)
 
 
 def as_logits_to_probs(sampling: SamplingParams) -> LogitsToProbs:
-    """Return sampling as a function that is also told the tokens."""
     return PlainSampling(sampling)
 
 
 def is_greedy(to_probs: LogitsToProbs) -> bool:
-    """Say whether a function takes the likeliest token and does nothing else, so that its rows need not be made."""
+    """Whether a function just takes the likeliest token, so that its probabilities need not be computed."""
     plain: SamplingParams | None = getattr(to_probs, "plain", None)
     return plain is not None and plain.temperature == 0
 
@@ -288,10 +266,6 @@ def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the place of the greatest logit, and 1, or NaN where that logit is NaN or infinite; ``[..., 1]`` each.
 
     NaN counts as the greatest, so that no other logit need be looked at.
-
-    Example:
-        >>> [part.tolist() for part in _most_likely(torch.tensor([[1.0, 2.0], [math.nan, 2.0]]))]
-        [[[1], [0]], [[1.0], [nan]]]
     """
     token_ids = logits.argmax(-1, keepdim=True)
     greatest = logits.gather(-1, token_ids)
@@ -299,7 +273,6 @@ def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _no_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all tokens of one row, and NaN for each."""
     wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
     return torch.arange(len(logits)), torch.full(logits.shape, math.nan, dtype=wide)
 

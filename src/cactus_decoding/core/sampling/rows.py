@@ -1,4 +1,4 @@
-"""Rows of probabilities, in whole or in part, each worked out when it is asked for; tokens drawn from them."""
+"""Rows of probabilities, dense or sparse, each computed when it is needed; and drawing tokens from them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,9 @@ _BLOCK, _FEW_BLOCKS = 256, 16
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
     """Return the token that each uniform number picks from unnormalised weights, by inverting their running sum.
 
-    A token of weight zero is never returned. The law is exact up to rounding of the running sum in float64. Where no
-    weight is positive, or one is NaN, the size of the vocabulary is returned, which is no token.
-
-    Weights are not negative, ``[..., vocabulary]``; uniforms are in [0, 1), ``[...]``.
-
-    Example:
-        >>> draw(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74)).item()
-        1
+    Weights are not negative, ``[..., vocabulary]``; uniforms are in [0, 1), ``[...]``. A token of weight zero is never
+    returned. The distribution is exact up to rounding of the running sum in float64. If no weight is positive, or one
+    is NaN, the size of the vocabulary is returned, which is no token.
     """
     sums = weights.double().cumsum(-1).contiguous()
     total = sums[..., -1:].contiguous()
@@ -38,12 +33,8 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
 def draw_one(weights: Tensor, uniform: Tensor) -> int:
     """Do what `draw` does for one row on the CPU, but sum up most of it in blocks.
 
-    The running sums of blocks are rounded otherwise than one running sum. Where the point that is sought is so close to
-    the end of a token's stretch that this might matter, `draw` itself is asked.
-
-    Example:
-        >>> draw_one(torch.tensor([0.0, 3.0, 1.0]), torch.tensor(0.74))
-        1
+    Running sums of blocks are rounded differently. Where the point is so close to a boundary between tokens that this
+    might matter, `draw` itself decides.
     """
     blocks = len(weights) // _BLOCK
     if blocks < _FEW_BLOCKS or not weights.is_contiguous():
@@ -68,7 +59,7 @@ def draw_one(weights: Tensor, uniform: Tensor) -> int:
 
 
 def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
-    """Raise `ValueError` where `draw` found NaN, or no weights: the token that it returns does not exist."""
+    """Raise `ValueError` if `draw` found NaN, or no weights: the token that it returns does not exist."""
     if token_id >= probs.shape[-1]:
         raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
 
@@ -76,16 +67,8 @@ def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
 class SparseProbs(NamedTuple):
     """A row of probabilities in its own precision: the whole of it, or the tokens that may have some.
 
-    Attributes:
-        vocabulary: how many tokens there are in all.
-        probs: of the listed tokens, ``[tokens]``.
-        token_ids: the listed tokens, ascending (but for one that `including` adds), int32 or int64; None if they are
-            the whole vocabulary.
-
-    Example:
-        >>> row = SparseProbs.keep(torch.tensor([0.0, 0.0, 0.0, 1.0]))
-        >>> row.token_ids.tolist(), row.dense().tolist()
-        ([3], [0.0, 0.0, 0.0, 1.0])
+    ``vocabulary`` is how many tokens there are in all. ``probs`` and ``token_ids`` are ``[tokens]``; the ids are
+    ascending (but for one that `including` adds), int32 or int64, or None if they are the whole vocabulary.
     """
 
     vocabulary: int
@@ -102,27 +85,19 @@ class SparseProbs(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the row takes in memory."""
         return self.probs.nbytes + (0 if self.token_ids is None else self.token_ids.nbytes)
 
     def dense(self) -> Tensor:
-        """Return the row, ``[vocabulary]``."""
         if self.token_ids is None:
             return self.probs
         return self.probs.new_zeros(self.vocabulary).index_copy_(0, self.token_ids.long(), self.probs)
 
     def probability(self, token: int) -> float:
-        """Return a token's probability, 0 if it is not listed."""
         place = self._place(token)
         return 0.0 if place is None else self.probs[place].item()
 
     def mass(self, token_ids: Tensor) -> float:
-        """Return the sum of the probabilities of some tokens, at least one, ascending int64, in float64.
-
-        Example:
-            >>> SparseProbs.keep(torch.tensor([0.0, 0.0, 0.0, 1.0])).mass(torch.tensor([1, 3]))
-            1.0
-        """
+        """Return the sum of the probabilities of some tokens, at least one, ascending int64, in float64."""
         if self.token_ids is None:
             return self.probs.index_select(0, token_ids).sum(dtype=torch.float64).item()
         listed = self.token_ids.long()
@@ -130,7 +105,7 @@ class SparseProbs(NamedTuple):
         return self.probs[token_ids[place] == listed].sum(dtype=torch.float64).item()
 
     def including(self, token: int) -> tuple[SparseProbs, int]:
-        """Return a row that lists a token, and where; its probability is 0 if it was not listed."""
+        """Return a row that lists a token, and its place; its probability is 0 if it was not listed."""
         place = self._place(token)
         if place is not None:
             return self, place
@@ -143,7 +118,7 @@ class SparseProbs(NamedTuple):
         return row if self.token_ids is None else row.index_select(0, self.token_ids)
 
     def draw(self, weights: Tensor, uniform: Tensor) -> int:
-        """Return a listed token in proportion to weights, ``[tokens]``; the vocabulary's size if they are NaN."""
+        """Draw a listed token in proportion to weights, ``[tokens]``; return the vocabulary's size if they are NaN."""
         place = draw_one(weights, uniform)
         if place >= len(weights):
             return self.vocabulary
@@ -157,14 +132,7 @@ class SparseProbs(NamedTuple):
 
 
 class LazyRows:
-    """What `SamplingParams` makes of rows of logits, to the last bit, but only of the rows that are asked for.
-
-    Logits are ``[rows, vocabulary]``, on the CPU.
-
-    Example:
-        >>> LazyRows(torch.tensor([[1.0, 3.0, 2.0]]), SamplingParams(top_k=1)).at(0).probability(1)
-        1.0
-    """
+    """What `SamplingParams` makes of logits, ``[rows, vocabulary]`` on the CPU; only of the rows asked for."""
 
     def __init__(self, logits: Tensor, sampling: SamplingParams) -> None:
         self._logits, self._sampling, self._vocabulary = logits, sampling, logits.shape[-1]
@@ -173,7 +141,6 @@ class LazyRows:
         self._made: tuple[int, SparseProbs] | None = None
 
     def at(self, row: int) -> SparseProbs:
-        """Return one row; the last one is kept."""
         if self._made is None or self._made[0] != row:
             self._made = row, self._make(row)
         return self._made[1]

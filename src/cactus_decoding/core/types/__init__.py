@@ -1,6 +1,6 @@
-"""The shapes that the parts of the package exchange.
+"""The types that the parts of the package exchange.
 
-Throughout, probabilities are float tensors with the vocabulary last, and leading dimensions are positions or batches.
+Probabilities are float tensors with the vocabulary last; leading dimensions are positions or batches.
 """
 
 from cactus_decoding.core.types.drafting import Drafter, DraftLength

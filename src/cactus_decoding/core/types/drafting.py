@@ -14,9 +14,9 @@ from cactus_decoding.core.types.proposals import LogitsToProbs, Proposal
 class DraftLength(Protocol):
     """Chooses how many tokens to propose in each step.
 
-    The loop tells it about each step: `begin_step`, then what was proposed, then what was kept. Drafters that see
-    their own rows ask `should_continue` about each. It sees rows and never drawn tokens, and what was drawn stays
-    proposed, so no choice it makes can change the law of what is emitted.
+    The loop tells it about each step: `begin_step`, then what was proposed, then what was kept. Drafters that see their
+    own logits ask `should_continue` about each. It sees logits and never drawn tokens, and what was drawn stays
+    proposed, so no choice it makes can change the distribution of what is emitted.
 
     Attributes:
         fixed: whether every step proposes the same number of tokens.
@@ -26,11 +26,11 @@ class DraftLength(Protocol):
 
     @property
     def max_draft_tokens(self) -> int:
-        """Upper limit of the proposals in any step, in a tree of those that follow one another."""
+        """Upper limit of the proposals in any step; in a tree, of those that follow one another."""
         ...
 
     def begin_response(self) -> None:
-        """Hear that the next step is the first of a response, and also reads the prompt."""
+        """Called before the first step of a response, which also reads the prompt."""
         ...
 
     def begin_step(self) -> int:
@@ -38,19 +38,19 @@ class DraftLength(Protocol):
         ...
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Say whether to propose another token after one that was drawn from a row of the draft.
+        """Return whether to propose another token after one that was drawn from these logits.
 
         Args:
-            logits: the row as the draft gave it, ``[vocabulary]``: no temperature, no cuts.
+            logits: as the draft model gave them, ``[vocabulary]``, before temperature and truncation.
         """
         ...
 
     def end_draft(self, num_drafted: int) -> None:
-        """Hear how many tokens were proposed."""
+        """Called with the number of proposed tokens."""
         ...
 
     def end_step(self, num_accepted: int) -> None:
-        """Hear how many of them were kept."""
+        """Called with the number of proposals that were kept."""
         ...
 
 
@@ -58,14 +58,15 @@ class DraftLength(Protocol):
 class Drafter(Protocol):
     """Where proposals come from. A subclass need not have more than `propose`.
 
-    A drafter may look at its own rows and at earlier tokens to choose *how many* tokens to propose, but it must never
-    drop a token it has drawn for being unlikely: that changes the law of the draft, and lossless is no longer lossless.
+    A drafter may look at its own probabilities and at earlier tokens to choose *how many* tokens to propose, but it
+    must never drop a token it has drawn for being unlikely: that changes the draft's distribution, and lossless is no
+    longer lossless.
 
     Attributes:
         max_length: tokens that the draft's context window holds, if it has one.
         fixed_blocks: whether it proposes as many tokens as it is asked for, each drawn given those before it alone.
-        grows_trees: whether it proposes a tree where the length of a response is a tree's shape.
-        may_be_left_out: whether steps may do without it, so that it is asked for the first time amid a response.
+        grows_trees: whether it proposes a tree if the draft length of a response is a tree's shape.
+        may_be_left_out: whether steps may do without it, so that it may first be asked in the middle of a response.
     """
 
     max_length: int | None = None
@@ -74,11 +75,11 @@ class Drafter(Protocol):
     may_be_left_out: ClassVar[bool] = False
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
-        """Hear of a response that is about to begin.
+        """Called when a response begins.
 
         Args:
             target: a `BaseCachedModel`, for drafters that look into it; its cache may hold a beginning of the prompt.
-            length: to be asked after each row whether to go on, by drafters that have rows.
+            length: asked after each row whether to go on, by drafters that have rows.
         """
         return None
 
@@ -97,7 +98,7 @@ class Drafter(Protocol):
         return None
 
     def twin(self) -> Drafter:
-        """Return a drafter with the same weights and a cache of its own.
+        """Return a drafter with the same weights and its own cache.
 
         Raises:
             TypeError: for one that keeps more than a model's cache and cannot be doubled.
@@ -106,7 +107,6 @@ class Drafter(Protocol):
 
 
 def check_drafter(drafter: object) -> None:
-    """Raise `TypeError` for what is no drafter, such as a model that should have been given to one."""
     if isinstance(drafter, type) or not isinstance(drafter, Drafter):
         name = repr(drafter) if isinstance(drafter, type) else f"a {type(drafter).__name__}"  # not all of a model
         raise TypeError(f"drafter must be a subclass of cactus_decoding.Drafter, but is {name}")

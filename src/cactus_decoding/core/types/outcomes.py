@@ -1,4 +1,4 @@
-"""What a rule is and says of a drafted token, and what a step decided by it."""
+"""What a rule says about a drafted token, and what a step decided by it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class AcceptanceRule(Protocol):
     """A rule that accepts or rejects drafted tokens: pure, deterministic, picklable."""
 
     def __str__(self) -> str:
-        """The text that `parse_rule` turns into this rule, such as ``cactus:delta=1.0``."""
+        """Return the text that `parse_rule` turns into this rule, such as ``cactus:delta=1.0``."""
         ...
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return the two numbers for each of some tokens at each position, if it were the drafted one.
 
         Args:
-            target_probs: the target's rows, ``[..., vocabulary]``.
-            draft_probs: the draft's rows, ``[..., vocabulary]``, or None where the draft is deterministic.
+            target_probs: the target's probabilities, ``[..., vocabulary]``.
+            draft_probs: the draft's probabilities, ``[..., vocabulary]``, or None where the draft is deterministic.
             token_ids: the tokens asked about, ``[..., tokens]``: one for `verify`, all of them for `audit`.
 
         Returns:
@@ -48,11 +48,14 @@ class AcceptanceRule(Protocol):
         ...
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
-        """Return the rows that recovery starts from, ``[..., vocabulary]``: the target's own, for most rules."""
+        """Return what recovery starts from, ``[..., vocabulary]``: the target's own probabilities, for most rules."""
         ...
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return h as rows, which are then what is emitted, if it does not depend on the drafted token; else None."""
+        """Return h, ``[..., vocabulary]``, if it does not depend on the drafted token, else None.
+
+        What is emitted is then distributed as h.
+        """
         ...
 
 
@@ -71,7 +74,7 @@ class Verification(NamedTuple):
 
 
 def judges_untempered(rule: AcceptanceRule) -> bool:
-    """Say whether a rule judges the rows before temperature, as those for temperature 0 do."""
+    """Whether a rule judges the probabilities before temperature, as those for temperature 0 do."""
     return getattr(rule, "judges_untempered", False)
 
 
@@ -88,8 +91,8 @@ class Visit(NamedTuple):
         nats: what the position cost; None where nobody measured.
         fell_back: whether the budget could not afford the rule here.
         protected: whether the request's policy did not let the rule judge here.
-        rows: of both models in this step.
-        matched: another node of the proposal, which the recovered token is, and behind which the step goes on.
+        rows: probabilities of both models in this step.
+        matched: another node of the proposal that is the recovered token, after which the step goes on.
     """
 
     node: int
@@ -105,12 +108,12 @@ class Visit(NamedTuple):
 
     @property
     def target_probs(self) -> Tensor:
-        """The target's row as it is sampled from, ``[vocabulary]``."""
+        """The target's probabilities as they are sampled from, ``[vocabulary]``."""
         return self.rows.target_of(self.node)
 
     @property
     def draft_probs(self) -> Tensor | None:
-        """The row that the token was drawn from, ``[vocabulary]``; None where the draft is deterministic."""
+        """The probabilities that the token was drawn from, ``[vocabulary]``; None where the draft is deterministic."""
         return self.rows.draft(self.node)
 
     @property
@@ -128,26 +131,26 @@ class Fate(StrEnum):
     RECOVERED = "recovered"
     BONUS = "bonus"
     MATCHED = "matched"
-    """Recovered, and one of the proposals too: the step goes on behind it."""
+    """Recovered, and one of the proposals too: the step goes on after it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What one step of drafting and verifying decided, and all that it was decided from.
 
-    Metrics, traces, audits and recorded rows are read from it. It holds the step's rows: keep what is needed of them,
-    not the outcome.
+    Metrics, traces, audits and recorded rows are read from it. It holds the step's probabilities, so keep what is
+    needed of them rather than the outcome.
 
     Attributes:
         proposal: what the drafter proposed.
         path: the nodes that were kept, in order.
-        next_token: the recovered token, or the bonus token where nothing was proposed behind the last that was kept.
+        next_token: the recovered token, or the bonus token where nothing was proposed after the last that was kept.
         visits: the positions of those that were kept and the one where none was, in order.
-        rows: of both models.
+        rows: probabilities of both models.
         num_emitted: tokens handed on: all of them, unless one ended the response.
         finish_reason: ``stop`` or ``length`` on the last step, else None.
         draft_seconds: wall time of drafting.
-        target_seconds: of the target's forward pass. On a GPU the pass is only begun in this time.
+        target_seconds: of the target's forward pass; a GPU may finish it later.
         verify_seconds: of the decision.
     """
 
@@ -164,7 +167,6 @@ class Outcome:
 
     @property
     def num_drafted(self) -> int:
-        """Tokens proposed."""
         return len(self.proposal.token_ids)
 
     @property
@@ -174,32 +176,30 @@ class Outcome:
 
     @property
     def num_relaxed(self) -> int:
-        """Those among them that the lossless test would have rejected."""
+        """Accepted tokens that the lossless test would have rejected."""
         return sum(visit.relaxed for visit in self.visits)
 
     @property
     def num_fell_back(self) -> int:
-        """Visited positions where the budget could not afford the rule."""
         return sum(visit.fell_back for visit in self.visits)
 
     @property
     def num_protected(self) -> int:
-        """Visited positions where the request's policy did not let the rule judge."""
         return sum(visit.protected for visit in self.visits)
 
     @property
     def nats(self) -> list[float]:
-        """What each visited position cost; nothing where nobody measured."""
+        """Cost of each visited position; empty where nobody measured."""
         return [visit.nats for visit in self.visits if visit.nats is not None]
 
     @property
     def all_token_ids(self) -> list[int]:
-        """The accepted tokens and the next one, also those behind a token that ends the response."""
+        """The accepted tokens and the next one, also those after a token that ends the response."""
         return [*(self.proposal.token_ids[node] for node in self.path), self.next_token]
 
     @property
     def all_fates(self) -> list[Fate]:
-        """How each of them came about."""
+        """How each of `all_token_ids` came about."""
         kept = [visit for visit in self.visits if visit.accepted or visit.matched is not None]
         fates = [Fate.RELAXED if each.relaxed else Fate.ACCEPTED if each.accepted else Fate.MATCHED for each in kept]
         return [*fates, Fate.RECOVERED if self.num_accepted < len(self.visits) else Fate.BONUS]
@@ -211,5 +211,5 @@ class Outcome:
 
     @property
     def fates(self) -> list[Fate]:
-        """How each of them came about."""
+        """How each of `token_ids` came about."""
         return self.all_fates[: self.num_emitted]

@@ -1,4 +1,4 @@
-"""What a drafter proposes, and both models' rows in which it is judged."""
+"""What a drafter proposes, and both models' probabilities by which it is judged."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Proposal:
 
     Attributes:
         token_ids: the proposed tokens, parents before their children; there may be none.
-        probs: the rows they were really drawn from, one for each token that has children, the text's own first, in
-            their order, ``[rows, vocabulary]``; None if the choice was deterministic.
-        parents: of each token the node of the one it follows, -1 for the text itself. Left out, each follows the one
+        probs: the probabilities they were really drawn from, one row for each token that has children, the text's own
+            first, in their order, ``[rows, vocabulary]``; None if the choice was deterministic.
+        parents: of each token the node of the one it follows, -1 for the text itself. By default each follows the one
             before it.
-        drawn: of each token whether it was drawn: from its row without its fixed siblings and those drawn before it;
-            where it was not, it is a function of the text before it alone. Left out, all are if there are rows.
+        drawn: of each token whether it was drawn from its row without its fixed siblings and those drawn before it;
+            other tokens are functions of the text before them alone. By default all were drawn if there are ``probs``.
     """
 
     token_ids: list[int]
@@ -42,7 +42,7 @@ class Proposal:
 
     @cached_property
     def children(self) -> dict[int, list[int]]:
-        """The nodes behind each that has some, the fixed ones first; keys in the order of the rows."""
+        """The children of each node that has some, the fixed ones first; keys in the order of ``probs``."""
         behind: dict[int, tuple[list[int], list[int]]] = {}
         for node, (parent, drawn) in enumerate(zip(self.parents, self.drawn, strict=True)):
             behind.setdefault(parent, ([], []))[drawn].append(node)
@@ -59,11 +59,11 @@ class Proposal:
         return not self.branches and all(drawn == (self.probs is not None) for drawn in self.drawn)
 
     def row_behind(self, node: int) -> Tensor | None:
-        """Return the draft's whole row behind a token that has children, or with -1 behind the text, if any."""
+        """Return the draft's whole row after a node that has children, or with -1 after the text, if there is one."""
         return None if self.probs is None else self.probs[[*self.children].index(node)]
 
     def tokens_to(self, node: int) -> list[int]:
-        """Return the tokens from the text to a proposal, itself included; none for -1."""
+        """Return the tokens from the text to a node, itself included; none for -1."""
         path: list[int] = []
         while node >= 0:
             path.append(self.token_ids[node])
@@ -84,7 +84,6 @@ class Proposal:
 
     @property
     def depth(self) -> int:
-        """The most proposals that can be kept."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
@@ -96,14 +95,10 @@ LogitsToProbs = Callable[[Tensor, list[int]], Tensor]
 
 
 class StepRows:
-    """Both models' rows of one step; each is made by itself, when it is first asked for.
+    """Both models' probabilities in one step; each row is computed when it is first asked for.
 
-    Args:
-        logits: the target's, ``[proposals + 1, vocabulary]``; row 0 follows the text, row i + 1 proposal i.
-        token_ids: all the tokens, the proposals at their end.
-        proposal: what was proposed.
-        to_probs: from logits to the rows that are sampled from.
-        to_untempered: from logits to the rows before temperature and truncation.
+    ``logits`` are the target's, ``[proposals + 1, vocabulary]``: row 0 follows the text, row i + 1 proposal i.
+    ``token_ids`` are all the tokens, the proposals at their end.
     """
 
     __slots__ = ("_made", "_to_probs", "_to_untempered", "_token_ids", "logits", "proposal")
@@ -121,20 +116,20 @@ class StepRows:
         self._made: dict[int, Tensor] = {}
 
     def target_behind(self, node: int) -> Tensor:
-        """Return the target's row behind a proposal, or with -1 behind the text, as it is sampled from."""
+        """Return the target's row after a node, or with -1 after the text, as it is sampled from."""
         if node not in self._made:
             self._made[node] = self._to_probs(self.logits[node + 1 : node + 2], self.text(node))[0]
         return self._made[node]
 
     def target_along(self, count: int) -> Tensor:
-        """Return the target's rows behind the text and a chain's first proposals, ``[count, vocabulary]``."""
+        """Return the target's rows after the text and a chain's first proposals, ``[count, vocabulary]``."""
         return torch.stack([self.target_behind(node) for node in range(ROOT, count - 1)])
 
     def untempered_behind(self, node: int) -> Tensor:
-        """Return the same before temperature and truncation; at temperature 0, the token that is chosen has no equal.
+        """Return the same before temperature and truncation, where the token chosen at temperature 0 has no equal.
 
-        Logits may differ where their probabilities are rounded to the same number, and the first token that attains
-        the greatest logit is the one that is chosen. So its equals here become less likely by the least there is.
+        The first token with the greatest logit is chosen. Others may round to the same probability, so theirs are made
+        smaller by the least there is.
         """
         row = self._to_untempered(self.logits[node + 1 : node + 2], self.text(node))[0]
         best = self.target_behind(node).argmax(-1)
@@ -152,7 +147,7 @@ class StepRows:
         return self.untempered_behind(self.proposal.parents[node])
 
     def draft(self, node: int) -> Tensor | None:
-        """Return the law of a proposal beside its siblings, ``[vocabulary]``; None where it was not drawn."""
+        """Return the distribution of a proposal beside its siblings, ``[vocabulary]``; None where it was not drawn."""
         proposal, parent = self.proposal, self.proposal.parents[node]
         whole = proposal.row_behind(parent)
         if whole is None or not proposal.drawn[node]:
@@ -166,7 +161,6 @@ class StepRows:
         return row / row.sum()
 
     def text(self, node: int) -> list[int]:
-        """Return all the tokens before the row behind a proposal."""
         before = len(self._token_ids) - len(self.proposal.token_ids)
         return [*self._token_ids[:before], *self.proposal.tokens_to(node)]
 
@@ -175,12 +169,7 @@ def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str
     """Return positions and mask of a tree's tokens, as `BaseCachedModel.append` takes them.
 
     Each parent is the place of the token that one follows, -1 for the text; the ``first`` tokens of the tree are in the
-    cache too, and those behind them are read.
-
-    Example:
-        >>> inputs = tree_inputs(1, [-1, -1, 0])
-        >>> inputs["positions"], inputs["mask"].int().tolist()
-        ([1, 1, 2], [[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]])
+    cache already.
     """
     paths: list[list[int]] = []
     for node, parent in enumerate(parents):
@@ -194,10 +183,5 @@ def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str
 
 
 def path_places(length: int, path: Sequence[int]) -> list[int]:
-    """Return the places of a text and of a path through the tree behind it, as `BaseCachedModel.keep` takes them.
-
-    Example:
-        >>> path_places(2, [0, 3])
-        [0, 1, 2, 5]
-    """
+    """Return the places of a text and of a path through the tree after it, as `BaseCachedModel.keep` takes them."""
     return [*range(length), *(length + node for node in path)]

@@ -1,4 +1,4 @@
-"""As many proposals as pay on this machine, which may be none: by measured pass times and what was kept."""
+"""As many proposals as are fastest on this machine, by measured pass times and what was kept."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = ["AutoLength"]
 
 @dataclass(frozen=True)
 class AutoLength(PerResponse):
-    r"""Proposes nothing, copies what followed where the text repeats itself, or drafts: what brings most per second.
+    """Chooses in each step what brings most tokens per second: no proposals, copying from the text, or drafting.
 
-    What a pass costs is measured once for a pair of models, a machine and a number of threads, and kept in a file;
-    what is kept of proposals is seen as the response grows. See `Chooser` for how a step is decided and what it can
-    lose. Nothing is timed in a response: with a seed, the same file repeats it. What caches have kept is not looked at.
+    Pass times are measured once for a pair of models, a machine and a number of threads, and kept in a file; how many
+    proposals are kept is learnt as the response grows. See `Chooser` for how a step is decided and what it can lose.
+    Nothing is timed during a response, so a seed and the same file repeat it. What caches have kept does not matter.
 
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.
-        profile: a file of pass times, as `PassTimes` keeps them; that of the pair on this machine, measured where there
-            is none, if None.
+        profile: a file of pass times, as `PassTimes` keeps them; by default that of the pair on this machine, which is
+            measured if there is none.
 
     Raises:
         ValueError: for a parameter out of range, or, when a response begins, a file that is no profile.
@@ -50,27 +50,23 @@ class AutoLength(PerResponse):
     fixed: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        """Return the text that `as_draft_length` turns into this one."""
         return spell("auto", self)
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def begin_step(self) -> int:
-        """Return the limit."""
         return self.max_draft_tokens
 
     def times(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | None = None) -> PassTimes:
-        """Return what passes cost; measure them where that is not known."""
         return pass_times(target, drafter, steps) if self.profile is None else PassTimes.read(Path(self.profile))
 
     def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
-        """Return what passes cost, and where that is from; None where it is yet to be measured."""
+        """Return the pass times and where they are from; None if they are yet to be measured."""
         times = known_times(target, drafter) if self.profile is None else self.times(target, drafter)
         return None if times is None else {"source": times.source} | times.as_dict()
 
     def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
-        """Measure what passes cost, if that is not known."""
         self.times(target, drafter, steps)
 
     def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
@@ -85,31 +81,28 @@ class AutoLength(PerResponse):
 class ChoosingDrafter(Drafter):
     """Copies where the text repeats itself, asks another drafter where that pays, and else proposes nothing.
 
-    The choice is made from the text and from what was kept before, never from what is drawn, so the law stays the
-    rule's. At least ``shortest`` tokens of the text's end must have stood before for what followed to be copied.
+    The choice follows from the text and from what was kept before, never from what is drawn, so the output's
+    distribution stays the rule's. Copying needs at least ``shortest`` tokens of the text's end to have stood before.
     """
 
     def __init__(self, drafter: Drafter, chooser: Chooser, lookup: SuffixDrafter, shortest: int = 1) -> None:
         self._drafter, self._chooser, self._lookup, self._shortest = drafter, chooser, lookup, shortest
         self.max_length = drafter.max_length
-        self._match, self._length = Match(0, [], []), 0  # behind the text as it was in the last step
+        self._match, self._length = Match(0, [], []), 0  # after the text as it was in the last step
         self._read: list[int] = []  # what the other drafter has seen
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
-        """Tell both."""
         self._lookup.begin_response(target, length)
         self._drafter.begin_response(target, length)
         if isinstance(self._drafter, ModelDrafter):
             self._drafter.singly = self._chooser.times.singly
 
     def reset(self) -> None:
-        """Have the other drafter forget the last response."""
         self._drafter.reset()
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
-        """Propose at most ``limit`` tokens."""
         self._lookup.follow(token_ids)
         self._chooser.learn_copies(self._match, token_ids[self._length :])
         self._match, self._length = self._lookup.longest(self._chooser.max_draft_tokens), len(token_ids)

@@ -16,15 +16,10 @@ from cactus_decoding.core.drafting.suffix_index import Match
 
 
 class Rates:
-    """Running rates of success, each beginning with a guess that what is seen outweighs.
+    """Running rates of success, each beginning with a guess that counts as ``weight`` observations.
 
-    An observation keeps a share of its weight (``memory``) when another one of its kind comes; so many as if the guess
-    had been ``tried`` are there from the start, and fade like others.
-
-    Example:
-        >>> rates = Rates([0.5], weight=2, memory=1.0)
-        >>> rates.learn(0, True), rates[0]
-        (None, 0.6666666666666666)
+    An observation keeps a share of its weight (``memory``) when another one of its kind comes. ``tried`` further
+    observations agree with the guess at the start, and fade like others.
     """
 
     def __init__(self, guesses: Sequence[float], weight: float, memory: float, tried: float = 0.0) -> None:
@@ -32,23 +27,20 @@ class Rates:
         self._seen, self._kept = [tried] * len(guesses), [tried * guess for guess in guesses]
 
     def __getitem__(self, kind: int) -> float:
-        """Return the rate."""
         guessed = self._guesses[kind] * self._weight
         return (guessed + self._kept[kind]) / (self._weight + self._seen[kind])
 
     def learn(self, kind: int, kept: bool) -> None:
-        """Learn from one observation."""
         self._seen[kind] = self._memory * self._seen[kind] + 1
         self._kept[kind] = self._memory * self._kept[kind] + kept
 
     def forget(self, share: float) -> None:
-        """Let all observations keep a share of their weight: what was seen is true of its text."""
         self._seen = [share * seen for seen in self._seen]
         self._kept = [share * kept for kept in self._kept]
 
 
 _SUPPORT = (2, 3, 4, 6, 9, 16, 32)
-"""From so much on what supports a copied token counts as of the next kind; see `Match`."""
+"""The support of a copied token (see `Match`) is of the next kind from each of these on."""
 _COPIED = (0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
@@ -62,14 +54,13 @@ class CopyChances:
         self._rates = Rates(_COPIED, weight=3, memory=0.97)
 
     def learn(self, match: Match, token_ids: Sequence[int]) -> None:
-        """Learn from the tokens that came where others followed a match."""
         for support, one, other in zip(match.support, match.token_ids, token_ids, strict=False):
             self._rates.learn(bisect_right(_SUPPORT, support), one == other)
             if one != other:
                 break
 
     def tokens(self, match: Match) -> list[float]:
-        """Return how many tokens a step is expected to bring with 0, 1, ... of the tokens behind a match."""
+        """Return how many tokens a step is expected to bring with 0, 1, ... of the tokens after a match."""
         chance, expected = 1.0, [1.0]
         for support in match.support:
             chance *= self._rates[bisect_right(_SUPPORT, support)]
@@ -79,13 +70,13 @@ class CopyChances:
 
 _BUCKETS = 10
 _FADES = 0.985
-"""The share of its weight that an observation of the draft keeps with each token that it is not asked for."""
+"""Share of its weight that an observation of the draft keeps with each token for which it is not asked."""
 
 
 class DraftChances:
-    """How often a draft's tokens are kept, by how sure its row was, and overall.
+    """How often a draft's tokens are kept, by how sure it was, and overall.
 
-    It begins with a high guess: what has never been tried is tried once, as far as an account of losses allows.
+    It begins with a high guess, so that a draft is tried once, as far as an account of losses allows.
     """
 
     def __init__(self) -> None:
@@ -109,7 +100,6 @@ class DraftChances:
             self._overall.learn(0, i < num_accepted)
 
     def fade(self, num_tokens: int) -> None:
-        """Forget a little with each token."""
         self._by_confidence.forget(_FADES**num_tokens)
         self._overall.forget(_FADES**num_tokens)
 
@@ -121,28 +111,21 @@ class DraftChances:
 Way = Literal["nothing", "copy", "draft"]
 
 STAKE = 12.0
-"""Tokens' time that may be lost before anything was gained; gains beyond it are not put at risk again."""
+"""How much time may be lost before anything was gained, in passes over one token; the account is capped at it."""
 SHARE = 0.01
-"""Of the time that plain sampling would have taken, what may be lost besides."""
+"""Share of the time of plain sampling that may be lost on top."""
 _RATE_MEMORY = 0.98
 _HORIZON = 128
-"""Tokens within which the time of reading a prompt with the draft should come back."""
+"""Within so many tokens, the time in which the draft reads a prompt should come back."""
 _FIRST = 3
-"""How many a draft may propose of which nothing is known yet."""
+"""How many tokens a draft may propose when nothing is known of it yet."""
 _CHOOSING, _MOST_RESTS = 5e-5, 7
 """Seconds that a choice takes, and how many steps it may be left out of where it would take over 1 % of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a step is to propose.
-
-    Attributes:
-        way: where from.
-        count: of tokens.
-        tokens: that the step is expected to bring, the recovered or bonus token included.
-        seconds: that it takes.
-    """
+    """What a step is to propose, and the ``tokens`` that it is expected to bring, with the recovered or bonus token."""
 
     way: Way
     count: int
@@ -159,11 +142,11 @@ class Chooser(LearnsNothing):
 
     .. math:: (1 + \mathtt{SHARE}) \, t + \mathtt{STAKE} \, V(1),
 
-    t being what plain sampling takes for as many tokens and V(1) a pass over one, beside what the draft needs to read
-    the prompt: only a step that cannot lose more than the account holds is taken.
+    t being what plain sampling takes for as many tokens and V(1) a pass over one, plus what the draft needs to read the
+    prompt: only a step that cannot lose more than the account holds is taken.
 
-    Within ``num_tokens``, which the response may have, and within 128, the time in which a draft reads the prompt is to
-    come back; ``drafts`` says whether there is anything to draft with, beside copying.
+    The time in which a draft reads the prompt is to come back within 128 tokens, or ``num_tokens`` if the response may
+    have no more; ``drafts`` says whether there is anything to draft with, beside copying.
     """
 
     fixed: ClassVar[bool] = False
@@ -185,21 +168,21 @@ class Chooser(LearnsNothing):
         self._rests, self._resting = min(int(_CHOOSING / (SHARE * self._plain.seconds)), _MOST_RESTS), 0
 
     def begin_step(self) -> int:
-        """Return how many tokens may be proposed at most; none in short steps that follow one without proposals."""
+        """Return the limit, which is 0 in some short steps that follow one without proposals."""
         self._take(self._plain, 0.0)
         self._resting -= 1
         return 0 if self._resting >= 0 else self.max_draft_tokens
 
     @property
     def rate(self) -> float:
-        """Tokens per second of late, by the given times; that of plain sampling at least."""
+        """Recent tokens per second, by the given times; at least that of plain sampling."""
         return max(self._plain_rate, self._tokens / self._seconds if self._seconds else 0.0)
 
     def choose(self, match: Match, limit: int, room: int, unread: int, *, first: bool) -> Choice:
-        """Return what is worth most.
+        """Return the choice that is worth most.
 
-        The context window of the draft has room for ``room`` proposals; it has ``unread`` tokens before the last one to
-        read, and where these are the whole text (``first``), that is an outlay for the rest of the response.
+        The context window of the draft has room for ``room`` proposals. The draft has ``unread`` tokens before the last
+        one to read; where these are the whole text (``first``), their time is spread over the rest of the response.
         """
         rate, reading = self.rate, self.times.catching_up(unread)
         catching_up = 0.0 if first else reading
@@ -213,7 +196,6 @@ class Chooser(LearnsNothing):
         return best
 
     def _options(self, match: Match, limit: int, room: int, reading: float, first: bool) -> Iterator[Choice]:
-        """Yield what may be proposed; ``reading`` is what the draft takes longer to begin."""
         found = min(limit, len(match.token_ids))
         if found and self._counts:
             expected = self._copies.tokens(match)
@@ -237,12 +219,11 @@ class Chooser(LearnsNothing):
         return self._loss(seconds, 1)
 
     def _seconds_of(self, way: Way, count: int) -> float:
-        """Return the seconds of a step of so many proposals; a draft that proposes nothing has been asked in vain."""
+        """Return the seconds of a step of so many proposals; a draft that proposes nothing has taken time too."""
         drafting = max(count, 1) * self.times.draft if way == "draft" else 0.0
         return self._passes[count] + drafting
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Say, after a token drawn from a row of the draft, whether any number of further ones is worth its time."""
         sure = confidence(logits)
         self._confidences.append(sure)
         self._chance *= self._kept.of(sure)
@@ -256,13 +237,12 @@ class Chooser(LearnsNothing):
         return False
 
     def end_draft(self, num_drafted: int) -> None:
-        """Hear how many tokens were proposed; proposals without a row are as sure as can be."""
+        """Proposals without a row count as sure."""
         self._num_drafted = num_drafted
         if self._choice.way == "draft":
             self._confidences += [1.0] * (num_drafted - len(self._confidences))
 
     def end_step(self, num_accepted: int) -> None:
-        """Enter the step into the account, and learn from it."""
         emitted = num_accepted + 1
         seconds = self._seconds_of(self._choice.way, self._num_drafted) + self._catching_up
         if self._choice.way == "draft":
@@ -276,14 +256,13 @@ class Chooser(LearnsNothing):
         self._account = min(STAKE, self._account - lost + SHARE * emitted)
 
     def learn_copies(self, match: Match, token_ids: list[int]) -> None:
-        """Hear what came where a match was followed by other tokens, or the same."""
         self._copies.learn(match, token_ids)
 
     def _loss(self, seconds: float, num_tokens: float) -> float:
-        """Return how many tokens plain sampling would have brought besides."""
+        """Return how many more tokens plain sampling would have brought in that time."""
         return seconds * self._plain_rate - num_tokens
 
 
 def _geometric(rate: float, count: int) -> float:
-    """Return 1 + rate + rate^2 + ... up to ``count`` powers: the tokens of a step whose proposals are kept alike."""
+    """Return 1 + rate + rate^2 + ... up to ``count`` powers."""
     return count + 1.0 if rate == 1 else (1 - rate ** (count + 1)) / (1 - rate)

@@ -1,4 +1,4 @@
-"""What forward passes cost on this machine: measured once, and kept in a file."""
+"""How long forward passes take on this machine: measured once, and kept in a file."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_pr
 from cactus_decoding.core.types import Drafter
 
 WIDTHS = (1, 2, 3, 4, 8, 12, 16)
-"""Tokens of the passes that are measured: kernels work on blocks, so that what lies between is not on a line."""
+"""Numbers of tokens in the measured passes: kernels work on blocks, so that times between them are not on a line."""
 _CONTEXT = 16
 _DRAFTED = 4
 _REPEATS, _LEAST = 2, 4
 _SHORT = 8
-"""As many repeats cost nothing where passes are short, and threads that wait for each other disturb most of those."""
+"""Short passes are repeated so often: it costs nothing, and threads that wait for each other disturb them most."""
 _SLICE, _ALIKE = 0.005, 1.25
-"""Seconds for which a thread usually keeps its core, and how much longer a pass may take that was not disturbed."""
+"""Seconds for which a thread usually keeps its core, and how much longer an undisturbed pass may take."""
 _BUSY = "measured now on a busy machine, and not kept"
 _SINGLY = 8
 _Clock = Callable[[], float]
@@ -46,23 +46,14 @@ _ENGINES = ("torch", "transformers", "llama-cpp-python")
 class PassTimes:
     """Seconds of forward passes, of which only the ratios matter.
 
-    Attributes:
-        target: of the target over so many tokens, by ascending widths, the first of which is 1; with what a step takes
-            beside where passes are short.
-        draft: of one proposal by the drafter; 0 for one that copies.
-        reading: of a token that the drafter has not read yet, in a longer pass.
-        source: where they are from.
-        pair: of a proposal behind a token that the drafter has not read yet; 0 where that is not known.
-
-    Raises:
-        ValueError: for seconds that are not positive, or widths that do not ascend from 1.
+    ``target`` pairs numbers of tokens, ascending from 1, with the target's seconds for them; where passes are short,
+    with what else a step takes. ``draft`` is for one proposal, 0 for a drafter that copies; ``reading`` for a token
+    that the drafter has not read yet, in a longer pass; ``pair`` for a proposal after such a token, 0 if unknown.
 
     Example:
         >>> times = PassTimes(((1, 0.10), (2, 0.16), (4, 0.26)), draft=0.04)
         >>> times.of(1), times.of(3), times.of(8)
         (0.1, 0.26, 0.52)
-        >>> PassTimes(((1, 0.1),), draft=0.022, reading=0.01, pair=0.067).singly
-        2
     """
 
     target: tuple[tuple[int, float], ...]
@@ -82,11 +73,10 @@ class PassTimes:
 
     @property
     def widths(self) -> list[int]:
-        """The widths that were measured."""
         return [width for width, _ in self.target]
 
     def of(self, width: int) -> float:
-        """Return the seconds of the target's pass over so many tokens: those of the next width that was measured."""
+        """Return the seconds of the target's pass over so many tokens: those of the next measured width."""
         for known, seconds in self.target:
             if known >= width:
                 return seconds
@@ -94,7 +84,7 @@ class PassTimes:
         return seconds * width / known
 
     def catching_up(self, unread: int) -> float:
-        """Return what it takes longer to draft where so many tokens stand unread before the last one."""
+        """Return how much longer drafting takes where so many tokens before the last one are unread."""
         return unread * self.draft if unread <= self.singly else self._together(unread)
 
     @cached_property
@@ -107,12 +97,10 @@ class PassTimes:
         return second + (unread - 1) * self.reading if unread else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
         return {name: value for name, value in asdict(self).items() if name != "source"}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str) -> PassTimes:
-        """Return the times of a file; raise `ValueError` for one that holds none."""
         try:
             target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
             pair = float(values.get("pair", 0.0))
@@ -122,7 +110,6 @@ class PassTimes:
 
     @classmethod
     def read(cls, path: Path) -> PassTimes:
-        """Return the times of a file; raise `ValueError` for one that holds none, or cannot be read."""
         try:
             values = read_json(path)
         except OSError as error:
@@ -137,11 +124,9 @@ def measure(
 ) -> PassTimes:
     """Time passes of both models over a few tokens, the best of two each, or of eight short ones; both forget all.
 
-    See `as_steps` for ``steps``.
-
-    Where all is computed on the CPU the clock is that of the processor, which other work on the machine hardly
-    disturbs: what is decided by these times depends on their ratios only. But threads that wait for one that has no
-    core count as at work: where two runs differ much there is a third, and its ``source`` says so if none agree.
+    On the CPU the clock is that of the processor, which other work on the machine hardly disturbs: what is decided by
+    these times depends on their ratios only. But threads that wait for one that has no core count as busy. Where two
+    runs differ much there is a third, and ``source`` says so if none agree. See `as_steps` for ``steps``.
     """
     clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
     runs = [time_passes(target, WIDTHS, clock, repeats=1) for _ in range(_REPEATS)]
@@ -155,9 +140,9 @@ def measure(
 
 
 def as_steps(passes: Mapping[int, float], clock: _Clock, steps: StepSeconds | None) -> Mapping[int, float]:
-    """Return the seconds of steps from those of passes, by width: longer ones only where passes are short.
+    """Return the seconds of steps from those of passes, by width; where passes are long they are the same.
 
-    ``steps`` finds the seconds of a step without proposals and with one, and is asked only there.
+    ``steps`` measures the seconds of a step without proposals and with one, and is only called where passes are short.
 
     Example:
         >>> as_steps({1: 0.001, 2: 0.0015, 4: 0.002}, time.process_time, lambda clock: (0.00125, 0.0025))
@@ -172,7 +157,7 @@ def as_steps(passes: Mapping[int, float], clock: _Clock, steps: StepSeconds | No
 
 
 def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
-    """Say whether two runs took about as long for every pass; passes shorter than a slice of a core always do."""
+    """Whether two runs took about as long for every pass; passes shorter than a slice of a core always do."""
     nearest = [sorted(run[width] for run in runs)[:2] for width in runs[0]]
     return nearest[0][0] < _SLICE or all(second <= _ALIKE * first for first, second in nearest)
 
@@ -182,8 +167,9 @@ def time_passes(
 ) -> dict[int, float]:
     """Return the seconds of passes over so many tokens, by ascending width: the best of several, in turn.
 
-    The model forgets what it had read. The most important widths come first; a context window leaves out those without
-    room. No further pass is begun after ``until``, by `time.perf_counter`; the first four are always timed once.
+    The model forgets what it had read. The most important widths come first; those that the context window has no room
+    for are left out. No further pass is begun after ``until``, by `time.perf_counter`; the first four are always timed
+    once.
     """
     text, context = _text(model, max(widths))
     best: dict[int, float] = {}
@@ -206,7 +192,6 @@ def time_passes(
 
 
 def _text(model: BaseCachedModel, longest: int) -> tuple[list[int], int]:
-    """Return tokens to read, as many as there is room for, and how many of them stand before what is timed."""
     text = [(7 * i) % min(model.vocabulary_size, 1000) for i in range(_CONTEXT + longest + _DRAFTED)]
     room = len(text) if model.max_length is None else model.max_length - 1
     return text[:room], min(_CONTEXT, room // 2)
@@ -219,7 +204,7 @@ def time_drafter(
     sampling: SamplingParams | None = None,
     repeats: int = _REPEATS,
 ) -> tuple[float, float, float]:
-    """Return draft, reading and pair of `PassTimes`; nothing of what only copies."""
+    """Return draft, reading and pair of `PassTimes`; zeros for what only copies."""
     if isinstance(drafter, LookUpDrafter):
         return 0.0, 0.0, 0.0
     text, context = _text(target, max(WIDTHS))
@@ -257,7 +242,7 @@ def _wait(device: torch.device) -> None:
 
 
 def cache_folder() -> Path:
-    """Return where profiles are kept; it may be deleted at any time."""
+    """It may be deleted at any time."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "cactus-decoding" / "pass_times"
 
 
@@ -266,15 +251,10 @@ _KNOWN: dict[str, PassTimes] = {}
 
 
 def pass_times(target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | None = None) -> PassTimes:
-    """Return the times of a pair on this machine, with these threads: of this process, of the cache, or measured now.
-
-    Where the cache cannot be written, they are measured by each process anew. See `as_steps` for ``steps``.
-    """
     return known_times(target, drafter) or keep_times(measure(target, drafter, steps=steps), target, drafter)
 
 
 def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
-    """Return the times that `pass_times` returns without measuring; None where it would measure."""
     path = _place(target, drafter)[0]
     if str(path) not in _KNOWN:
         with suppress(ValueError):  # there is none yet, or one that was damaged
@@ -283,9 +263,9 @@ def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
 
 
 def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> PassTimes:
-    """Have `pass_times` return these from now on, in further processes too where the cache can be written.
+    """Make `pass_times` return these from now on, in other processes too if the cache can be written.
 
-    Those of a busy machine are this process's alone.
+    Those of a busy machine are kept for this process alone.
     """
     path, about = _place(target, drafter)
     if times.source != _BUSY:
@@ -301,7 +281,6 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
 
 
 def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
-    """Return where the times of a pair on this machine, with these threads, are kept, and what they depend on."""
     about = {
         "target": _identity(target),
         "draft": "copies"
@@ -316,7 +295,7 @@ def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, A
 
 @cache
 def _versions() -> list[str]:
-    """Return those of the engines that are installed, whichever of them have been imported so far."""
+    """Return those of the installed engines, whichever of them have been imported so far."""
     found = []
     for name in _ENGINES:
         with suppress(PackageNotFoundError):
@@ -329,7 +308,6 @@ _SIZES: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def _identity(model: Any) -> list[Any]:
-    """Return what tells a model from another, and how it is run, as far as its speed goes."""
     name, own = str(getattr(model, "name", type(model).__name__)), getattr(model, "model", None)
     settings = str(getattr(model, "settings", ""))
     with suppress(OSError):
@@ -343,5 +321,4 @@ def _identity(model: Any) -> list[Any]:
 
 @cache
 def device_name(device: torch.device) -> str:
-    """Return what computes, as far as its speed goes."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} {processor()}"

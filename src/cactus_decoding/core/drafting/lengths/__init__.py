@@ -1,1 +1,1 @@
-"""How many tokens to propose in each step: one way a file; `drafting.registry` has their names."""
+"""How many tokens to propose in each step; `drafting.registry` has their names."""

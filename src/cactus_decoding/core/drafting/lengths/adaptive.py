@@ -15,7 +15,7 @@ from cactus_decoding.core.spelling import spell
 
 _BUCKETS = 10
 _MEMORY = 0.99
-"""The share of its weight that an observation keeps from one step to the next."""
+"""Share of its weight that an observation keeps from one step to the next."""
 _PRIOR_WEIGHT = 2.0
 
 
@@ -27,12 +27,13 @@ class AdaptiveLength:
 
     .. math:: P(\text{all proposals so far are kept}) \, P(\text{the next one is kept}) > r c.
 
-    At the best possible r this rule attains it, and r grows until then (Dinkelbach, 1967). Chances are running rates
-    of acceptance, one for each tenth of the draft's confidence (the probability of a row's likeliest token), or a
-    single one for a drafter without rows. Seconds are measured.
+    At the best possible r this rule attains it, and r grows until then (Dinkelbach, 1967). Chances are running rates of
+    acceptance, one for each tenth of the draft's confidence (the probability of its likeliest token), or a single one
+    for a drafter without probabilities. Seconds are measured.
 
     What is learnt is kept for the object's lifetime. Since no time is measured twice the same, a seed gives the same
-    tokens again only on a new object that was given both costs; the law of the tokens is the rule's in any case.
+    tokens again only on a new object that was given both costs; the distribution of the tokens is the rule's in any
+    case.
 
     Args:
         max_draft_tokens: proposals per step at most, 1 or more; there is always at least one.
@@ -54,11 +55,10 @@ class AdaptiveLength:
     fixed: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        """Return the text that `as_draft_length` turns into one that has learnt nothing yet."""
         return spell("adaptive", self)
 
     def __post_init__(self) -> None:
-        """Check the parameters, and begin with the guess that a token is kept as often as the draft is sure of it."""
+        """Begin with the guess that a token is kept as often as the draft is sure of it."""
         self.max_draft_tokens = check_integer("max_draft_tokens", self.max_draft_tokens, 1)
         if self.draft_cost is not None:
             self.draft_cost = check_number("draft_cost", self.draft_cost, 0, float("inf"), high_open=True)
@@ -71,7 +71,7 @@ class AdaptiveLength:
         self._chance = 1.0
 
     def begin_response(self) -> None:
-        """Keep the time that reading the prompt takes out of the measurements."""
+        """Keep the time of reading the prompt out of the measurements."""
         self._costs.begin_response()
 
     def begin_step(self) -> int:
@@ -84,7 +84,6 @@ class AdaptiveLength:
         return count
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Say whether another proposal is worth its time."""
         bucket = min(int(_BUCKETS * confidence(logits)), _BUCKETS - 1)
         self._buckets.append(bucket)
         self._chance *= float(self._kept[bucket] / self._seen[bucket])
@@ -92,7 +91,7 @@ class AdaptiveLength:
         return self._chance * of_the_next > self._worth
 
     def end_draft(self, num_drafted: int) -> None:
-        """Take the time that drafting took; proposals without a row are as sure as can be."""
+        """Proposals without a row count as sure."""
         self._buckets += [_BUCKETS - 1] * (num_drafted - len(self._buckets))
         self._costs.end_draft(num_drafted)
 
@@ -107,5 +106,4 @@ class AdaptiveLength:
 
     @property
     def _worth(self) -> float:
-        """The tokens that could be had in the time of a proposal."""
         return self._costs.rate * self._costs.of_a_proposal

@@ -19,24 +19,23 @@ if TYPE_CHECKING:
     from cactus_decoding.core.models.base import BaseCachedModel
 
 StepSeconds = Callable[[Callable[[], float]], tuple[float, float]]
-"""Returns what a step without proposals takes by a clock, and one with one."""
+"""Returns the seconds of a step without proposals by a clock, and of one with one."""
 
 
 class LearnsNothing:
-    """Hears of the steps of responses, and goes on as before."""
+    """Ignores what becomes of steps."""
 
     def begin_response(self) -> None:
-        """Nothing to learn."""
+        pass
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Go on, whatever the row."""
         return True
 
     def end_draft(self, num_drafted: int) -> None:
-        """Nothing to learn."""
+        pass
 
     def end_step(self, num_accepted: int) -> None:
-        """Nothing to learn."""
+        pass
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class FixedLength(LearnsNothing):
     fixed: ClassVar[bool] = True
 
     def __str__(self) -> str:
-        """Return the number."""
         return str(self.max_draft_tokens)
 
     def __post_init__(self) -> None:
@@ -64,47 +62,40 @@ class FixedLength(LearnsNothing):
         object.__setattr__(self, "max_draft_tokens", checked)
 
     def begin_step(self) -> int:
-        """Return the number."""
         return self.max_draft_tokens
 
 
 class PerResponse(LearnsNothing, ABC):
-    """Says how proposals are to be chosen, and leaves the choice to an object that each response has for itself.
-
-    Its drafter must be one that may be left out of steps.
-    """
+    """Makes an object for each response that chooses its proposals; its drafter may be left out of steps."""
 
     @abstractmethod
     def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
-        """Find out what responses on these models need to know, where that takes time; both are left empty.
-
-        ``steps`` times a step without proposals and one with one, by a clock.
-        """
+        """Measure what responses on these models need to know; the caches of both are empty afterwards."""
 
     @abstractmethod
     def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
-        """Return what responses on these models are decided by, as plain values; None where that is not known yet."""
+        """Return the values by which responses on these models are decided, if they are known yet."""
 
     @abstractmethod
     def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
-        """Return what chooses and what proposes in a response of up to so many tokens that begins on these models."""
+        """Return what chooses and what proposes in a response of up to so many tokens."""
 
 
 @dataclass(frozen=True)
 class ConfidenceStop(FixedLength):
-    """Stops after a token whose row had no token of probability ``threshold`` or more.
+    """Stops after a token drawn from probabilities of which none is ``threshold`` or more.
 
-    The probability is the draft's own, before temperature and cuts, so that a threshold means the same under all of
-    them. The token drawn from the unsure row stays proposed: dropping it for being unlikely would change the law of the
-    draft. Drafters without rows count as sure.
+    The probability is the draft's own, before temperature and truncation, so that a threshold means the same under all
+    of them. The token that was drawn when the draft was unsure stays proposed: dropping it for being unlikely would
+    change the draft's distribution. Drafters without probabilities count as sure.
 
-    By ``unsure=discard`` the draft ends before that row: no token is drawn from it, so none is dropped, and the target
-    writes that one, as in the fallback of the Big Little decoder (arXiv 2302.07863).
+    With ``unsure=discard`` the draft ends before that token: none is drawn, so none is dropped, and the target writes
+    it, as in the fallback of the Big Little decoder (arXiv 2302.07863).
 
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.
         threshold: in [0, 1]; 0 never stops.
-        unsure: whether to ``propose`` a token from the unsure row too, or ``discard`` the row.
+        unsure: whether to ``propose`` a token when the draft is unsure, or ``discard`` its probabilities.
 
     Raises:
         ValueError: for a parameter out of range.
@@ -124,17 +115,14 @@ class ConfidenceStop(FixedLength):
     fixed: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        """Return the text that `as_draft_length` turns into this one."""
         return spell("confidence", self)
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Say whether the row's most likely token reaches the threshold."""
         return confidence(logits) >= self.threshold
 
 
 def confidence(logits: Tensor) -> float:
-    """Return the probability of a row's most likely token."""
     return float(logits.float().softmax(-1).max())

@@ -1,4 +1,4 @@
-"""What steps cost and bring, as running averages: learned from steps, as `PassTimes` is measured before them."""
+"""What steps cost and bring, as running averages; `PassTimes` is measured before steps instead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 _MEMORY = 0.99
-"""The share of its weight that an observation keeps from one step to the next."""
+"""Share of its weight that an observation keeps from one step to the next."""
 _KNOWN, _LONG = 10.0, 3.0
 """From how many steps on a time is known, and how many times that long counts as an interruption by something else."""
 
@@ -31,7 +31,6 @@ class _Line:
 
     @property
     def mean(self) -> float:
-        """Seconds over counts; 0 while nothing is known."""
         _, k, _, seconds, _ = self._sums.tolist()
         return float(seconds / k) if k else 0.0
 
@@ -48,13 +47,11 @@ class _Line:
 
 
 class StepCosts:
-    r"""Learns the tokens per second of the steps so far, and the seconds that one more proposal takes.
+    """Learns the tokens per second of the steps so far, and the seconds that one more proposal takes.
 
     Verifying k proposals takes :math:`a + b k` seconds, with a and b fitted by least squares, and drafting in m passes
-    :math:`c + d m`. The first step of a response is left out of what is measured: it reads the prompt too.
-
-    Given are the seconds of a proposal's draft forward and of its verification, in units of a target forward on one
-    token; None measures both.
+    :math:`c + d m`. The first step of a response does not count, because it reads the prompt too. Given costs are those
+    of a proposal's draft forward and of its verification, in units of a target forward on one token.
     """
 
     def __init__(self, given: tuple[float, float] | None, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -67,17 +64,14 @@ class StepCosts:
 
     @property
     def rate(self) -> float:
-        """Tokens per second; 0 while nothing is known."""
         return self._tokens / self._seconds if self._seconds else 0.0
 
     @property
     def of_a_proposal(self) -> float:
-        """Seconds that one more proposal takes to draft and to verify; 0 while nothing is known."""
         return self.of_a_pass + self.of_a_node()
 
     @property
     def of_a_pass(self) -> float:
-        """Seconds of one more draft forward; 0 while nothing is known."""
         if self._given is not None:
             return self._given[0]
         mean, slope = self._drafting.mean, self._drafting.slope()
@@ -85,10 +79,7 @@ class StepCosts:
         return mean if slope is None else min(max(slope, mean / 4), mean)
 
     def of_a_node(self, *others: StepCosts) -> float:
-        """Return the seconds by which a proposal lengthens verification, over the steps of others too if there are any.
-
-        As long as all steps are of one length nothing is known of it, and it counts as 0.
-        """
+        """Return the seconds by which a proposal lengthens verification; 0 while all steps have the same length."""
         if self._given is not None:
             return self._given[1]
         slope = self._verifying.slope(*(other._verifying for other in others)) or 0.0
@@ -96,20 +87,19 @@ class StepCosts:
         return min(slope, self._verifying.of_one())
 
     def begin_response(self) -> None:
-        """Hear that the next step also reads a prompt."""
+        """The next step also reads a prompt."""
         self._reads_prompt = True
 
     def begin_step(self) -> None:
-        """Start the clock."""
         self._began = self._clock()
 
     def end_draft(self, num_drafted: int, num_passes: int | None = None) -> None:
-        """Take the time that drafting took, with a pass for each proposal unless it was another number of them."""
+        """Take the time of drafting, by default with a pass for each proposal."""
         self._drafted, self._num_drafted = self._clock(), num_drafted
         self._num_passes = num_drafted if num_passes is None else num_passes
 
     def end_step(self, num_tokens: float) -> float | None:
-        """Learn from a step that brought some tokens; return its seconds, or None where they are not to be counted."""
+        """Learn from a step that brought some tokens; return its seconds, or None if they do not count."""
         k, passes = self._num_drafted, self._num_passes
         draft, verify = self._drafted - self._began, self._clock() - self._drafted
         if self._given is not None:

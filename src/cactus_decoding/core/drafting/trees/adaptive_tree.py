@@ -19,45 +19,31 @@ from cactus_decoding.core.types import ROOT
 
 _BUCKETS = 10
 _MEMORY = 0.998
-"""The share of its weight that an observation keeps from one of its kind to the next."""
+"""Share of its weight that an observation keeps from one of its kind to the next."""
 _PRIOR_WEIGHT = 4.0
 
 
 class Chances:
-    """Running rates of acceptance, one for each tenth of the draft's probability.
-
-    They begin with the guess that a token is kept as often as the draft is sure of it.
-
-    Example:
-        >>> chances = Chances()
-        >>> round(chances.of(0.93), 2)
-        0.95
-        >>> chances.learn(0.93, kept=False)
-        >>> chances.of(0.93) < 0.8
-        True
-    """
+    """Running rates of acceptance, one for each tenth of the draft's probability, which is also the first guess."""
 
     def __init__(self) -> None:
         self._rates = [((i + 0.5) / _BUCKETS * _PRIOR_WEIGHT, _PRIOR_WEIGHT) for i in range(_BUCKETS)]
 
     def of(self, probability: float) -> float:
-        """Return how likely a token of some probability is kept."""
         kept, seen = self._rates[min(int(_BUCKETS * probability), _BUCKETS - 1)]
         return kept / seen
 
     def learn(self, probability: float, *, kept: bool) -> None:
-        """Hear what became of one."""
         place = min(int(_BUCKETS * probability), _BUCKETS - 1)
         before, seen = self._rates[place]
         self._rates[place] = (_MEMORY * before + kept, _MEMORY * seen + 1)
 
 
 _FAST, _SLOW = 0.995, 0.998
-"""The share of its weight that an observation keeps: of what steps promise and take, and of what promises are worth."""
+"""Share of its weight that an observation keeps: of what steps promise and take, and of how promises are kept."""
 _AT_FIRST = 8
-"""Steps of each way before any is preferred."""
 _DOUBT = 0.6
-"""How far a mean of n steps may be off: this over the root of n, as a part of it."""
+"""A mean of n steps may be off by this share of it, over the root of n."""
 _CLOSE, _FAR = 8, 200
 """One step in so many goes to another way: where it may be the better one, and where it hardly can."""
 
@@ -74,7 +60,7 @@ class _Record:
 
     @property
     def rate(self) -> float:
-        """Tokens per second: what steps promised, which varies less than what they brought, put right by the latter."""
+        """Tokens per second: those that steps promised, which vary less, corrected by those that they brought."""
         return self.expected / self.seconds * self.emitted / self.promised if self.seconds else 0.0
 
 
@@ -86,7 +72,6 @@ class WayChooser:
         self._step = 0
 
     def choose(self) -> str:
-        """Return the way of the next step."""
         self._step += 1
         least = min(self._records, key=lambda name: self._records[name].tried)
         if self._records[least].tried < _AT_FIRST:
@@ -102,15 +87,12 @@ class WayChooser:
 
     @property
     def best(self) -> str:
-        """The way that has emitted the most tokens per second."""
         return max(self._records, key=lambda name: self._records[name].rate)
 
     def rate(self, name: str) -> float:
-        """Return the tokens per second of a way; 0 while nothing is known."""
         return self._records[name].rate
 
     def learn(self, name: str, promised: float, emitted: int, seconds: float) -> None:
-        """Hear how many tokens a step promised and brought, and what it took."""
         record = self._records[name]
         record.tried += 1
         record.steps = _FAST * record.steps + 1
@@ -146,16 +128,16 @@ class AdaptiveTree(PricedTree):
     pass of the draft, a token that is reached and kept with probability V is proposed where V > r b, and a further
     level is read where :math:`\sum (V c - r b)_+ > r d`, c being how often a level goes on. At the best possible r
     these rules attain it, and r grows until then (Dinkelbach, 1967; for trees SMART and CATS). V is the product of
-    running rates of acceptance: of fixed children by their probability in the draft's row, of drawn ones by the
-    probability of the likeliest token beside the fixed ones, of branches that were looked up by their order.
+    running rates of acceptance: of fixed children by their probability in the draft, of drawn ones by the probability
+    of the likeliest token beside the fixed ones, of branches that were looked up by their order.
 
     A tree has costs that a chain has not: masks, and a cache to be put in order. So trees, chains and no draft at all
-    are compared as whole steps; what is not the best is tried again from time to time, one step in 200 where it is
-    clearly slower. All seconds are measured, those in Python too.
+    are compared as whole steps; those that are not the best are tried again from time to time, one step in 200 where
+    they are clearly slower. All seconds are measured, those in Python too.
 
-    What is learnt is kept for the object's lifetime, and looks at finished steps alone. Since no time is measured twice
-    the same, a seed gives the same tokens again only on a new object that was given both costs; the law of the tokens
-    is the rule's in any case.
+    What is learnt is kept for the object's lifetime, and comes from finished steps alone. Since no time is measured
+    twice the same, a seed gives the same tokens again only on a new object that was given both costs; the distribution
+    of the tokens is the rule's in any case.
 
     Both costs are given in passes of the target on one token, or are measured.
 
@@ -186,7 +168,6 @@ class AdaptiveTree(PricedTree):
     name = "adaptive"
 
     def __post_init__(self) -> None:
-        """Check the parameters, and begin with nothing learnt."""
         super().__post_init__()
         given = given_costs(self.draft_cost, self.token_cost)
         self._costs = {name: StepCosts(given) for name in (NO_DRAFT, CHAIN, BRANCHES)}
@@ -199,15 +180,13 @@ class AdaptiveTree(PricedTree):
 
     @property
     def num_looked_up(self) -> int:
-        """How many tokens of the next tree may be copied from where the text repeats itself."""
         return super().num_looked_up if self._way == BRANCHES else 0
 
     def max_children(self, depth: int) -> int:
-        """Return how many children a token may have."""
         return super().max_children(depth) if self._way == BRANCHES else 1
 
     def begin_response(self) -> None:
-        """Keep the time that reading the prompt takes out of the measurements."""
+        """Keep the time of reading the prompt out of the measurements."""
         self._reads_prompt = True
 
     def begin_step(self) -> int:
@@ -224,11 +203,9 @@ class AdaptiveTree(PricedTree):
 
     @property
     def branches(self) -> bool:
-        """Whether the next step may have branches."""
         return self._way == BRANCHES or not self.drawn
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Say whether a chain should go on behind a token that was drawn from a row."""
         chain, sure = self._growth, confidence(logits)
         assert isinstance(chain, _Grown)
         chain.placed[chain.passes - 1] = Placed([], (chain.passes, sure), [])
@@ -238,7 +215,6 @@ class AdaptiveTree(PricedTree):
         return chain.reach * self._going_on - self._price > self._price_of_level
 
     def grow(self, limit: int) -> PricedGrowth:
-        """Begin the tree of a step, of up to ``limit`` levels."""
         width = self.width if self._way == BRANCHES else 1
         self._growth = growth = PricedGrowth(
             KeepChances(width, self.drawn, self._fixed.of, self._beside.of, self._looked_up.of),
@@ -252,11 +228,9 @@ class AdaptiveTree(PricedTree):
 
     @property
     def _going_on(self) -> float:
-        """How often a level goes on."""
         return self._went_on[0] / self._went_on[1]
 
     def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
-        """Return which tokens are worth their time."""
         values, kept, placed = {ROOT: 1.0}, list[int](), dict[int, Placed]()
         for place, (parent, rank) in enumerate(zip(parents, ranks, strict=True)):
             value = values.get(parent, 0.0) * self._looked_up.of(1 / (1 + rank))
@@ -270,7 +244,6 @@ class AdaptiveTree(PricedTree):
         return kept
 
     def end_draft(self, num_drafted: int) -> None:
-        """Take the time that drafting took."""
         self._costs[self._way].end_draft(num_drafted, self._growth.passes)
 
     def end_walk(self, path: Sequence[int]) -> None:
@@ -287,7 +260,6 @@ class AdaptiveTree(PricedTree):
                 self._beside.learn(children.drawn[1], kept=kept is not None)
 
     def end_step(self, num_accepted: int) -> None:
-        """Learn what the step brought and took."""
         seconds = self._costs[self._way].end_step(num_accepted + 1)
         if seconds is not None:
             self._ways.learn(self._way, 1 + self._growth.expected, num_accepted + 1, seconds)

@@ -1,4 +1,4 @@
-"""A tree that grows where the draft is likely to be right, and what it shares with others that grow by price."""
+"""A tree that grows where the draft is likely to be right, and the base of trees that grow by price."""
 
 from __future__ import annotations
 
@@ -29,46 +29,41 @@ class PricedTree(TreeShape):
             raise ValueError("a tree needs children: width and drawn must not both be 0")
 
     def __str__(self) -> str:
-        """Return the text that `as_tree` turns into one that has learnt nothing yet."""
         return spell(self.name, self).replace(":", ",")
 
     @property
     def max_draft_tokens(self) -> int:
-        """How deep it may be."""
         return min(self.depth, self.nodes)
 
     @property
     def max_nodes(self) -> int:
-        """How many tokens it may have."""
         return self.nodes
 
     @property
     def max_drawn(self) -> int:
-        """How many children of a token may be drawn."""
         return self.drawn
 
     @property
     def num_looked_up(self) -> int:
-        """How many tokens may be copied from where the text repeats itself, beside a draft model's."""
         return min(self.lookup, self.nodes)
 
     def max_children(self, depth: int) -> int:
-        """Return how many children a token may have."""
         return self.width + self.drawn
 
 
 @dataclass(frozen=True)
 class BestFirstTree(PricedTree):
-    r"""Proposes the tokens that are likeliest to be reached and kept, ``nodes`` in all.
+    """Proposes the tokens that are likeliest to be reached and kept, ``nodes`` in all.
 
     A token is reached and kept with the product of the chances on the way to it. That of a fixed child is its
-    probability in the draft's row, before temperature and cuts; that of the drawn one beside the fixed children S is
-    ``acceptance`` times what the row holds outside S. Each level gets the children that are worth more than a price,
-    which is the lowest at which they and what is expected to follow them are no more tokens than are left.
+    probability in the draft, before temperature and truncation; that of the drawn one beside the fixed children S is
+    ``acceptance`` times the probability outside S. Each level gets the children that are worth more than a price, which
+    is the lowest at which they and what is expected to follow them are no more tokens than are left.
 
     A drawn child counts as what it is expected to be: whatever is drawn, its siblings and its place stay. What grows
-    behind it does look at its row. With the whole tree's tokens ranked in the end, as EAGLE-2 (arXiv 2406.16858) does
-    where nothing is drawn, siblings would be dropped for what was drawn, and lossless would no longer be lossless.
+    after it does look at its probabilities. If the whole tree's tokens were ranked in the end, as EAGLE-2 (arXiv
+    2406.16858) does where nothing is drawn, siblings would be dropped for what was drawn, and lossless would no longer
+    be lossless.
 
     Raises:
         TypeError, ValueError: for a parameter of the wrong type, or out of range.
@@ -96,7 +91,6 @@ class BestFirstTree(PricedTree):
     name = "best_first"
 
     def grow(self, limit: int) -> PricedGrowth:
-        """Begin the tree of a step, of up to ``limit`` levels."""
         judge = KeepChances(
             self.width,
             self.drawn,

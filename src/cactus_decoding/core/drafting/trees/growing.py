@@ -19,15 +19,11 @@ Chooser = Callable[[Tensor, Tensor, int, int, Tensor], tuple[Tensor, Tensor]]
 
 @dataclass
 class GrowingTree:
-    """A tree to which children are added level by level, behind tokens that the draft has read.
+    """A tree to which children are added level by level, after tokens that the draft has read.
 
-    Attributes:
-        token_ids: so far, level by level.
-        parents: of each the place of the one that it follows, -1 for the text.
-        drawn: of each whether it was drawn.
-        rows: of the draft behind the text and each token with children, by their places, ``[1, vocabulary]`` each.
-        read: the places of those that the draft has read, in the order in which it has.
-        read_parents: of each the place in ``read`` of the one that it follows, -1 for the text.
+    ``parents`` are places, -1 for the text. ``rows`` are the draft's after the text and each token with children, by
+    their places, ``[1, vocabulary]`` each. ``read`` are the places of tokens that the draft has read, in its order;
+    ``read_parents`` are places in ``read``.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -38,7 +34,7 @@ class GrowingTree:
     read_parents: list[int] = field(default_factory=list)
 
     def begin_reading(self, nodes: Sequence[int]) -> list[int]:
-        """Take note that the draft reads some nodes, ascending, and return their tokens."""
+        """Record that the draft reads some nodes, ascending, and return their tokens."""
         places = {node: place for place, node in enumerate(self.read)}
         self.read += nodes
         self.read_parents += [places.get(self.parents[node], ROOT) for node in nodes]
@@ -51,11 +47,9 @@ class GrowingTree:
 
     @property
     def read_tokens(self) -> list[int]:
-        """The tokens that the draft has read, in that order."""
         return [self.token_ids[node] for node in self.read]
 
     def tokens_to(self, node: int) -> list[int]:
-        """Return the tokens from the text to one of the tree's, itself included; none for -1."""
         return Proposal(self.token_ids, None, self.parents).tokens_to(node)
 
     def add_level(
@@ -67,10 +61,10 @@ class GrowingTree:
         looked_up: Sequence[Sequence[int]],
         choose: Chooser,
     ) -> list[int]:
-        """Give some nodes children and return their places; how many, and which are drawn, is settled before any is.
+        """Give some nodes, ascending, children and return their places.
 
-        Nodes ascend, logits and probs are ``[nodes, vocabulary]``, and splits say how many children each gets beside
-        those that were looked up, which it has in any case.
+        How many, and which are drawn, is settled before any is drawn. Logits and probs are ``[nodes, vocabulary]``, and
+        splits say how many children each gets beside those that were looked up.
         """
         kinds = [(split, len(tokens)) for split, tokens in zip(splits, looked_up, strict=True)]
         chosen: dict[int, tuple[list[int], list[bool]]] = {}
@@ -88,7 +82,6 @@ class GrowingTree:
         return new
 
     def add_looked_up(self, node: int, token_ids: list[int], like: Tensor) -> list[int]:
-        """Give a node that the draft has not read children all the same, and return their places."""
         row = torch.zeros_like(like[:1])
         row[0, token_ids[0]] = 1.0  # what a draft that is sure of one of them would say
         self.rows[node] = row
@@ -102,7 +95,6 @@ class GrowingTree:
         return places
 
     def proposal(self) -> Proposal:
-        """Return what has grown."""
         if not self.token_ids:
             return Proposal([], None)
         rows = torch.cat([row for _, row in sorted(self.rows.items())])
@@ -118,8 +110,8 @@ def grow(
 ) -> GrowingTree:
     """Grow a tree of up to ``limit`` levels; of each those tokens are read that may get children of the draft.
 
-    Tokens that are looked up in the text are children in any case, and so stand beside what the draft adds. ``read``
-    gives the draft's logits behind some nodes and what children are drawn from, ``[nodes, vocabulary]``.
+    Tokens that are looked up in the text are children in any case. ``read`` returns the draft's logits after some nodes
+    and what children are drawn from, ``[nodes, vocabulary]``.
     """
     tree, growth, nodes = GrowingTree(), shape.grow(limit), [ROOT]
     found = LookupTree.of(branches, shape.num_looked_up, shape.max_children)
@@ -142,7 +134,6 @@ def grow(
 
 
 def _add_rest(tree: GrowingTree, node: int, place: int, found: LookupTree, probs: Tensor) -> None:
-    """Add what was found behind a node that the draft has not read."""
     if behind := found.behind(place):
         tokens = [found.token_ids[i] for i in behind]
         new = tree.add_looked_up(node, tokens, probs)
@@ -171,26 +162,10 @@ def choose_children(
 ) -> tuple[Tensor, Tensor]:
     """Return children for some rows of a draft, and which of them are drawn, ``[rows, count]`` each.
 
-    The first are the likeliest tokens by the logits. The others are drawn one after another from what the row holds
-    besides; where that is used up, the next likeliest tokens take their place. How many are drawn, and which tokens are
-    not, follows from the row alone.
-
-    Args:
-        logits: ``[rows, vocabulary]``.
-        probs: the law, after temperature and truncation, ``[rows, vocabulary]``.
-        count: how many children.
-        num_drawn: how many of them are drawn at most.
-        generator: source of the random numbers: one a row and a drawn child.
-        looked_up: tokens that are children in any case, and come first, ``[rows, looked_up]``.
-
-    Where the law is NaN, as where logits give none, the size of the vocabulary is returned instead of tokens.
-
-    Example:
-        >>> row = torch.tensor([[0.5, 0.3, 0.2]])
-        >>> choose_children(row.log(), torch.tensor([[1.0, 0.0, 0.0]]), 2, 1, None)[0]  # nothing is left to draw
-        tensor([[0, 1]])
-        >>> choose_children(row.log(), row, 1, 0, None, looked_up=torch.tensor([[0]]))[0]
-        tensor([[0, 1]])
+    Tokens that were looked up, ``[rows, looked_up]``, come first. Then come the likeliest by the logits, and at most
+    ``num_drawn`` of the ``count`` others are drawn one after another from what ``probs`` hold besides; where that is
+    used up, the next likeliest tokens take their place. How many are drawn, and which tokens are not, follows from the
+    row alone. Where ``probs`` are NaN, the size of the vocabulary is returned instead of tokens.
     """
     taken = torch.empty(len(logits), 0, dtype=torch.long, device=logits.device) if looked_up is None else looked_up
     count = min(count, logits.shape[-1] - taken.shape[-1])
@@ -210,5 +185,5 @@ def choose_children(
 
 
 def _beside_all(logits: Tensor, taken: Tensor) -> Tensor:
-    """Return logits in which tokens that are taken come last, behind those that the draft excludes too."""
+    """Return logits in which tokens that are taken come last, even after those that the draft excludes."""
     return logits.clamp(min=torch.finfo(logits.dtype).min).scatter(-1, taken, -torch.inf)

@@ -12,15 +12,14 @@ from cactus_decoding.core.drafting.trees.shape import ChildCounts
 from cactus_decoding.core.types import ROOT
 
 _STEP = 1.3
-"""By how much a price is raised or lowered at first while the right one is sought."""
+"""Factor by which a price changes at first while the right one is sought."""
 _LEAST = 1e-4
-"""The lowest price."""
 
 
 class OpenNode(NamedTuple):
     """A token that may get children, and how likely it is reached and kept.
 
-    Of the likeliest tokens behind it, ``fixed`` says how likely each is kept, and ``drawn`` how likely a drawn one is
+    Of the likeliest tokens after it, ``fixed`` says how likely each is kept, and ``drawn`` how likely a drawn one is
     beside the first 0, 1, 2, ... of them; it is empty if none may be drawn.
     """
 
@@ -29,7 +28,6 @@ class OpenNode(NamedTuple):
     drawn: Sequence[float]
 
     def values(self, split: ChildCounts) -> list[float]:
-        """Return how likely each of some children is reached and kept."""
         fixed = [self.reach * chance for chance in self.fixed[: split.fixed]]
         return [*fixed, self.reach * self.drawn[split.fixed]] if split.drawn else fixed
 
@@ -37,7 +35,7 @@ class OpenNode(NamedTuple):
 class Priced(NamedTuple):
     """The children of a token that are worth most at a price.
 
-    ``gain`` is what they and those that may follow are worth beyond it, ``total`` how many these are together.
+    With those that may follow they are ``total`` tokens, worth ``gain`` beyond the price.
     """
 
     split: ChildCounts
@@ -53,14 +51,8 @@ def worth(value: float, price: float, going_on: float, levels: int) -> tuple[flo
 
     .. math:: \sum_{j = 0}^{levels} (value \cdot going\_on^j - price)_+
 
-    What follows is not known yet, so it is guessed to be a chain in which each token is kept with the same chance.
-
-    What is guessed is behind a token that is reached and kept with probability ``value``: one more is kept with
-    ``going_on``, up to so many levels. The price is in kept tokens.
-
-    Example:
-        >>> worth(0.5, 0.2, 0.5, 3)  # 0.5 and 0.25 are worth more than 0.2
-        (0.35, 2)
+    What follows is unknown, so it is guessed to be a chain in which each token is kept with the chance ``going_on``.
+    ``value`` is the probability that the token is reached and kept; the price is in kept tokens.
     """
     gain, count = 0.0, 0
     while count <= levels and value > price:
@@ -71,15 +63,7 @@ def worth(value: float, price: float, going_on: float, levels: int) -> tuple[flo
 
 
 def best_split(candidate: OpenNode, price: float, going_on: float, levels: int) -> Priced:
-    """Return the children of a token that gain most at a price, in kept tokens; see `worth`.
-
-    Example:
-        >>> candidate = OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])
-        >>> best_split(candidate, 0.15, 0.9, 0).split  # the likeliest, and one of the others
-        ChildCounts(fixed=1, drawn=1)
-        >>> best_split(candidate, 0.45, 0.9, 0).split
-        ChildCounts(fixed=0, drawn=1)
-    """
+    """Return the children of a token that gain most at a price, in kept tokens; see `worth`."""
     reach, fixed, drawn = candidate
     best, gain, count = _NOTHING, 0.0, 0
     for number in range(len(fixed) + 1):
@@ -102,8 +86,7 @@ def affordable(
 ) -> tuple[float, list[ChildCounts]]:
     """Return the lowest price at which no more tokens are worth it than are left, and the children at that price.
 
-    Of the tokens of a level these are the children; ``left`` counts what follows them too. The search begins at
-    ``begin``, and ``least`` is the lowest price to look at.
+    ``left`` counts what follows the children too. The search begins at ``begin``; ``least`` is the lowest price.
 
     Example:
         >>> candidates = [OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])]
@@ -128,11 +111,10 @@ def affordable(
 
 
 class KeepChances(NamedTuple):
-    """Says how likely the children of a token are kept.
+    """How likely the children of a token are kept: ``width`` of its likeliest tokens, and 0 or 1 ``drawn`` more.
 
-    ``width`` of its likeliest tokens may be its children, and ``drawn`` more, 0 or 1. A fixed child and one that was
-    looked up are judged by their probability in the draft's row; a drawn one, where no fixed child is kept, by that of
-    the likeliest token beside those.
+    A fixed child and one that was looked up are judged by their probability in the draft; a drawn one, where no fixed
+    child is kept, by that of the likeliest token beside those.
     """
 
     width: int
@@ -142,7 +124,6 @@ class KeepChances(NamedTuple):
     of_looked_up: Callable[[float], float]
 
     def candidate(self, reach: float, probabilities: list[float]) -> OpenNode:
-        """Describe a token by how likely it is reached, and the greatest probabilities of the row behind it."""
         fixed = [self.of_fixed(each) for each in probabilities[: self.width]]
         drawn: list[float] = []
         rest = 1.0
@@ -153,10 +134,7 @@ class KeepChances(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """The children of a token: their places in the proposal, and how sure the draft was of each.
-
-    Of a drawn one that is the probability of the likeliest token beside the fixed ones.
-    """
+    """The children of a token: their places in the proposal, and how sure the draft was of each (see `sureness`)."""
 
     fixed: list[tuple[int, float]]
     drawn: tuple[int, float] | None
@@ -166,11 +144,9 @@ class Placed(NamedTuple):
 class PricedGrowth:
     """The tree of one step: its levels get the children that are worth more than a price.
 
-    A drawn child counts as what draws are on average, so its place and its siblings are settled before it is drawn.
-
-    Of ``nodes`` tokens and so many levels at most, ``passes`` have been read and ``expected`` tokens are expected to be
-    kept; ``placed`` has the children of the text, at -1, and of the tokens by their places. One more token is kept
-    behind another with probability ``going_on``; prices, of one token and of a pass of the draft, are in kept tokens.
+    A drawn child counts as what draws are on average, so its place and its siblings are settled before it is drawn. One
+    more token is kept after another with probability ``going_on``; prices, of one token and of a pass of the draft, are
+    in kept tokens.
     """
 
     def __init__(
@@ -192,11 +168,9 @@ class PricedGrowth:
         self.placed: dict[int, Placed] = {}
 
     def reserve(self, num_looked_up: int) -> None:
-        """Leave room for tokens that the tree has in any case."""
         self._left -= num_looked_up
 
     def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
-        """Say how many children the tokens get that have just been read."""
         self._levels -= 1
         self.passes += 1
         rows, of_looked_up = likeliest(logits, self._judge.width + 1), self._judge.of_looked_up
@@ -223,7 +197,6 @@ class PricedGrowth:
         return splits
 
     def promising(self) -> list[int]:
-        """Return which of the new children are to be read."""
         return self._promising
 
     def _levels_ahead(self) -> int:
@@ -235,7 +208,7 @@ class PricedGrowth:
         return max(0, min(self._levels, int(min(ahead, 1000.0))))
 
     def _worth_reading(self, values: list[float]) -> list[int]:
-        """Return which of some tokens may get children that are worth their price; none where no level is."""
+        """Return which tokens may get children that are worth their price; none where no level is."""
         if not self._levels or self._left <= 0:
             return []
         gains = {i: value * self._going_on - self._price for i, value in enumerate(values)}
@@ -243,7 +216,6 @@ class PricedGrowth:
         return promising if sum(gains[i] for i in promising) > self._price_of_level else []
 
     def _place(self, node: int, looked_up: Sequence[float], row: list[float], split: ChildCounts, place: int) -> None:
-        """Take note of which children a token gets."""
         if not looked_up and not any(split):
             return
         first = [(place + i, probability) for i, probability in enumerate(looked_up)]
@@ -254,13 +226,7 @@ class PricedGrowth:
 
 
 def likeliest(logits: Tensor, count: int) -> list[list[float]]:
-    """Return the greatest probabilities of each row, before temperature and cuts, one fewer than all at most.
-
-    Example:
-        >>> import torch
-        >>> [[round(p, 3) for p in row] for row in likeliest(torch.tensor([[0.7, 0.1, 0.2]]).log(), 5)]
-        [[0.7, 0.2]]
-    """
+    """Return the greatest probabilities of each row, before temperature and cuts, one fewer than all at most."""
     count = max(1, min(count, logits.shape[-1] - 1))
     rows = logits.float()
     probs: list[list[float]] = (rows.topk(count).values - rows.logsumexp(-1, keepdim=True)).exp().tolist()
@@ -270,12 +236,7 @@ def likeliest(logits: Tensor, count: int) -> list[list[float]]:
 
 
 def sureness(probabilities: list[float], beside: int) -> float:
-    """Return the probability of a row's likeliest token beside its few likeliest ones.
-
-    Example:
-        >>> sureness([0.5, 0.4], 0), sureness([0.5, 0.4], 1)
-        (0.5, 0.8)
-    """
+    """Return the probability of a row's likeliest token beside its few likeliest ones."""
     if beside >= len(probabilities):
         return 0.0
     rest = 1.0 - sum(probabilities[:beside])

@@ -19,12 +19,7 @@ from cactus_decoding.core.types import ROOT
 
 
 class ChildCounts(NamedTuple):
-    """How many children a token gets.
-
-    Attributes:
-        fixed: of the likeliest tokens.
-        drawn: from what the draft's row holds besides.
-    """
+    """How many children a token gets: its likeliest tokens, and tokens drawn from the rest of the draft's row."""
 
     fixed: int
     drawn: int
@@ -33,36 +28,34 @@ class ChildCounts(NamedTuple):
 class Growth(Protocol):
     """Grows the tree of one step, level by level.
 
-    All of a level's children are settled before any of them is drawn, from the rows behind that level and what was
+    All of a level's children are settled before any of them is drawn, from the rows after that level and what was
     settled before. So neither how many children a token has nor which are fixed can depend on what is drawn there or
-    behind it, which is what exactness asks for; see docs/proofs.md.
+    later, which is what exactness asks for; see docs/proofs.md.
     """
 
     def reserve(self, num_looked_up: int) -> None:
-        """Hear before the first level how many tokens the tree has in any case."""
+        """Called before the first level with the number of tokens that the tree has in any case."""
         ...
 
     def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> Sequence[ChildCounts]:
-        """Say how many children the tokens get that have just been read, beside those that were looked up.
+        """Return how many children the tokens get that have just been read, beside those that were looked up.
 
-        Args:
-            logits: of the draft behind each of them as it gave them, ``[tokens, vocabulary]``: no temperature, no cuts;
-                float32's least number where a token was looked up.
-            looked_up: of each token, how likely the draft takes the children that it has in any case.
+        ``logits`` are the draft's own, ``[tokens, vocabulary]``, with float32's least number for tokens that were
+        looked up; ``looked_up`` says how likely the draft takes these to be.
         """
         ...
 
     def promising(self) -> list[int]:
         """Return which of the new children are to be read for children of their own; none ends the tree.
 
-        They are counted through: the children of the first token (looked up, fixed, then drawn ones),
-        then those of the second.
+        They are counted through: the children of the first token (looked up, fixed, then drawn ones), then those of the
+        second.
         """
         ...
 
 
 class TreeShape(LearnsNothing, ABC):
-    """Chooses the tree that each step proposes: a draft length that drafters of trees ask how it grows."""
+    """Chooses the tree that each step proposes: a draft length that also says how a tree grows."""
 
     fixed: ClassVar[bool] = False
 
@@ -97,7 +90,6 @@ class TreeShape(LearnsNothing, ABC):
         return False
 
     def begin_step(self) -> int:
-        """Return the depth."""
         return self.max_draft_tokens
 
     @abstractmethod
@@ -111,37 +103,24 @@ class TreeShape(LearnsNothing, ABC):
     def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
         """Return which tokens to propose of a tree that was looked up, ascending, parents with their children.
 
-        Parents are places, -1 for the text; ranks say how many others that follow the same one were found in better
-        places.
+        Parents are places, -1 for the text; a rank says how many siblings were found in better places.
         """
         return [*range(len(parents))]
 
     def end_walk(self, path: Sequence[int]) -> None:
-        """Hear which nodes were kept, by their places in the proposal."""
+        """Called with the nodes that were kept, by their places in the proposal."""
 
 
 @dataclass
 class LookupTree:
-    """What was found behind matches, as branches of a tree: the same tokens behind the same ones stand once.
-
-    Attributes:
-        token_ids: parents before their children.
-        parents: of each the place of the one that it follows, -1 for the text.
-    """
+    """What was found after matches, as a tree in which equal tokens after the same one stand once."""
 
     token_ids: list[int]
     parents: list[int]
 
     @classmethod
     def of(cls, branches: Iterable[list[int]], max_nodes: int, max_children: Callable[[int], int]) -> LookupTree:
-        """Return as many of some branches as there is room for, the first ones first.
-
-        There may be ``max_nodes`` in all; see `TreeShape.max_children` for how many may follow a token.
-
-        Example:
-            >>> LookupTree.of([[5, 6], [5, 7], [8]], 3, lambda depth: 2)
-            LookupTree(token_ids=[5, 6, 7], parents=[-1, 0, 0])
-        """
+        """Return as many of some branches as there is room for, the first ones first."""
         found = cls([], [])
         for tokens in branches:
             if len(found.token_ids) >= max_nodes:
@@ -160,21 +139,20 @@ class LookupTree:
         return found
 
     def behind(self, place: int | None) -> list[int]:
-        """Return the places of what follows one of the tokens, or with -1 the text; nothing for None."""
+        """Return the places of what follows a token, or with -1 the text; nothing for None."""
         return [] if place is None else [i for i, parent in enumerate(self.parents) if parent == place]
 
     def ranks(self) -> list[int]:
-        """Return of each token how many others that follow the same one stand before it."""
         return [self.behind(parent).index(i) for i, parent in enumerate(self.parents)]
 
     def only(self, places: list[int]) -> LookupTree:
-        """Return some of the tokens, by their ascending places, each of which follows another one or the text."""
+        """Return some of the tokens, by their ascending places; their parents must be among them."""
         new = {ROOT: ROOT} | {place: i for i, place in enumerate(places)}
         return LookupTree([self.token_ids[i] for i in places], [new[self.parents[i]] for i in places])
 
 
 MAX_NODES = 1024
-"""Beyond it a step's attention mask, and its verification, would take longer than any text can gain."""
+"""With more, a step's attention mask and its verification would take longer than any text can gain."""
 
 
 @dataclass(frozen=True)
@@ -182,18 +160,19 @@ class StaticTree(TreeShape):
     """Proposes a tree: several tokens may follow the text, several more each of these, and so on.
 
     ``4.2.2.1`` lets 4 tokens follow the text, 2 each of them, 2 each of those and 1 each of the last: 44 in all, of
-    which at most 4 are kept. ``drawn`` of the children of a token are drawn from the draft's row, the others are its
-    likeliest tokens; where the row has fewer tokens, as at temperature 0, the next likeliest take their place.
+    which at most 4 are kept. ``drawn`` of the children of a token are drawn from the draft's probabilities, the others
+    are its likeliest tokens; where too few tokens have any probability, as at temperature 0, the next likeliest take
+    their place.
 
     Attributes:
-        static: how many children the text has and each token behind it, level by level: numbers with dots between.
+        static: how many children the text has and each token after it, level by level: numbers with dots between.
         drawn: how many children of each are drawn, 0 or more; all, where there are fewer.
-        lookup: how many tokens may come on top, copied from where the text repeats itself; behind these the draft
-            proposes as many as behind others.
+        lookup: how many tokens may be added, copied from where the text repeats itself; after these the draft proposes
+            as many as after others.
 
     Raises:
         TypeError: for a number of drawn children that is none.
-        ValueError: for a shape that is none, or of more than 1024 tokens.
+        ValueError: for an invalid shape, or one of more than 1024 tokens.
 
     Example:
         >>> shape = StaticTree("4.2.2.1")
@@ -223,12 +202,10 @@ class StaticTree(TreeShape):
             raise ValueError(f"a tree may have at most {MAX_NODES} tokens, but {self} has {self.max_nodes}")
 
     def __str__(self) -> str:
-        """Return the text that `as_tree` turns into this one."""
         return spell("static", self).partition(":")[2]
 
     @property
     def max_draft_tokens(self) -> int:
-        """How deep it is, which is how many of its tokens can be kept."""
         return len(self.branching)
 
     @property
@@ -238,17 +215,15 @@ class StaticTree(TreeShape):
 
     @property
     def is_even(self) -> bool:
-        """Whether all tokens but the last have as many children, so that a position is judged alike in every step."""
         return len(set(self.branching)) == 1 and not self.lookup
 
     @property
     def num_looked_up(self) -> int:
-        """How many tokens may be copied from where the text repeats itself, beside a draft model's."""
         return self.lookup
 
     @property
     def max_nodes(self) -> int:
-        """How many tokens it may have in all: most where all that is looked up stands as near the text as can be."""
+        """How many tokens it may have in all: most if all that is looked up is as near the text as can be."""
         level, found, left, total = 1, 1, self.lookup, 0
         for count in self.branching:
             found = min(left, found * count)
@@ -259,30 +234,24 @@ class StaticTree(TreeShape):
 
     @property
     def max_drawn(self) -> int:
-        """How many children of a token are drawn."""
         return min(self.drawn, max(self.branching))
 
     def max_children(self, depth: int) -> int:
-        """Return how many children a token has that follows ``depth`` others of the tree."""
         return self.branching[depth] if depth < len(self.branching) else 0
 
     def grow(self, limit: int) -> StaticGrowth:
-        """Begin the tree of a step."""
         return StaticGrowth([ChildCounts(max(0, n - self.drawn), min(n, self.drawn)) for n in self.branching[:limit]])
 
 
 class StaticGrowth:
-    """Gives all tokens of a level as many children."""
-
     def __init__(self, splits: list[ChildCounts]) -> None:
         self._ahead = splits[::-1]
         self._new = 0
 
     def reserve(self, num_looked_up: int) -> None:
-        """Leave the shape as it is: tokens that were looked up come on top."""
+        pass
 
     def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
-        """Say how many children each token gets."""
         fixed, drawn = self._ahead.pop()
         splits = []
         for each in looked_up:
@@ -292,5 +261,4 @@ class StaticGrowth:
         return splits
 
     def promising(self) -> list[int]:
-        """Return all of them, unless they are the last."""
         return [*range(self._new)] if self._ahead else []
