@@ -12,10 +12,6 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
-    Gemma4AssistantConfig,
-    Gemma4AssistantForCausalLM,
-    Gemma4ForCausalLM,
-    Gemma4TextConfig,
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
     GPT2Config,
@@ -23,8 +19,6 @@ from transformers import (
     LlamaConfig,
     MistralConfig,
     MistralForCausalLM,
-    MuseGlimmerAssistantConfig,
-    MuseGlimmerAssistantModel,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -140,8 +134,10 @@ def tiny_qwen2(seed: int) -> Qwen2ForCausalLM:
     return sharpened(Qwen2ForCausalLM(Qwen2Config(**SMALL)), 9.0)
 
 
-def tiny_gemma4_pair(seed: int) -> tuple[Gemma4ForCausalLM, Gemma4AssistantForCausalLM]:
+def tiny_gemma4_pair(seed: int) -> tuple[PreTrainedModel, PreTrainedModel]:
     """A target and an assistant that reads the target's keys and values."""
+    from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4ForCausalLM, Gemma4TextConfig
+
     torch.manual_seed(seed)
     kinds = ["sliding_attention", "full_attention"]
     target = Gemma4ForCausalLM(
@@ -152,8 +148,10 @@ def tiny_gemma4_pair(seed: int) -> tuple[Gemma4ForCausalLM, Gemma4AssistantForCa
     return sharpened(target, 6.0), sharpened(draft, 12.0)
 
 
-def tiny_dflash(seed: int) -> MuseGlimmerAssistantModel:
+def tiny_dflash(seed: int) -> PreTrainedModel:
     """A DFlash draft for `tiny_llama` that proposes four tokens at once."""
+    from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
+
     torch.manual_seed(seed)
     wanted = {name: value for name, value in SMALL.items() if name != "vocab_size"}
     config = MuseGlimmerAssistantConfig(

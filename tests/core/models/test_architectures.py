@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.architectures import VOCABULARY, greedy_answer, logits_of_all, tiny_architecture
 from support.tiny_architectures import random_tokens
+from support.versions import since
 
 from cactus_decoding.core.models.recurrent import RecurrentForward
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -37,7 +38,7 @@ RECURRENT = """
     falcon_mamba jamba mamba mamba2 olmo_hybrid recurrent_gemma rwkv xlstm
 """
 READ_ON = [
-    "falcon_h1",
+    pytest.param("falcon_h1", marks=since("5.19.0")),
     *(pytest.param(name, marks=slow) for name in ["bamba", "granitemoehybrid", "qwen3_next", "qwen3_5_text"]),
 ]
 MODELS = [*FAMILIES, *(pytest.param(name, marks=slow) for name in WORKS.split())]
@@ -107,6 +108,7 @@ def test_a_recurrent_state_goes_back_to_its_copies(name):
         CachedModel(model, "lean")
 
 
+@since("5.19.0")
 def test_a_state_that_is_left_as_it_is_shows_in_rows(monkeypatch):
     """The wrong variant of the test above: keys and values are forgotten alone."""
     monkeypatch.setattr(GeneralForward, "copy_state", lambda self: [{} for _ in self._cache.layers])

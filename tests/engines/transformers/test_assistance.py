@@ -9,6 +9,7 @@ import torch
 from support.tables import all_of
 from support.tiny_architectures import letter_tokenizer, tiny_dflash, tiny_gpt2
 from support.tiny_models import tiny_llama
+from support.versions import since
 from transformers import GenerationConfig
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
@@ -138,6 +139,7 @@ def test_only_the_lasting_heuristic_lasts(target, schedule):
     assert torch.equal(speculate(target, **given), plain)
 
 
+@since("5.19.0")
 def test_prompt_lookup(target):
     plain = target.generate(PROMPT, do_sample=False, max_new_tokens=30, prompt_lookup_num_tokens=3)
     for given in ({"prompt_lookup_num_tokens": 3}, {"prompt_lookup_num_tokens": 3, "max_matching_ngram_size": 4}):
@@ -157,6 +159,7 @@ def one_step(target, draft, **given) -> int:
     return metrics.drafted
 
 
+@since("5.19.0")
 @pytest.mark.parametrize("schedule", ["constant", "heuristic_transient"])
 def test_a_confidence_threshold_stops_where_that_of_transformers_stops(target, draft, schedule):
     counts = set()
@@ -242,10 +245,6 @@ REFUSED = {
         {"assistant_early_exit": 1, "assistant_confidence_threshold": 0.5},
         "goes with an assistant_model",
     ),
-    "confidence of blocks": (
-        {"assistant_model": tiny_dflash(0), "speculation_type": "dflash", "assistant_confidence_threshold": 0.5},
-        "does not go with a MuseGlimmerAssistantModel",
-    ),
     "block verification": (
         MODEL | {"assistant_confidence_threshold": 0.5, "verification": "block", "rule": "clamped:width=1.0"},
         "block verification of a relaxed rule needs a draft model and a fixed number",
@@ -272,6 +271,13 @@ REFUSED = {
         r"bind both tokenizers, which `generate` keeps from a callable",
     ),
 }
+
+
+@since("5.19.0")
+def test_confidence_does_not_go_with_blocks(target):
+    given = {"assistant_model": tiny_dflash(0), "speculation_type": "dflash", "assistant_confidence_threshold": 0.5}
+    with pytest.raises(ValueError, match="does not go with a MuseGlimmerAssistantModel"):
+        speculate(target, max_new_tokens=5, **given)
 
 
 @all_of("case", REFUSED)

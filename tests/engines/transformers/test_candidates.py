@@ -10,6 +10,7 @@ from support.drafters import CUT, KINDS, LETTERS, TOKENIZERS, letters_renumbered
 from support.loop_runs import PROMPT, decided, run, tokens
 from support.tiny_architectures import tiny_dflash, tiny_gemma4_pair, tiny_gpt2, tiny_mtp, word_tokenizer
 from support.tiny_models import tiny_llama
+from support.versions import since
 from transformers import GenerationConfig, GenerationMixin, Glm4MoeForCausalLM
 from transformers.generation import candidate_generator as generators
 from transformers.generation.candidate_generator import AssistedCandidateGenerator, PromptLookupCandidateGenerator
@@ -23,6 +24,7 @@ from cactus_decoding import (
 )
 from cactus_decoding.core.drafting.lengths.base import FixedLength
 from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.engines.transformers.compatibility import required_arguments
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +132,7 @@ def check_same_drafts(recorder, model, ours: dict, theirs: dict, k=50, length=40
     return metrics
 
 
+@since("5.19.0")
 def test_multi_token_prediction_drafts_as_in_transformers(tmp_path, monkeypatch):
     monkeypatch.setattr(Glm4MoeForCausalLM, "_keys_to_ignore_on_load_unexpected", {r"model\.layers\.[23].*"})
     model = tiny_mtp(tmp_path)
@@ -142,6 +145,7 @@ def test_multi_token_prediction_drafts_as_in_transformers(tmp_path, monkeypatch)
     assert any(step.num_accepted for step in sampled)
 
 
+@since("5.19.0")
 def test_dflash_drafts_as_in_transformers(target, monkeypatch):
     recorder = Recorder(monkeypatch, generators.DFlashTokenCandidateGenerator)
     arguments = {"assistant_model": tiny_dflash(1), "speculation_type": "dflash"}
@@ -149,8 +153,10 @@ def test_dflash_drafts_as_in_transformers(target, monkeypatch):
     assert metrics.accepted > 0
 
 
+@since("5.19.0")
+@pytest.mark.filterwarnings("ignore:.*deprecated and:FutureWarning")
 def test_gemma4_assistant_drafts_as_transformers_would(monkeypatch):
-    """Its own `generate` leaves out two arguments that version 5.19 still requires: they are filled in here."""
+    """The `generate` of 5.19 leaves out two arguments that this version still requires: they are filled in here."""
     model, draft = tiny_gemma4_pair(0)
     kind = generators.SinglePositionMultiTokenCandidateGenerator
     recorder = Recorder(monkeypatch, kind)
@@ -159,8 +165,8 @@ def test_gemma4_assistant_drafts_as_transformers_would(monkeypatch):
         given = {"assistant_model": draft, "target_model_input_embeddings": self.get_input_embeddings()}
         if self is not model:
             raise AssertionError
-        with pytest.warns(FutureWarning):
-            made = kind(generation_config=generation_config, input_ids=None, model_kwargs={}, **given)
+        idle = required_arguments(kind, input_ids=None, model_kwargs={})
+        made = kind(generation_config=generation_config, **idle, **given)
         made.num_assistant_tokens = 5
         return made
 
@@ -179,6 +185,7 @@ def test_gemma4_assistant_drafts_as_transformers_would(monkeypatch):
     assert metrics.drafted > 0
 
 
+@since("5.19.0")
 def test_early_exit_drafts_as_in_transformers(target, monkeypatch):
     recorder = Recorder(monkeypatch, generators.EarlyExitCandidateGenerator)
     monkeypatch.setattr(target.model.generation_config, "num_assistant_tokens", 5)
@@ -187,6 +194,7 @@ def test_early_exit_drafts_as_in_transformers(target, monkeypatch):
     check_same_drafts(recorder, target.model, {"assistant_early_exit": 1}, {"assistant_early_exit": 1}, k=5)
 
 
+@since("5.19.0")
 def test_a_generator_hears_how_many_candidates_were_kept(target, draft, monkeypatch):
     """The heuristic schedule lengthens and shortens drafts: the same lengths as in transformers."""
     recorder = Recorder(monkeypatch, AssistedCandidateGenerator)
@@ -221,6 +229,7 @@ def test_torch_s_generator_governs_where_there_is_no_other(target, draft):
     assert texts[0] == texts[1] != texts[2]
 
 
+@since("5.19.0")
 def test_early_exit_puts_the_layers_back_even_after_an_error(target, draft, monkeypatch):
     drafter = make("exiting target", draft)
     run(target, drafter)
@@ -292,7 +301,8 @@ def test_a_generator_made_for_one_response_refuses_a_second(target, draft):
     run(target, drafter)
     with pytest.raises(ValueError, match="serves one response"):
         run(target, drafter)
-    lookup = CandidateGeneratorDrafter(PromptLookupCandidateGenerator(max_length=64))
+    nothing = torch.tensor([-1])  # version 5.0 fails without an end
+    lookup = CandidateGeneratorDrafter(PromptLookupCandidateGenerator(max_length=64, eos_token_id=nothing))
     assert decided(run(target, lookup)) == decided(run(target, lookup))
 
 
@@ -301,8 +311,6 @@ def test_wrong_uses_are_named(target, draft):
         CandidateGeneratorDrafter("gpt2")
     with pytest.raises(ValueError, match="call begin_response"):
         make("assisted", draft).propose(PROMPT, 3, lambda logits, _: logits, None)
-    with pytest.raises(ValueError, match="exit_layer must be between 1 and 1, but is 2"):
-        run(target, CandidateGeneratorDrafter.early_exit(2))
     with pytest.raises(ValueError, match="confidence_threshold must be in"):
         CandidateGeneratorDrafter.assisted(draft, confidence_threshold=1.5)
     with pytest.raises(ValueError, match="vocabulary has 8 tokens, but AssistedCandidateGenerator scores 11"):
@@ -310,11 +318,27 @@ def test_wrong_uses_are_named(target, draft):
 
 
 def test_a_generator_that_this_version_lacks_is_named(target, monkeypatch):
-    monkeypatch.delattr(generators, "MTPCandidateGenerator")
+    monkeypatch.delattr(generators, "MTPCandidateGenerator", raising=False)
     with pytest.raises(ValueError, match="this version of transformers has no MTPCandidateGenerator"):
         run(target, CandidateGeneratorDrafter.multi_token_prediction())
 
 
+@since("5.19.0")
+def test_an_exit_after_the_last_layer_is_refused(target):
+    with pytest.raises(ValueError, match="exit_layer must be between 1 and 1, but is 2"):
+        run(target, CandidateGeneratorDrafter.early_exit(2))
+
+
+def test_an_early_exit_that_fails_in_transformers_itself_is_refused(monkeypatch):
+    def get_candidates(self, input_ids, is_first_iteration):
+        raise AssertionError
+
+    monkeypatch.setattr(generators.EarlyExitCandidateGenerator, "get_candidates", get_candidates)
+    with pytest.raises(ValueError, match=r"assistant_early_exit fails in transformers .* itself: pip install"):
+        CandidateGeneratorDrafter.early_exit(1)
+
+
+@since("5.19.0")
 def test_a_pair_can_draft_by_early_exit(target):
     pair = Pair(CachedModel(target.model), CandidateGeneratorDrafter.early_exit(1), word_tokenizer(LETTERS))
     response = generate(pair, "b c d", temperature=0, max_new_tokens=21)

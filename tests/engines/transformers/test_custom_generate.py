@@ -10,6 +10,7 @@ import torch
 from support.code_blocks import ROOT, blocks_of
 from support.tiny_architectures import letter_tokenizer
 from support.tiny_models import tiny_llama
+from support.versions import since
 from transformers import GenerationConfig, TextStreamer, dynamic_module_utils
 
 from cactus_decoding import Metrics, NgramDrafter, speculative_generate
@@ -46,6 +47,7 @@ def test_the_folder_does_what_the_callable_does(target, draft):
     assert counts[0].relaxed == counts[1].relaxed > 0
 
 
+@since("5.19.0")
 def test_without_trust_the_folder_is_not_run(target, draft):
     with pytest.raises(ValueError, match="trust_remote_code"):
         target.generate(PROMPT, custom_generate=FOLDER, trust_remote_code=False, assistant_model=draft)

@@ -7,6 +7,7 @@ import torch
 from support.tables import all_of
 from support.tiny_architectures import NO_SPECIAL_TOKENS, perturbed, sharpened, tiny_gpt2
 from support.tiny_models import tiny_llama
+from support.versions import at_least
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
@@ -108,7 +109,7 @@ def test_dynamic_rotations_read_one_token_at_a_time_beyond_the_window():
     assert 0 < metrics.drafted < WINDOW
 
 
-@pytest.mark.parametrize("kind", ENDS)
+@pytest.mark.parametrize("kind", [kind for kind in ENDS if kind != "MPT" or at_least("5.19.0")])  # fails in float64
 def test_a_table_of_positions_ends_the_response_and_says_so(kind):
     model = model_of(ENDS[kind])
     with pytest.raises((IndexError, RuntimeError)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.tiny_models import tiny_llama
+from support.versions import since
 from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -42,6 +43,7 @@ def test_who_says_that_processes_need_no_step_is_believed(two_processes):
     assert speculate(spread(0), synced_gpus=False).shape == (1, 8)
 
 
+@since("5.19.0")  # earlier ones fail in `generate` itself where there is one process
 def test_other_models_and_single_processes_are_not_refused(two_processes):
     assert speculate(tiny_llama(0)).shape == (1, 8)
     distributed.destroy_process_group()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.tiny_vision_language import KINDS, MLLAMA, tiny_vision_language
+from support.versions import since
 
 from cactus_decoding import Metrics, NgramDrafter, speculative_generate
 
@@ -26,12 +27,14 @@ def test_plain_text_is_that_of_generate(kind):
         assert torch.equal(speculate(model, drafter=NgramDrafter()), plain)
 
 
+@since("5.19.0")
 @pytest.mark.parametrize("given", [{"mm_encoder_outputs": {}}, {"mm_encoder_outputs": {"image": None}}, {}])
 def test_inputs_that_hold_nothing_are_none(given):
     model = tiny_vision_language("Llava", KINDS["Llava"])
     assert speculate(model, drafter=NgramDrafter(), **given).shape == (1, 28)
 
 
+@since("5.19.0")
 def test_marks_of_what_is_no_image_are_none():
     model = tiny_vision_language("Qwen2VL", KINDS["Qwen2VL"])
     marks = torch.zeros_like(PROMPT)
@@ -45,7 +48,7 @@ def test_marks_of_what_is_no_image_are_none():
 def test_an_image_is_refused_by_name():
     model = tiny_vision_language("Llava", KINDS["Llava"])
     prompt = torch.cat([PROMPT, torch.full((1, 4), 31)], 1)
-    with pytest.raises(ValueError, match="text only, but was given mm_encoder_outputs"):
+    with pytest.raises(ValueError, match=r"text only, but was given (mm_encoder_outputs|pixel_values)"):
         speculate(model, prompt, drafter=NgramDrafter(), pixel_values=torch.zeros(1, 3, 8, 8).double())
 
 

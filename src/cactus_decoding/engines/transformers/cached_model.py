@@ -128,15 +128,7 @@ class CachedModel(BaseCachedModel):
 
     def _general(self) -> Forward:
         """Return an empty pass of transformers' own."""
-        from cactus_decoding.engines.transformers.forward import GeneralForward
-
-        forward = GeneralForward(self.model, self._extra_inputs)
-        if not _is_recurrent(self.model):
-            return forward
-        if self._extra_inputs:
-            inputs, name = ", ".join(self._extra_inputs), type(self.model).__name__
-            raise ValueError(f"{name} keeps a recurrent state, and cannot be asked for {inputs} too")
-        return RecurrentForward(forward)
+        return general_forward(self.model, self._extra_inputs)
 
 
 def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> None:
@@ -144,6 +136,7 @@ def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> N
 
     Copies of a recurrent state may be gone back to (``by_copies``) where a block reads on from a state.
     """
+    from cactus_decoding.engines.transformers import compatibility
     from cactus_decoding.engines.transformers.forward import check_fills_cache
 
     name = type(model).__name__
@@ -151,15 +144,31 @@ def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> N
         raise ValueError(f"{name} is an encoder-decoder model; allowed are decoder-only causal language models")
     if _is_recurrent(model) and not (by_copies and model.config.model_type in _READ_ON):
         raise ValueError(f"{name} keeps a recurrent state, which cannot be rolled back after a rejection")
-    if not model._supports_default_dynamic_cache():
+    if not compatibility.takes_dynamic_cache(model):
         raise ValueError(f"{name} keeps a memory of its own and no cache that could be rolled back after a rejection")
     if getattr(model.config.get_text_config(decoder=True), "cross_attention_layers", None):
         raise ValueError(f"{name} has cross-attention layers, which read images and have no place in a cache of tokens")
+    compatibility.check_version(model, lambda: general_forward(model, {}))
     check_fills_cache(model)
 
 
+def general_forward(model: PreTrainedModel, extra_inputs: dict[str, Any]) -> Forward:
+    """Return an empty pass of transformers' own."""
+    from cactus_decoding.engines.transformers.forward import GeneralForward
+
+    forward = GeneralForward(model, extra_inputs)
+    if not _is_recurrent(model):
+        return forward
+    if extra_inputs:
+        inputs, name = ", ".join(extra_inputs), type(model).__name__
+        raise ValueError(f"{name} keeps a recurrent state, and cannot be asked for {inputs} too")
+    return RecurrentForward(forward)
+
+
 def _is_recurrent(model: PreTrainedModel) -> bool:
-    return bool(getattr(model, "_is_stateful", False))
+    from cactus_decoding.engines.transformers import compatibility
+
+    return compatibility.keeps_recurrent_state(model)
 
 
 def context_window(model: PreTrainedModel) -> int | None:

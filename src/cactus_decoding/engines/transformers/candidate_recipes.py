@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,11 @@ from cactus_decoding.core.checks import check_integer, check_number
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import LogitsToProbs
 from cactus_decoding.engines.transformers.cached_model import check_can_roll_back
+from cactus_decoding.engines.transformers.compatibility import (
+    candidate_generator,
+    check_early_exit_works,
+    required_arguments,
+)
 
 _NO_LIMIT = 2**30
 
@@ -114,6 +118,7 @@ def assisted(draft: PreTrainedModel, confidence_threshold: float) -> CandidateRe
 def early_exit(exit_layer: int) -> CandidateRecipe:
     """Make generators that draft with the target's first layers."""
     check_integer("exit_layer", exit_layer, 1)
+    check_early_exit_works()
 
     def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
         check_integer("exit_layer", exit_layer, 1, target.config.get_text_config(decoder=True).num_hidden_layers - 1)
@@ -134,7 +139,7 @@ def multi_token_prediction() -> CandidateRecipe:
 
     def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
         if not unused or unused[0][0] is not target:
-            made = _class("MTPCandidateGenerator")(
+            made = candidate_generator("MTPCandidateGenerator")(
                 main_model=target, generation_config=draft_settings(target), model_kwargs={}
             )
             unused[:] = [(target, made)]
@@ -150,7 +155,7 @@ def dflash(draft: PreTrainedModel) -> CandidateRecipe:
     """Make generators that draft with a DFlash model."""
 
     def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
-        return _class("DFlashTokenCandidateGenerator")(
+        return candidate_generator("DFlashTokenCandidateGenerator")(
             assistant_model=draft,
             main_model_input_embeddings=target.get_input_embeddings(),
             main_model_output_embeddings=target.get_output_embeddings(),
@@ -165,17 +170,14 @@ def shared_states(draft: PreTrainedModel) -> CandidateRecipe:
     """Make generators that draft with a Gemma 4 assistant."""
 
     def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
-        make_one = _class("SinglePositionMultiTokenCandidateGenerator")
-        # transformers 5.19 deprecates these two and yet requires them: its own `generate` fails for want of them
-        wanted = inspect.signature(make_one).parameters
-        idle: dict[str, Any] = {"input_ids": prompt_ids, "model_kwargs": {}}
+        make_one = candidate_generator("SinglePositionMultiTokenCandidateGenerator")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
             generator = make_one(
                 assistant_model=draft,
                 target_model_input_embeddings=target.get_input_embeddings(),
                 generation_config=draft_settings(target),
-                **{name: value for name, value in idle.items() if name in wanted},
+                **required_arguments(make_one, input_ids=prompt_ids, model_kwargs={}),
             )
         generator.num_assistant_tokens = _NO_LIMIT
         return generator
@@ -214,10 +216,3 @@ def set_knobs(generator: Any, confidence_threshold: float = 0.0) -> None:
     generator.generation_config.assistant_confidence_threshold = confidence_threshold
     if confidence_threshold and not hasattr(generator, "probs"):
         generator.probs, generator.matches = [], []  # made only where the draft's own threshold is not zero
-
-
-def _class(name: str) -> Any:
-    """Return a candidate generator that only newer versions of transformers have."""
-    if not hasattr(generators, name):
-        raise ValueError(f"this version of transformers has no {name}; allowed are versions that have it")
-    return getattr(generators, name)

@@ -17,6 +17,7 @@ from cactus_decoding.engines.transformers import candidate_recipes as recipes
 from cactus_decoding.engines.transformers import cross_tokenizer
 from cactus_decoding.engines.transformers.cached_model import CachedModel, context_window, vocabulary_size
 from cactus_decoding.engines.transformers.candidate_recipes import CandidateRecipe, RequestLaw, fit_width
+from cactus_decoding.engines.transformers.compatibility import candidates_of, needs_model_outputs
 
 
 class CandidateGeneratorDrafter(Drafter):
@@ -184,7 +185,7 @@ class CandidateGeneratorDrafter(Drafter):
                     f"a {type(generator).__name__} serves one response: pass a recipe that makes one for each"
                 )
             self._served = True
-        if generator.requires_model_outputs:
+        if needs_model_outputs(generator):
             if self._target is None:
                 raise ValueError(f"{type(generator).__name__} needs a target: call begin_response with it first")
             self._target.reset()  # it is to have outputs for the whole prompt
@@ -195,7 +196,7 @@ class CandidateGeneratorDrafter(Drafter):
         """Return the sequence with candidates, and their scores if there are any."""
         assert self._generator is not None
         seen: dict[str, Any] = {}
-        if self._generator.requires_model_outputs and self._target is not None:
+        if needs_model_outputs(self._generator) and self._target is not None:
             positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
             seen = {
                 "model_kwargs": {"position_ids": positions, "attention_mask": None},
@@ -204,7 +205,7 @@ class CandidateGeneratorDrafter(Drafter):
                 "n_last_matches": kept or 0,
             }
         try:
-            return self._generator.get_candidates(ids, **seen)  # type: ignore[no-any-return]
+            return candidates_of(self._generator, ids, first=kept is None, **seen)  # type: ignore[no-any-return]
         except recipes.NoRoomError:
             return ids, None
 

@@ -21,6 +21,7 @@ from cactus_decoding.engines.transformers.candidate_recipes import (
     set_knobs,
     unpadded,
 )
+from cactus_decoding.engines.transformers.compatibility import forget_cache
 
 
 def retokenized(
@@ -81,12 +82,14 @@ class _WithinWindow:
 
     assistant_model: PreTrainedModel
 
-    def _prepare_generation_args(self, input_ids: Tensor, min_new_tokens: int, max_new_tokens: int) -> Any:
+    def _prepare_generation_args(self, input_ids: Tensor, min_new_tokens: int, max_new_tokens: int, *more: Any) -> Any:
         window = context_window(self.assistant_model)
         room = max_new_tokens if window is None else min(max_new_tokens, window - input_ids.shape[1])
         if room <= 0:
             raise NoRoomError
-        return super()._prepare_generation_args(input_ids, min(min_new_tokens, room), room)  # type: ignore[misc]
+        return super()._prepare_generation_args(  # type: ignore[misc]
+            input_ids, min(min_new_tokens, room), room, *more
+        )
 
 
 class _Retokenized(_WithinWindow, generators.AssistedCandidateGeneratorDifferentTokenizers):
@@ -101,7 +104,7 @@ class _Translated(_WithinWindow, generators.UniversalSpeculativeDecodingGenerato
             if not self.assistant_tokenizer(text, add_special_tokens=False).input_ids:
                 # a token that leaves the draft nothing new to read: it starts from the whole text again
                 self._target_seq_len_with_candidates, self._prev_assistant_ids = 0, None
-                self.assistant_kwargs.pop("past_key_values", None)
+                forget_cache(self.assistant_kwargs)
         return super()._prepare_assistant_input_ids(target_input_ids)
 
 

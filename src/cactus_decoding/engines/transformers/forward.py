@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from cactus_decoding.core.models.recurrent import StatefulForward
+from cactus_decoding.engines.transformers import compatibility
 
 
 class GeneralForward(StatefulForward):
@@ -26,15 +27,14 @@ class GeneralForward(StatefulForward):
         self.outputs: Any = None
         self._model = model
         self._config = model.config.get_text_config(decoder=True)
-        self._keeps_rows = model._supports_logits_to_keep()
-        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-        self._cache = DynamicCache(config=self._config)
+        named = inspect.signature(model.forward).parameters
+        self._keeps_rows = "logits_to_keep" in named
+        self._takes_positions = "position_ids" in named
+        self._cache_argument = compatibility.cache_argument(model) or compatibility.default_cache_argument()
+        self._records = not compatibility.keeps_recurrent_state(model)
+        self._cache = compatibility.empty_cache(self._config, record_past=self._records)
         self._slides = any(getattr(layer, "is_sliding", False) for layer in self._cache.layers)
         self._trimmed = 0
-        stateful = getattr(model, "_is_stateful", False)
-        self._records = hasattr(self._cache, "activate_past_recording") and not stateful
-        if self._records:
-            self._cache.activate_past_recording()  # sliding windows then keep what a rollback needs
 
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
@@ -47,14 +47,16 @@ class GeneralForward(StatefulForward):
             places = self._tree_inputs(start, len(token_ids), positions, mask)
         output = self._model(
             input_ids=token_ids.view(1, -1),
-            past_key_values=self._cache,
             use_cache=True,
+            **{self._cache_argument: self._cache},
             **places,
             **keep,
             **self.extra_inputs,
         )
         if not start and (filled := self._cache.get_seq_length()) != len(token_ids):
             raise ValueError(f"{type(self._model).__name__} cached {filled} tokens where {len(token_ids)} were read")
+        if not start and self._records and (layers := compatibility.uncroppable_layers(self._cache)):
+            raise ValueError(f"{type(self._model).__name__} cannot be rolled back: it fills a {layers[0]}")
         self.outputs = output if self.extra_inputs else None
         return output.logits[0, -rows:]  # type: ignore[no-any-return]
 
@@ -73,7 +75,7 @@ class GeneralForward(StatefulForward):
         elif self._slides and prefix < self._trimmed:
             return 0
         if length > kept or self._records:  # sliding windows are also trimmed here, after each block
-            self._cache.crop(kept - length)
+            compatibility.remove_last(self._cache, length - kept)
         self._trimmed = kept
         return kept
 
@@ -88,11 +90,7 @@ class GeneralForward(StatefulForward):
     def copy_state(self) -> list[dict[str, dict[int, Tensor]]]:
         """Return copies of the states of each layer that has some."""
         return [
-            {
-                name: {i: state.clone() for i, state in getattr(layer, name).items() if state is not None}
-                for name in ("conv_states", "recurrent_states")
-                if isinstance(layer, LinearAttentionCacheLayerMixin)
-            }
+            {name: {i: state.clone() for i, state in states.items()} for name, states in compatibility.states_of(layer)}
             for layer in self._cache.layers
         ]
 
@@ -100,23 +98,17 @@ class GeneralForward(StatefulForward):
     def restore_state(self, state: list[dict[str, dict[int, Tensor]]], length: int) -> None:
         """Take copies of the states, and forget keys and values behind them."""
         for layer, copies in zip(self._cache.layers, state, strict=True):
-            if isinstance(layer, DynamicLayer):
-                DynamicLayer.crop(layer, length - layer.get_seq_length())
+            if isinstance(layer, DynamicLayer) and layer.is_initialized:
+                layer.keys, layer.values = layer.keys[..., :length, :], layer.values[..., :length, :]
             for name, states in copies.items():
                 for i, copied in states.items():
                     getattr(layer, name)[i].copy_(copied)
 
     def _chain_inputs(self, start: int, count: int) -> dict[str, Tensor | None]:
         """Return the positions that `generate` gives; some models count from elsewhere where they are given none."""
-        if not self._takes_positions or self._counts_otherwise:
+        if not self._takes_positions or compatibility.counts_positions_itself(self._model):
             return {}
         return {"position_ids": torch.arange(start, start + count, device=self._model.device)[None]}
-
-    @cached_property
-    def _counts_otherwise(self) -> bool:
-        """Whether `generate` asks the model itself for positions, which have several dimensions."""
-        name = "_prepare_position_ids_for_generation"
-        return getattr(type(self._model), name, None) is not getattr(GenerationMixin, name, None)
 
     def _tree_inputs(
         self, start: int, count: int, positions: Tensor | None, mask: Tensor | None
@@ -127,7 +119,7 @@ class GeneralForward(StatefulForward):
             positions = torch.arange(start, start + count, device=self._model.device)
         if mask is not None:
             mask = mask[None, None]
-            if self._config._attn_implementation == "eager":  # it adds masks to its scores, others take booleans
+            if compatibility.attention_of(self._config) == "eager":  # it adds masks to its scores, others take booleans
                 dtype = self._model.dtype
                 mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
         return {"position_ids": positions[None], "attention_mask": mask}
@@ -145,7 +137,7 @@ class GeneralForward(StatefulForward):
             return "its attention slides over a window of neighbours"
         if kinds:
             return f"its cache holds other things than keys and values ({', '.join(sorted(kinds))})"
-        attention = config._attn_implementation
+        attention = compatibility.attention_of(config)
         if attention not in ("sdpa", "eager"):
             return f"its attention, {attention}, takes no mask of its own; load it with attn_implementation='sdpa'"
         if not self._takes_positions or getattr(config, "alibi", False):
@@ -156,9 +148,10 @@ class GeneralForward(StatefulForward):
 def check_fills_cache(model: PreTrainedModel) -> None:
     """Raise `ValueError` for a model that says that it fills no cache; what does not say so shows when it reads."""
     name = type(model).__name__
-    if "past_key_values" not in (named := inspect.signature(model.forward).parameters) and "input_ids" in named:
-        raise ValueError(f"{name} takes no past_key_values, and so fills no cache that could be rolled back")
-    if model.training and model.is_gradient_checkpointing:
+    if compatibility.cache_argument(model) is None and "input_ids" in inspect.signature(model.forward).parameters:
+        names = " or ".join(compatibility.CACHE_NAMES)
+        raise ValueError(f"{name} takes no {names}, and so fills no cache that could be rolled back")
+    if model.training and compatibility.checkpoints_gradients(model):
         raise ValueError(
             f"{name} is in training mode with gradient checkpointing, and so fills no cache: call its eval()"
         )

@@ -33,9 +33,11 @@ from cactus_decoding.core.session import begin
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.transformers.assistance import SETTINGS, Assistance
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.call import check_not_synced, named_arguments_of_generate, random_source
+from cactus_decoding.engines.transformers.call import check_not_synced, random_source
+from cactus_decoding.engines.transformers.compatibility import cache_of, named_arguments_of_generate
 from cactus_decoding.engines.transformers.positions import position_limit, read_in_blocks
 from cactus_decoding.engines.transformers.request import (
+    OWN_CACHE,
     ProcessedProbs,
     StoppingCheck,
     check_call,
@@ -50,10 +52,10 @@ ASKED = ("budget", *DECODING)
 
 def speculative_generate(
     model: PreTrainedModel,
-    input_ids: Tensor,
-    logits_processor: LogitsProcessorList,
-    stopping_criteria: StoppingCriteriaList,
-    generation_config: GenerationConfig,
+    input_ids: Tensor | None = None,
+    logits_processor: LogitsProcessorList | None = None,
+    stopping_criteria: StoppingCriteriaList | None = None,
+    generation_config: GenerationConfig | None = None,
     *,
     assistant_model: PreTrainedModel | None = None,
     drafter: Drafter | CandidateGenerator | None = None,
@@ -69,6 +71,8 @@ def speculative_generate(
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """Draft and verify inside `generate`: ``model.generate(**inputs, custom_generate=speculative_generate, ...)``.
 
+    Called directly, ``speculative_generate(model, input_ids, ...)``, it calls `generate` itself, with everything that
+    `generate` takes, tokenizers and stop strings included.
     `generate` prepares the first five arguments and ``model_kwargs``; the others are given to it by name, or bound with
     `functools.partial`. Its generation config is honoured: ``do_sample`` (False is temperature 0), lengths, ends of
     sequence, every setting that makes a logits processor or a stopping criterion, ``return_dict_in_generate``, and what
@@ -97,7 +101,7 @@ def speculative_generate(
         stop_strings: end the response, as in `generate`; the tokenizer must be bound.
         tokenizer: the target's, for ``protect``, ``relax_within``, ``importance``, stop strings and a draft with other
             tokens. `generate` keeps both tokenizers from a callable, so bind them:
-            ``partial(speculative_generate, tokenizer=tokenizer)``.
+            ``partial(speculative_generate, tokenizer=tokenizer)``, or call this function directly.
         assistant_tokenizer: that of a draft with other tokens.
         model_kwargs: what `generate` adds for a text-only model, and by the names of `Request.from_dict` what is asked
             of the response: ``rule``, ``budget``, ``num_speculative_tokens`` or ``tree``, ``verification``, and the
@@ -125,6 +129,27 @@ def speculative_generate(
         ...     do_sample=True, max_new_tokens=4, seed=0).shape[1] - inputs.input_ids.shape[1]
         4
     """
+    if input_ids is None or logits_processor is None or stopping_criteria is None or generation_config is None:
+        from cactus_decoding.engines.transformers.custom_generate import generate_speculatively
+
+        named = {
+            "input_ids": input_ids,
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
+            "generation_config": generation_config,
+            "assistant_model": assistant_model,
+            "drafter": drafter,
+            "generator": generator,
+            "seed": seed,
+            "metrics": metrics,
+            "forward": forward,
+            "streamer": streamer,
+            "stop_strings": stop_strings,
+            "tokenizer": tokenizer,
+            "assistant_tokenizer": assistant_tokenizer,
+        }
+        given = {name: value for name, value in named.items() if value is not None}
+        return generate_speculatively(model, **given, **model_kwargs)
     if metrics is not None and not isinstance(metrics, Metrics):
         raise TypeError(f"metrics must be a Metrics to add to, but is {shown(metrics)}")
     settings = {name: model_kwargs.pop(name) for name in ASKED if name in model_kwargs}
@@ -132,6 +157,8 @@ def speculative_generate(
     named |= {name: model_kwargs.pop(name) for name in SETTINGS if name in model_kwargs}
     streamer = named.get("streamer") if streamer is None else streamer
     assistant_model = named.get("assistant_model") if assistant_model is None else assistant_model
+    if cache_of(named) is not None:
+        raise ValueError(OWN_CACHE)
     check_call(model, input_ids, logits_processor, generation_config, model_kwargs)
     check_not_synced(model, named.get("synced_gpus"))
     stopping_criteria = with_stop_strings(stopping_criteria, stop_strings, tokenizer)

@@ -22,6 +22,7 @@ from transformers.generation import logits_process
 
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.transformers.cached_model import check_can_roll_back
+from cactus_decoding.engines.transformers.compatibility import CACHE_NAMES, cache_of
 
 # They look at one row at a time and at no token ids, so all rows of a block can go through at once.
 _ROW_WISE = (
@@ -41,8 +42,9 @@ _WITH_MEMORY = (
     logits_process.SynthIDTextWatermarkLogitsProcessor,
     logits_process.UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
+OWN_CACHE = "past_key_values or cache is not supported: the cache must be rolled back, so it is made here"
 # What `generate` itself prepares for a text-only decoder.
-_PREPARED = frozenset({"attention_mask", "logits_to_keep", "past_key_values", "position_ids", "use_cache"})
+_PREPARED = frozenset({"attention_mask", "logits_to_keep", "position_ids", "use_cache", *CACHE_NAMES})
 
 
 class ProcessedProbs:
@@ -229,9 +231,9 @@ def _carries(name: str, value: object) -> bool:
 
 
 def _check_cache(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-    cache = model_kwargs.get("past_key_values")
-    if cache is not None and (cache.get_seq_length() > 0 or getattr(cache, "_is_user_defined", False)):
-        raise ValueError("past_key_values is not supported: the cache must be rolled back, so it is made here")
+    cache = cache_of(model_kwargs)
+    if cache is not None and cache.get_seq_length() > 0:
+        raise ValueError(OWN_CACHE)
     if model_kwargs.get("use_cache") is False:
         raise ValueError("use_cache must be true, but is False")
     if config.cache_implementation not in (None, "dynamic"):

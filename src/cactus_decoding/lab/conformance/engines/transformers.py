@@ -57,7 +57,8 @@ class TransformersEngine(Engine):
         read: list[tuple[int, list[int]]] = []  # of each pass, from where on and which tokens
 
         def note(model: Any, args: object, given: Mapping[str, Any]) -> None:
-            read.append((given["past_key_values"].get_seq_length(), given["input_ids"][0].tolist()))
+            cache = given["cache" if "cache" in given else "past_key_values"]
+            read.append((cache.get_seq_length(), given["input_ids"][0].tolist()))
 
         torch.manual_seed(query.seed)  # after the models are made, which draws numbers too
         with torch.no_grad(), _hooked(target, note):

@@ -118,9 +118,14 @@ class _Reader:
         self._model, self._device = target.model, target.device
         self._takes_positions = "position_ids" in inspect.signature(self._model.forward).parameters
         self._keeps_rows = "logits_to_keep" in inspect.signature(self._model.forward).parameters
-        from transformers import DynamicCache
+        from cactus_decoding.engines.transformers.compatibility import (
+            cache_argument,
+            default_cache_argument,
+            empty_cache,
+        )
 
-        self._cache = DynamicCache(config=self._model.config)
+        self._cache = empty_cache(self._model.config, record_past=False)
+        self._cache_argument = cache_argument(self._model) or default_cache_argument()
         self._mask = torch.zeros(0, 0, dtype=torch.long)
 
     def read(self, sequences: Sequence[list[int]]) -> Tensor:
@@ -144,8 +149,8 @@ class _Reader:
         output = self._model(
             input_ids=ids.to(self._device),
             attention_mask=self._mask.to(self._device),
-            past_key_values=self._cache,
             use_cache=True,
+            **{self._cache_argument: self._cache},
             **more,
             **keep,
         )
