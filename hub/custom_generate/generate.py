@@ -1,6 +1,6 @@
 """Speculative decoding for any decoder-only model: `model.generate(..., custom_generate=<this folder>)`."""
 
-from cactus_decoding.engines.transformers.custom_generate import generate_speculatively
+from cactus_decoding.engines.transformers.generate import generate_speculatively
 
 
 def generate(model, **arguments):

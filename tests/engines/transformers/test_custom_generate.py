@@ -14,7 +14,7 @@ from support.versions import since
 from transformers import GenerationConfig, TextStreamer, dynamic_module_utils
 
 from cactus_decoding import Metrics, NgramDrafter, speculative_generate
-from cactus_decoding.engines.transformers.custom_generate import generate_speculatively
+from cactus_decoding.engines.transformers.generate import generate_speculatively
 
 FOLDER = str(ROOT / "hub")
 PROMPT = torch.tensor([[1, 2, 3]])

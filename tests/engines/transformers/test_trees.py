@@ -12,7 +12,7 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from cactus_decoding import Metrics, NgramDrafter, SamplingParams, speculative_generate
-from cactus_decoding.engines.transformers.custom_generate import generate_speculatively
+from cactus_decoding.engines.transformers.generate import generate_speculatively
 
 TREE = "static=3.2.1"
 PROMPT = torch.tensor([[1, 2, 3]])
