@@ -77,7 +77,7 @@ class Budget(Model):
         if (self.nats is None) == (self.max_shift is None):
             given = f"nats is {shown(self.nats)} and max_shift is {shown(self.max_shift)}"
             raise ValueError(f"give either nats or max_shift, but {given}")
-        for name in ("expected_tokens", "max_relaxed"):  # floats cannot hold every integer
+        for name in ("expected_tokens", "max_relaxed"):  # refuses integers that a float cannot hold
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, 0, math.inf, high_open=True)
         if self.expected_tokens is not None and math.isinf(self.limit):

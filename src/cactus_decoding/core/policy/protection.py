@@ -91,9 +91,9 @@ class Protection(Model):
     It depends on the target's probabilities only and never on the drafted token, so a protected rule still has its
     relaxed target, and every guarantee of the rule and of a budget holds. The text of a token is what it adds after
     another token, including its leading space. Control tokens, such as the end of a text, have none. The pattern is
-    searched for in one token at a time, so a text that is spread over several tokens is not found. The exception are
-    byte-level tokens that hold a part of a character. Such a token matches if any character that it can be a part of
-    matches by itself, or is written in the pattern. So ``≠`` is protected at each of its tokens, and so are other
+    searched for in one token at a time, so a text that is spread over several tokens is not found. Byte-level
+    tokens that hold a part of a character are an exception: such a token matches if any character that it can be a part
+    of matches by itself, or is written in the pattern. So ``≠`` is protected at each of its tokens, and so are other
     characters that share them.
 
     Attributes:
