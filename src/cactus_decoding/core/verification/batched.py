@@ -240,11 +240,11 @@ def verify_block(
     .. math:: w_0 = 1, \qquad w_i = \min(w_{i-1} h_i(n_i) / p_i(n_i),\ 1)
 
     and passes with probability :math:`Z_i / (Z_i + 1 - w_i)`, where :math:`Z_i = \sum_x (w_i h_{i+1}(x) -
-    p_{i+1}(x))_+`; all k tokens pass with probability :math:`w_k`. After the longest prefix that passes, if it has i <
-    k tokens, the next one is drawn in proportion to :math:`(w_i h_{i+1} - p_{i+1})_+`; after k tokens, from the
-    target's last distribution. If decoding continues from h, the emitted tokens are distributed as h says, as with
-    `verify`. On average never fewer tokens are accepted than by `verify`, and no test that sees a step's proposals once
-    accepts more.
+    p_{i+1}(x))_+`; all k tokens pass with probability :math:`w_k`. After the longest prefix that passes, of i < k
+    tokens, the next one is drawn in proportion to :math:`(w_i h_{i+1} - p_{i+1})_+`; after k tokens, from the target's
+    last distribution. If decoding continues from h, the emitted tokens are distributed as h says, as with `verify`. On
+    average never fewer tokens are accepted than by `verify`, and no test that sees a step's proposals once accepts
+    more.
 
     It is `joint` on chains, one sequence after another.
 
