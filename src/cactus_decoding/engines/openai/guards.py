@@ -81,7 +81,7 @@ class KeyGuard:
         app = self._app
         if scope["type"] == "http" and scope["path"].startswith(self._prefix):
             given = Headers(scope=scope).get("authorization", "").encode()
-            # in the same time, however much of it is right
+            # takes the same time, however much of the key is right
             found = [hmac.compare_digest(given, each) for each in self._expected]
             if any(found):
                 scope[WHO] = found.index(True)
