@@ -173,7 +173,6 @@ def _vocabulary(rows: RecordedRows, policies: list[RelaxationPolicy]) -> Vocabul
 
 
 def _request_of(rows: RecordedRows) -> Request:
-    """Return the request of the recorded answers, except for their length."""
     from cactus_decoding import Request
 
     own = ("task", "target", "draft", "chat", "system", "positions", "num_speculative_tokens", "max_new_tokens")

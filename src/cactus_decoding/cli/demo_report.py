@@ -34,7 +34,6 @@ POINTS = 0.02  # a loss of right answers that a user would want to know of
 
 
 def report(ways: Comparison, problems: Sequence[WordProblem], console: Console) -> Iterator[RenderableType]:
-    """Yield what is printed after all problems are answered."""
     yield table(ways, "#" if console.options.ascii_only else "█")
     yield comparison(ways)
     yield ""
@@ -207,17 +206,14 @@ def beside_lossless(ours: Way, lossless: Way) -> dict[str, Interval]:
 
 
 def gained(ours: Way, theirs: Way) -> Interval:
-    """Return the difference of the shares of right answers."""
     return paired_difference(np.array(ours.right, dtype=np.float64) - np.array(theirs.right, dtype=np.float64))
 
 
 def steps_beside(ours: Way, theirs: Way) -> Interval:
-    """Return the ratio of the tokens per step."""
     return _ratio(ours, theirs, lambda counts: counts.accepted + counts.steps, lambda counts: counts.steps)
 
 
 def time_beside(ours: Way, theirs: Way) -> Interval:
-    """Return the ratio of the times per answer."""
     return _ratio(ours, theirs, lambda counts: counts.seconds, lambda _: 1)
 
 
@@ -261,8 +257,6 @@ def _described(sampling: SamplingParams) -> str:
 
 @dataclass
 class Way:
-    """One way to sample, with one of the bundled drafts, and how it did."""
-
     name: str
     draft: str
     request: Request
@@ -303,8 +297,6 @@ class Way:
 
 @dataclass
 class Comparison:
-    """What the demo compares, in the order of its table."""
-
     plain: Way
     lossless: Way
     protected: Way  # relaxed where no protected token is at stake

@@ -138,7 +138,6 @@ Value = TypeVar("Value")
 
 
 def unique(values: Iterable[Value]) -> list[Value]:
-    """Return values in order, each once."""
     return list(dict.fromkeys(values))
 
 

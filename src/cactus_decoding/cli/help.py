@@ -35,8 +35,6 @@ _END_OF_SENTENCE = re.compile(r"\.\s|;\s")
 
 
 class Application(typer.Typer):
-    """An application whose commands have short help, and ``--help-all``."""
-
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
         return super().command(name, **{"cls": Command} | settings)
 
@@ -77,7 +75,6 @@ class CommandAtHome(TyperCommand):
 
 
 def commands_of(application: typer.Typer) -> dict[str, Command]:
-    """Return an application's commands by name, imported."""
     commands: dict[str, Any] = typer.main.get_command(application).commands  # type: ignore[attr-defined]
     return {name: each.loaded for name, each in commands.items()}
 
@@ -98,7 +95,6 @@ class Command(TyperCommand):
         super(Command, shown).format_help(ctx, formatter)
 
     def _shortened(self, path: str) -> Command:
-        """Return the command as ``--help`` shows it."""
         short = copy(self)
         own: list[Any] = self.params
         further = left_out_of_help()
@@ -116,7 +112,6 @@ class Command(TyperCommand):
 
 
 def left_out_of_help() -> set[str]:
-    """Return the options that ``--help`` leaves out."""
     from cactus_decoding.core.request import SETTINGS
 
     return FURTHER | (SETTINGS.keys() - COMMON)

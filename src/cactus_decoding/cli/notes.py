@@ -21,7 +21,6 @@ def default_draft(target: str | None, draft: str | None) -> str | None:
 
 
 def say_looked_up(by: str | None = None) -> None:
-    """Say what drafts if the user did not choose it."""
     from cactus_decoding.core.drafting.registry import LOOK_UP
 
     say(

@@ -89,7 +89,6 @@ _LEFT_OUT = ("max_shift", "max_new_tokens", "seed", "stop")
 
 
 def _names(group: str) -> list[str]:
-    """Return the settings of a group, or the one setting with that name."""
     return [name for name, each in SETTINGS.items() if name == group or group in each.groups]
 
 

@@ -75,7 +75,6 @@ def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
 
 
 def _ends(importance: Importance, vocabulary: Vocabulary, side: str, top: int) -> dict[str, list[dict[str, Any]]]:
-    """Return the tokens with the greatest and the least weights."""
     weights = getattr(importance, f"{side}_weights")
     order = weights.argsort(descending=True, stable=True).tolist()
 

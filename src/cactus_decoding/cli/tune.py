@@ -189,7 +189,6 @@ def _on_threads(name: str, threads: int) -> str:
 
 
 def _line(profile: Profile, asked: Request) -> str:
-    """Return the command that uses a profile."""
     from cactus_decoding import FixedLength
 
     models = [] if profile.target == BUNDLED else ["--target", profile.target]
@@ -199,7 +198,6 @@ def _line(profile: Profile, asked: Request) -> str:
 
 
 def _about(found: Tuned) -> list[str]:
-    """Say what each draft costs and brings."""
     tokens = sum(len(each.token_ids) for each in found.answers)
     lines = [
         f"{tokens} tokens of {_counted(len(found.answers), 'answer')}; the target reads with {_threads(found.threads)}"

@@ -39,8 +39,6 @@ class Decision(NamedTuple):
 
 
 class PolicyState(NamedTuple):
-    """What a response has spent, and what the next position needs to know of it."""
-
     rule: AcceptanceRule  # what spends in this step
     limit: float = math.inf  # in nats; infinite if the budget only measures
     spent: float = 0.0  # in nats; never above the limit
@@ -108,7 +106,6 @@ class Policy:
         return Decision(_LOSSLESS, cost, Why.FELL_BACK if cost else Why.ALLOWED)
 
     def after(self, state: PolicyState, decision: Decision, token_id: int) -> PolicyState:
-        """Return the state after a proposed token of this step, if it is kept."""
         if nats := decision.nats:
             state = state._replace(spent=state.spent + nats, num_charged=state.num_charged + (nats > 0))
         return state if self.fitted is None else state._replace(phase=self.fitted.after(state.phase, [token_id]))
@@ -146,7 +143,6 @@ def _paced(state: PolicyState) -> PolicyState:
 
 
 def check_paced(rule: AcceptanceRule) -> float:
-    """Return the width that pacing begins with; raise `ValueError` for a rule that has none."""
     from cactus_decoding.core.rules import ClampedRatio
 
     if not isinstance(rule, ClampedRatio) or not rule.width:
@@ -189,6 +185,5 @@ class Pace(NamedTuple):
         return float(min(affordable ** (1 / _POWER), _MAX_WIDTH))
 
     def after(self, costs: Sequence[float], width: float, num_emitted: int) -> Pace:
-        """Return the pace after a step: the costs of its visited positions at a width, and its emitted tokens."""
         effort = self.effort + len(costs) * width**_POWER
         return self._replace(effort=effort, cost=self.cost + sum(costs), emitted=self.emitted + num_emitted)

@@ -54,9 +54,6 @@ class Importance:
 
     A deterministic draft has p = 1 for the token that it proposes.
 
-    Raises `TypeError` for weights that are not tensors of floating-point numbers; `ValueError` for weights of different
-    lengths, or numbers that are not finite or beyond ±1e30.
-
     Sources: AutoJudge (arXiv 2504.20039), which trains on hidden states; design of this project.
     """
 
@@ -194,12 +191,6 @@ class ImportanceLimit(Model):
     drafted token. So a limited rule still has its relaxed target, and every guarantee of the rule and of a budget
     holds.
 
-    Attributes:
-        importance: an `Importance`, the file that holds one, or ``bundled:worded`` for the bundled one.
-        max_importance: the greatest importance of a position that may be relaxed, in [0, 1]; others are judged
-            losslessly. By default 0.2, or 1 with ``scale``.
-        scale: whether the rule's knob is multiplied by 1 - importance. The rule needs a knob of which 0 is lossless.
-
     Sources: AutoJudge (arXiv 2504.20039) for the limit; DIVERSED (arXiv 2604.07622), an ensemble whose weight is
     learned for each position, for the scale.
     """
@@ -239,7 +230,6 @@ class ImportanceLimit(Model):
 
     @property
     def path(self) -> str:
-        """The file that holds the importance; `ValueError` for one that was never saved."""
         return _path(self.importance)
 
     def fit(self, vocabulary: Vocabulary) -> Importance:

@@ -19,20 +19,13 @@ MAX_MARK = 64  # characters or tokens of a mark in a request, as it is looked fo
 
 
 class PhaseState(NamedTuple):
-    """What a position needs to know of the tokens before it."""
-
     num_emitted: int = 0
     inside: bool = False  # whether a span is open
     tail: str = ""  # text after the last mark in which the next may begin, spelled as `as_text` spells marks
 
 
 def as_text(mark: Mark) -> str:
-    """Return a mark as a text to look for, with one letter for each byte or token; unknown tokens (-1) are left out.
-
-    Example:
-        >>> as_text("«"), as_text((97, -1, 98))
-        ('Â«', 'ab')
-    """
+    """Return a mark as a text to look for, with one letter for each byte or token; unknown tokens (-1) are left out."""
     if isinstance(mark, str):
         return mark.encode(errors="surrogatepass").decode("latin-1")
     return "".join(chr(token) for token in mark if token >= 0)
@@ -92,16 +85,10 @@ def _plain(mark: Mark) -> str | int | list[int]:
 class Phases(Model):
     """Where in a response a rule may relax; elsewhere positions are judged losslessly.
 
-    Attributes:
-        lossless_tokens: how many tokens at the beginning of a response are lossless, 0 or more.
-        relax_within: an opening and a closing mark, such as ``("<think>", "</think>")``. Only what stands between them
-            is relaxed, read from left to right: from the first opening mark to the first closing one after it, and so
-            on. The prompt counts, as chat templates may open a span there. Texts are searched for in the bytes of the
-            text, however tokens split these, even within a character. Token ids are searched for among the tokens, so
-            that a text that quotes the mark opens nothing. None relaxes everywhere.
-
-    Raises `TypeError` for a value of the wrong type; `ValueError` for a negative number, or marks of which one contains
-    the other.
+    With two marks, such as ``("<think>", "</think>")``, it may relax between them only, read from left to right: from
+    the first opening mark to the first closing one after it, and so on. The prompt counts, as chat templates may open a
+    span there. Texts are searched for in the bytes of the text, however tokens split these, even within a character.
+    Token ids are searched for among the tokens, so that a text that quotes the mark opens nothing.
 
     Example:
         >>> from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -126,7 +113,6 @@ class Phases(Model):
 
     @property
     def plain_marks(self) -> list[str | int | list[int]] | None:
-        """The marks as they are written in JSON."""
         return _written(self.relax_within)
 
     @property

@@ -60,8 +60,6 @@ class Distribution:
 
 
 class OneHotDistribution(Distribution):
-    """The distribution of a token that is proposed in any case."""
-
     def __init__(self, token_id: int, vocabulary: int) -> None:
         self._token_id, self._vocabulary = token_id, vocabulary
         self._without = {}
@@ -111,7 +109,6 @@ class Position:
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the child that a rule judges was drawn."""
         return self.num_fixed < len(self.nodes)
 
     @property

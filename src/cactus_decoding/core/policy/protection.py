@@ -31,10 +31,6 @@ def named_sets(pattern: str) -> str | None:
     """Return a pattern of named sets, each once and in their order; None for any other pattern.
 
     Servers accept only these from requests, as searching a vocabulary for a regular expression may never end.
-
-    Example:
-        >>> named_sets("json | digits"), named_sets("a+")
-        ('digits|json', None)
     """
     asked = {name.strip() for name in pattern.split("|")}
     return "|".join(name for name in PATTERNS if name in asked) if asked <= set(PATTERNS) else None
@@ -55,7 +51,6 @@ def named_protection(pattern: object) -> object:
 
 
 def _expression(pattern: str) -> str:
-    """Return a pattern that can be searched for; raise `TypeError` or `ValueError` for any other."""
     allowed = f"one of {', '.join(PATTERNS)} or a regular expression"
     if not isinstance(pattern, str):
         raise TypeError(f"protect must be a text, {allowed}, but is {shown(pattern)}")
@@ -91,27 +86,16 @@ class Protection(Model):
     It depends on the target's probabilities only and never on the drafted token, so a protected rule still has its
     relaxed target, and every guarantee of the rule and of a budget holds. The text of a token is what it adds after
     another token, including its leading space. Control tokens, such as the end of a text, have none. The pattern is
-    searched for in one token at a time, so a text that is spread over several tokens is not found. Byte-level
-    tokens that hold a part of a character are an exception: such a token matches if any character that it can be a part
-    of matches by itself, or is written in the pattern. So ``≠`` is protected at each of its tokens, and so are other
+    searched for in one token at a time, so a text that is spread over several tokens is not found. Byte-level tokens
+    that hold a part of a character are an exception: such a token matches if any character that it can be a part of
+    matches by itself, or is written in the pattern. So ``≠`` is protected at each of its tokens, and so are other
     characters that share them.
-
-    Attributes:
-        pattern: a name out of `PATTERNS`, a regular expression that is searched for in the text of each token, or
-            several of either joined by ``|``.
-        threshold: the largest probability of such tokens at which a position may be relaxed, in [0, 1].
-
-    Raises `TypeError` for a pattern that is not a text, or a threshold that is not a number; `ValueError` for a pattern
-    that is empty or not a regular expression, or a threshold out of range.
 
     Sources: design of this project; the idea that few tokens matter is that of AutoJudge (arXiv 2504.20039).
 
     Example:
-        >>> Protection("digits")
-        Protection(pattern='digits', threshold=0.01)
         >>> from cactus_decoding.core.policy.vocabulary import Vocabulary
-        >>> words = Vocabulary((" cats", " 3", "4", " or"))
-        >>> Protection("digits").mask(words)
+        >>> Protection("digits").mask(Vocabulary((" cats", " 3", "4", " or")))
         tensor([False,  True,  True, False])
     """
 

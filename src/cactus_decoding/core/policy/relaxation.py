@@ -83,13 +83,6 @@ def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
     """Return the policy that the flat names of a request ask for; None is the same as leaving a name out.
 
     Values without a name are those of the first of `POLICY_SETTINGS`.
-
-    Raises `TypeError` for a value of the wrong type, or an unknown name; `ValueError` for one out of range, a threshold
-    without a pattern, or a limit without an importance.
-
-    Example:
-        >>> relaxation_policy("digits", lossless_tokens=10).protection
-        Protection(pattern='digits', threshold=0.01)
     """
     given = dict(zip(POLICY_SETTINGS, values, strict=False)) | settings
     if unknown := [name for name in given if name not in POLICY_SETTINGS]:
@@ -101,7 +94,6 @@ def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
 
 
 def check_scalable(rule: AcceptanceRule) -> None:
-    """Raise `ValueError` for a rule without a knob of which 0 is lossless."""
     if not isinstance(rule, Lossless) and not getattr(rule, "scalable", ()):
         known = [name for name, each in RULES.items() if each.scalable]
         raise ValueError(
@@ -124,8 +116,6 @@ def scaled(rule: AcceptanceRule, factor: float) -> AcceptanceRule:
 
 @dataclass(frozen=True, eq=False)
 class FittedPolicy:
-    """A relaxation policy for the tokens of one vocabulary."""
-
     vocabulary: Vocabulary
     phases: Phases
     protection: Protection | None = None

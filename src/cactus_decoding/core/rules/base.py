@@ -143,7 +143,6 @@ class Rule(ABC):
 
 
 def check_placed(rule: Rule) -> None:
-    """Raise `ValueError` for a rule that needs `placed` but is asked about rows alone."""
     if rule.needs_place:
         raise ValueError(
             f"{rule} judges proposals by their place in a step, or by raw logits, which rows of probabilities do not "

@@ -197,7 +197,6 @@ def check_kinds(
 
 
 def one_count(num_draft_tokens: Tensor) -> Tensor:
-    """Return the count of a call without a batch, ``[1]``; raise `ValueError` for several."""
     if num_draft_tokens.numel() != 1:
         raise ValueError(f"num_draft_tokens must be one number, but its shape is {list(num_draft_tokens.shape)}")
     return num_draft_tokens.reshape(1)

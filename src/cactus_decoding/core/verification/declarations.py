@@ -27,16 +27,8 @@ class NoKnobs:
 class FlyKnobs(NoKnobs):
     """The knobs of `fly`; it overrules nothing with an infinite threshold, or a window as long as a step.
 
-    The published code is ``window=5,behind=6,test=draws``.
-
-    Attributes:
-        window: how many proposals after a rejected one must all pass.
-        threshold: entropy of the target's distribution from which a rejection may be overruled.
-        top_k: the entropy is summed over so many of the likeliest tokens, in nats, as in the published code and in
-            vLLM; 0 takes the entropy of all tokens over its largest value, as in the paper.
-        behind: how many proposals must follow a rejected one, whether they pass or not, if more than the window.
-        test: the lossless one, or whether either of two draws of the target is the proposal, as in the published code:
-            above temperature 0 that is not lossless, even if nothing is overruled.
+    The published code is ``window=5,behind=6,test=draws``, and the paper's entropy is ``top_k=0``. Above temperature 0
+    ``test=draws`` is not lossless, even if nothing is overruled.
     """
 
     window: Annotated[
@@ -69,8 +61,6 @@ class FlyKnobs(NoKnobs):
 
 @dataclass(frozen=True)
 class SchemeDeclaration:
-    """What a way to verify needs, and what it excludes."""
-
     name: str  # as requests spell it
     summary: str  # what it does, in a line
     chains: bool = False  # whether it verifies chains
@@ -126,12 +116,7 @@ VERIFICATIONS = MappingProxyType(
 
 
 def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
-    """Return the way to verify that a text spells, and its knobs; raise `ValueError` for an invalid spelling.
-
-    Example:
-        >>> read_scheme("fly:window=4")[1]
-        FlyKnobs(window=4, threshold=0.3, top_k=3, behind=0, test='ratio')
-    """
+    """Return the way to verify that a text spells, and its knobs; raise `ValueError` for an invalid spelling."""
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
     if isinstance(text, str) and name in RULES:
         raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
@@ -143,9 +128,8 @@ def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
 def scheme_for(name: str, *, tree: bool) -> str:
     """Return a scheme, or its counterpart where it does not verify trees, or chains.
 
-    Example:
-        >>> scheme_for("joint", tree=False), scheme_for("block", tree=True), scheme_for("token", tree=True)
-        ('block', 'joint', 'token')
+    >>> scheme_for("joint", tree=False), scheme_for("block", tree=True), scheme_for("token", tree=True)
+    ('block', 'joint', 'token')
     """
     scheme = VERIFICATIONS.get(name.partition(":")[0])
     if scheme is None:  # requests refuse unknown names themselves

@@ -65,7 +65,6 @@ def _is_open(position: Position, knobs: FlyKnobs, *, greedy: bool) -> bool:
 
 
 def _goes_on(tree: Tree, position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:
-    """Return whether enough proposals follow, and those in the window pass."""
     for place in range(knobs.room):
         ahead = tree.at(position.nodes[0])
         if ahead is None or (place < knobs.window and not _passes(ahead, chance, knobs)):

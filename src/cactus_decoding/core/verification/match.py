@@ -25,17 +25,6 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
 
     Where h does not depend on n, a node's children are kept with probability :math:`h(S) + \sum_{x \notin S}
     \min(h(x), p'(x))`, S the fixed ones: the most for such children (Hu et al., arXiv 2502.18779, for h = q).
-
-    Example:
-        >>> from cactus_decoding.core.rules import Lossless
-        >>> from cactus_decoding.core.types import Proposal, StepRows
-        >>> from cactus_decoding.core.verification.tree import RandomNumbers
-        >>> proposal = Proposal([1, 0], None, [-1, -1])  # two tokens, either of which may follow
-        >>> rows = StepRows(torch.zeros(3, 2), [5, 1, 0], proposal, *[lambda logits, _: logits.softmax(-1)] * 2)
-        >>> numbers = RandomNumbers(torch.tensor([0.9, 0.0, 0.3, 0.7, 0.0]).double(), 2)
-        >>> walk = match(Tree(rows), lambda position: Lossless(), numbers)
-        >>> walk.path, walk.next_token  # token 1 is rejected, and token 0 is drawn, which is the other one
-        ([1], 1)
     """
     path: list[int] = []
     trials: list[Trial] = []

@@ -94,8 +94,6 @@ RuleAt = Callable[[Position], AcceptanceRule]
 
 
 class Trial(NamedTuple):
-    """What became of the children of a node on the way."""
-
     parent: int
     node: int  # the child that was kept, or the drafted one
     accepted: bool

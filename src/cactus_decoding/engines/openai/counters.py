@@ -54,15 +54,10 @@ _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 class Counters:
-    """Sums by rule on the device; every so often they are read and added to Prometheus's counters.
-
-    Args:
-        audit_fraction: which part of the positions is audited, from 0 to 1; spread evenly, not drawn.
-        device: of the logits.
-        seconds: how long sums wait before they are read.
-    """
+    """Sums by rule on the device; every so often they are read and added to Prometheus's counters."""
 
     def __init__(self, audit_fraction: float, device: torch.device, seconds: float = 1.0) -> None:
+        # the audited part of positions, in [0, 1], is spread evenly and not drawn; ``seconds`` pass between readings
         self._fraction, self._offered = audit_fraction, 0
         self._device, self._seconds, self._last = device, seconds, time.monotonic()
         self._sums: dict[str, Tensor] = {}

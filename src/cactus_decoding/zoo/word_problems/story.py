@@ -29,7 +29,6 @@ class Equation:
     value: int
 
     def needs(self) -> list[Equation]:
-        """Return the equations whose values this one uses."""
         return [operand for operand in (self.left, self.right) if isinstance(operand, Equation)]
 
     def sentence(self, rng: random.Random, habitual: bool = False) -> str:
