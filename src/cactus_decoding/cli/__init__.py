@@ -1,4 +1,4 @@
-"""The `cactus` command: Ctrl-C is quiet from its first moment, so this file imports nothing that takes time."""
+"""The `cactus` command. Ctrl-C is quiet from the start, so this file imports nothing that takes time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without arguments it takes those of the command line, and the process should then end.
     """
     before = signal.getsignal(signal.SIGINT)
-    # where Ctrl-C is ignored, as in the background, or is another's business, it stays so
+    # if Ctrl-C is ignored, as in the background, or somebody else handles it, that is left as it is
     ours = before is signal.default_int_handler and _handle(_leave_imports)
-    if ours and arguments is None:  # run last: Python then takes handlers away, and a further Ctrl-C would kill it
+    if ours and arguments is None:  # at the very end Python removes handlers, and another Ctrl-C would kill it
         atexit.register(_handle, signal.SIG_IGN)
     try:
         from cactus_decoding.cli.app import run
@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say_interrupted()
         return INTERRUPTED
     finally:
-        if ours:  # an impatient second Ctrl-C finds Python clearing up
+        if ours:  # for a second Ctrl-C while Python shuts down
             _handle(_leave if arguments is None else before)
 
 
 def raise_when_interrupted() -> None:
-    """Let Ctrl-C raise `KeyboardInterrupt` from now on, also during imports: there is work that must end well."""
+    """Let Ctrl-C raise `KeyboardInterrupt` from now on, also during imports, for work that must end well."""
     if signal.getsignal(signal.SIGINT) is _leave_imports:
         _handle(signal.default_int_handler)
 
@@ -59,12 +59,12 @@ def _handle(handler: Any) -> bool:
 def _leave_imports(number: int, frame: FrameType | None) -> None:
     """End the process at once if it is importing, else raise `KeyboardInterrupt`.
 
-    An exception would not do there: libraries that are interrupted while they are imported may swallow it, turn it into
-    another, or write tracebacks from their C extensions; and nothing has begun that would have to be undone.
+    Libraries that are interrupted while they are imported may swallow the exception, turn it into another, or write
+    tracebacks from their C extensions. And during imports there is no work yet that would have to be undone.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
-            _handle(_ignore)  # a second Ctrl-C, or this would be said twice
+            _handle(_ignore)  # or a second Ctrl-C would say this twice
             _say_interrupted()
             _leave(number, frame)
         frame = frame.f_back

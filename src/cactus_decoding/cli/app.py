@@ -64,7 +64,6 @@ app.add(LEARN, {
         "Show a learned importance: its training, how well it tells positions apart, "
         "and the tokens that matter to it."),
 })  # fmt: skip
-"""Every command: its home, and the first sentence of its help."""
 
 
 def _show_version(wanted: bool) -> None:
@@ -92,23 +91,23 @@ def cactus(
 
 
 def run(arguments: Sequence[str] | None = None, application: typer.Typer = app, name: str = "cactus") -> int:
-    """Run a command and return its exit code; Ctrl-C is the caller's business."""
-    for stream in ("stdout", "stderr"):  # None where they were closed before we began
+    """Run a command and return its exit code; the caller handles Ctrl-C."""
+    for stream in ("stdout", "stderr"):  # None if they were closed before we began
         if getattr(sys, stream) is None:
             setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115 - for as long as the process lives
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode
-    if "" not in sys.path:  # the current folder, behind all else: a rule may be named by a path there
+        sys.stdout.reconfigure(errors="replace")  # for terminals without Unicode
+    if "" not in sys.path:  # the current folder, last: a rule may be named by a path there
         sys.path.append("")
     command = typer.main.get_command(application)
     try:
-        try:  # not by calling the app, which turns an interruption into an exit code without a word
+        try:  # calling the app would silently turn an interruption into an exit code
             with command.make_context(name, list(sys.argv[1:] if arguments is None else arguments)) as context:
                 code = command.invoke(context)
         except typer.Exit as end:
             code = end.exit_code
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever reads stdout has left: nothing more may be written when Python exits
+    except BrokenPipeError:  # the reader of stdout has left: nothing more may be written when Python exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
@@ -121,7 +120,7 @@ def run(arguments: Sequence[str] | None = None, application: typer.Typer = app, 
 
 
 def _explain(error: Exception) -> str | None:
-    """Return one sentence about a user's mistake, or None for what is no such thing."""
+    """Return one sentence about a user's mistake, or None for any other error."""
     if hasattr(error, "format_message"):  # typer's errors in arguments; their class has no public name
         context = getattr(error, "ctx", None)
         message = error.format_message().rstrip(".")
@@ -142,6 +141,6 @@ def _explain(error: Exception) -> str | None:
 
 
 def _given(error: Exception) -> str:
-    """Return what was given, where pydantic's words, which typer hands on, do not say so."""
+    """Return what was given, where pydantic's message, which typer hands on, does not say so."""
     details: list[dict[str, object]] = getattr(error.__cause__, "errors", list)()
     return f", but is {details[0]['input']!r}" if details else ""

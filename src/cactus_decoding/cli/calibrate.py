@@ -72,7 +72,7 @@ def calibrate(
     """
     from cactus_decoding import parse_rule
 
-    rule = None if rule is None else str(parse_rule(rule))  # first: no torch for a mistyped name
+    rule = None if rule is None else str(parse_rule(rule))  # first, as a mistyped name needs no torch
     from cactus_decoding.core.files.writing import check_writable
     from cactus_decoding.lab.frontier.relaxations import parse_policies
 
@@ -156,7 +156,7 @@ def _by_nats(
 
 
 def _default_policies(rows: RecordedRows) -> list[RelaxationPolicy]:
-    """Return nothing protected, and digits beside it where the task's answers are numbers."""
+    """Return a policy without protection, and one with digits protected if the task's answers are numbers."""
     from cactus_decoding.lab.evaluation.tasks.sources import parse_task
     from cactus_decoding.lab.frontier.relaxations import NONE, answers_are_numbers, parse_policies
 
@@ -164,7 +164,6 @@ def _default_policies(rows: RecordedRows) -> list[RelaxationPolicy]:
 
 
 def _vocabulary(rows: RecordedRows, policies: list[RelaxationPolicy]) -> Vocabulary | None:
-    """Return what the target's tokens say, where a policy asks."""
     from cactus_decoding.core.policy.vocabulary import Vocabulary
     from cactus_decoding.lab.evaluation.chat import tokenizer_of
 
@@ -174,7 +173,6 @@ def _vocabulary(rows: RecordedRows, policies: list[RelaxationPolicy]) -> Vocabul
 
 
 def _request_of(rows: RecordedRows) -> Request:
-    """Return what was asked of the recorded answers, but for their length."""
     from cactus_decoding import Request
 
     own = ("task", "target", "draft", "chat", "system", "positions", "num_speculative_tokens", "max_new_tokens")

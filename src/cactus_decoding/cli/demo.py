@@ -63,7 +63,7 @@ def demo(
     shown, request = SHOWN[0], ways.protected.request.replace(seed=seed)
     first = stream(pair, shown.prompt, request)
     if as_json:
-        list(first)  # also without an audience: the first response of a process is slower than the others
+        list(first)  # even if nobody sees it, as the first response of a process is slower than the others
     else:
         console.print(f"[bold]Question:[/bold] {shown.question}")
         console.print(f"[bold]Answer[/bold] ({request.rule}, {request.policy}):")
@@ -84,8 +84,8 @@ def demo(
 def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> Comparison:
     """Return what is compared.
 
-    The settings are the protected way's; other ways share all but the rule and its protection. Without a length each
-    way has its best; ``deltas`` are of further rows of Cactus.
+    ``settings`` are those of the protected way; other ways share all but the rule and its protection. Without a length
+    each way has its best one. ``deltas`` are those of further rows of Cactus.
     """
     from cactus_decoding import Budget, Cactus, FixedLength, Request
     from cactus_decoding.core.checks import check_integer
@@ -114,7 +114,7 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
 
 
 def answer(pairs: Mapping[str, Pair], problems: Sequence[WordProblem], ways: Sequence[Way], seed: int) -> None:
-    """Answer every problem in every way, one after another, so that all see the same load of the machine."""
+    """Answer every problem in every way, one after another, so that all ways see the same load of the machine."""
     with counting("Answering", len(problems) * len(ways)) as report:
         for i, problem in enumerate(problems):
             for j, way in enumerate(ways):

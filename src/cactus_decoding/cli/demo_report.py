@@ -1,4 +1,4 @@
-"""What `cactus demo` prints: bars, what they show and what they are too few to tell, and an answer that broke."""
+"""What `cactus demo` prints: bars, what they show and cannot show, and an answer that broke."""
 
 from __future__ import annotations
 
@@ -29,14 +29,11 @@ if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import WordProblem
 
-BAR = 8
-"""Characters of the longest bar."""
-POINTS = 0.02
-"""A loss of right answers that a user would want to know of."""
+BAR = 8  # characters of the longest bar
+POINTS = 0.02  # a loss of right answers that a user would want to know of
 
 
 def report(ways: Comparison, problems: Sequence[WordProblem], console: Console) -> Iterator[RenderableType]:
-    """Yield what is printed once all is answered."""
     yield table(ways, "#" if console.options.ascii_only else "█")
     yield comparison(ways)
     yield ""
@@ -114,7 +111,6 @@ def comparison(ways: Comparison) -> Table:
 
 
 def harmless(ways: Comparison) -> str:
-    """Return what relaxing with protection did to the speed."""
     pattern = ways.protected.request.policy.protection
     kind = "a protected token" if pattern is None else f"one of the tokens '{pattern.pattern}'"
     said = (
@@ -134,7 +130,6 @@ def harmless(ways: Comparison) -> str:
 
 
 def everywhere(ways: Comparison) -> str:
-    """Return what the same rule did without protection, with either draft."""
     said = []
     for way in (ways.unprotected, ways.weak):
         wrong = sum(map(_broke, ways.lossless.right, ways.protected.right, way.right))
@@ -161,7 +156,6 @@ def _broke(lossless: bool, protected: bool, everywhere: bool) -> bool:
 
 
 def broken_answer(ways: Comparison, problem: WordProblem, way: Way, index: int) -> Table:
-    """Return a broken answer beside the right one."""
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", expand=True)
     shown.title, shown.title_style = Text(f"A broken answer. {problem.question}"), ""
     shown.add_column(f"{ways.protected.name}: right ({problem.answer})", ratio=1)
@@ -171,7 +165,6 @@ def broken_answer(ways: Comparison, problem: WordProblem, way: Way, index: int) 
 
 
 def budgeted(ways: Comparison) -> str:
-    """Return what the budget promises, and what was spent."""
     way, budget, metrics = ways.budgeted, ways.budgeted.request.budget, ways.budgeted.score.metrics
     if budget is None or not metrics.metered:
         return "Nothing was drafted, so nothing was spent."
@@ -189,7 +182,7 @@ def budgeted(ways: Comparison) -> str:
 
 
 def too_few(problems: int) -> str:
-    """Return what so many problems cannot tell.
+    """Return what so few problems cannot tell.
 
     >>> too_few(20)[:96]
     '20 problems cannot tell 2 points: even if all answers agreed, 16.8 points could not be excluded.'
@@ -204,7 +197,7 @@ def too_few(problems: int) -> str:
 
 
 def beside_lossless(ours: Way, lossless: Way) -> dict[str, Interval]:
-    """Return the ratio of the tokens per step, that of the times per answer, and the difference of right answers."""
+    """Return the ratios of tokens per step and of times per answer, and the difference of right answers."""
     return {
         "tokens_per_step": steps_beside(ours, lossless),
         "time_per_answer": time_beside(ours, lossless),
@@ -213,17 +206,14 @@ def beside_lossless(ours: Way, lossless: Way) -> dict[str, Interval]:
 
 
 def gained(ours: Way, theirs: Way) -> Interval:
-    """Return by how much the shares of right answers differ."""
     return paired_difference(np.array(ours.right, dtype=np.float64) - np.array(theirs.right, dtype=np.float64))
 
 
 def steps_beside(ours: Way, theirs: Way) -> Interval:
-    """Return the ratio of the tokens per step."""
     return _ratio(ours, theirs, lambda counts: counts.accepted + counts.steps, lambda counts: counts.steps)
 
 
 def time_beside(ours: Way, theirs: Way) -> Interval:
-    """Return the ratio of the times per answer."""
     return _ratio(ours, theirs, lambda counts: counts.seconds, lambda _: 1)
 
 
@@ -267,26 +257,20 @@ def _described(sampling: SamplingParams) -> str:
 
 @dataclass
 class Way:
-    """One way to sample, with one of the bundled drafts, and how it did.
-
-    ``score`` has right answers and all counts together; texts, whether each was right, and counts are of each response.
-    """
-
     name: str
     draft: str
     request: Request
-    score: Score
+    score: Score  # right answers and all counts together
+    # of each response
     texts: list[str] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     counts: list[Metrics] = field(default_factory=list)
 
     @property
     def proposals(self) -> int:
-        """Tokens that the draft proposes per step."""
         return self.request.num_speculative_tokens.max_draft_tokens
 
     def stream(self, pair: Pair, problem: WordProblem, seed: int) -> Response:
-        """Begin a response to a problem."""
         from cactus_decoding import stream
 
         return stream(pair, problem.prompt, self.request.replace(seed=seed))
@@ -301,7 +285,6 @@ class Way:
         self.counts.append(response.metrics)
 
     def as_dict(self) -> dict[str, object]:
-        """Return what was done and found, for JSON."""
         asked = self.request.as_dict()
         given = {name: asked[name] for name in ("rule", "protect", "budget_nats", "num_speculative_tokens")}
         return (
@@ -314,26 +297,18 @@ class Way:
 
 @dataclass
 class Comparison:
-    """What the demo compares, in the order of its table.
-
-    The rule is relaxed where no protected token is at stake, then everywhere, with a draft that cannot calculate, with
-    that one and a budget, and as Cactus with each delta that was asked for.
-    """
-
     plain: Way
     lossless: Way
-    protected: Way
-    unprotected: Way
-    weak: Way
-    budgeted: Way
-    cactus: list[Way]
+    protected: Way  # relaxed where no protected token is at stake
+    unprotected: Way  # relaxed everywhere
+    weak: Way  # the same with a draft that cannot calculate
+    budgeted: Way  # the same with a budget
+    cactus: list[Way]  # Cactus with each delta that was asked for
 
     @property
     def all(self) -> list[Way]:
-        """All of them."""
         return [self.plain, self.lossless, *self.relaxed]
 
     @property
     def relaxed(self) -> list[Way]:
-        """Those whose rule is not the lossless one."""
         return [self.protected, self.unprotected, self.weak, self.budgeted, *self.cactus]

@@ -71,7 +71,7 @@ def diagnose(
     """
     from cactus_decoding.core.drafting.registry import check_names, is_drafter
 
-    check_names(target, draft)  # first: no torch for a mistyped name
+    check_names(target, draft)  # first, as a mistyped name needs no torch
     if draft is not None and is_drafter(draft):
         raise ValueError(f"a draft that can be trained is a model of transformers, but --draft is {draft!r}")
     from cactus_decoding import Request, load_pair

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
     from cactus_decoding.lab.tracing import TracedStep
 
+# of each fate: a colour of Okabe and Ito, which colour-blind people can tell apart (contrast at least 3:1 on black and
+# on white), the nearest on terminals of 16 colours, and a second cue
 _STYLES = {
     "accepted": ("#009e73", "green", ""),
     "relaxed": ("#d55e00", "yellow", "bold underline"),
@@ -29,8 +31,6 @@ _STYLES = {
     "recovered": ("#0072b2", "blue", "italic"),
     "bonus": ("#cc79a7", "magenta", "bold"),
 }
-"""Of each fate: a colour of Okabe and Ito, which colour-blind people can tell apart (contrast at least 3:1 on black and
-on white), its like on terminals of 16 colours, and a second cue."""
 
 _EXPLANATIONS = {
     "relaxed": " by the rule",
@@ -44,7 +44,6 @@ _CONTROLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t
 
 
 def styles(console: Console) -> dict[str, str]:
-    """Return the style of each fate on a terminal."""
     few = console.color_system in (None, "standard", "windows")
     return {fate: f"{cue} {plain if few else colour}" for fate, (colour, plain, cue) in _STYLES.items()}
 
@@ -58,7 +57,7 @@ def legend(console: Console) -> Text:
 
 
 def show(steps: Iterable[Outcome | TracedStep], tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
-    """Write a response's steps to stdout as they are taken, styled by fate where stdout is a terminal."""
+    """Write a response's steps to stdout as they come, styled by fate if stdout is a terminal."""
     from cactus_decoding.core.detokenizer import IncrementalDetokenizer
 
     console = Console(highlight=False, soft_wrap=True)
@@ -75,7 +74,7 @@ def show(steps: Iterable[Outcome | TracedStep], tokenizer: Tokenizer, stop: Sequ
 
 
 def write(console: Console, parts: list[TextPart[Fate]], look: dict[str, str]) -> None:
-    """Write parts of a text to a console, each in the look of its token's fate; plain where it is no terminal."""
+    """Write parts of a text to a console, each in the style of its token's fate; plain if it is not a terminal."""
     for part in parts:
         if console.is_terminal:
             console.print(Text(part.text.translate(_CONTROLS), look[part.fate]), end="")
@@ -84,19 +83,18 @@ def write(console: Console, parts: list[TextPart[Fate]], look: dict[str, str]) -
 
 
 def number(value: float, digits: int = 2) -> str:
-    """Write a number for a table; a ratio over zero is a dash."""
+    """Format a number for a table; a ratio over zero is a dash."""
     if isinstance(value, int):
         return str(value)
     return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
 
 def pass_times_text(times: Mapping[str, Any]) -> str:
-    """Return pass times and where they are from, in a line.
+    """Return pass times and their source, in one line.
 
-    Example:
-        >>> times = {"source": "times.json", "target": [[1, 0.1], [2, 0.16]], "draft": 0.04, "reading": 0.0}
-        >>> pass_times_text(times)
-        'pass times times.json: 1, 2 tokens in 100, 160 ms, a drafted one in 40 ms'
+    >>> times = {"source": "times.json", "target": [[1, 0.1], [2, 0.16]], "draft": 0.04, "reading": 0.0}
+    >>> pass_times_text(times)
+    'pass times times.json: 1, 2 tokens in 100, 160 ms, a drafted one in 40 ms'
     """
     widths, seconds = zip(*times["target"], strict=True)
     drafted = f", a drafted one in {1000 * times['draft']:.3g} ms" if times["draft"] else ""
@@ -105,7 +103,7 @@ def pass_times_text(times: Mapping[str, Any]) -> str:
 
 
 def metrics_table(response: Response, *, adapting: bool = False) -> Table:
-    """Return a response's counts and ratios, each with what it means; an adapting draft may change after it."""
+    """Return a response's counts and ratios with their meanings; an adapting draft may change after it."""
     metrics = response.metrics
     same = "the same seed gives the same text" + (" while the draft is the same" if adapting else "")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -138,7 +136,7 @@ def _protected(response: Response) -> list[tuple[str, float | str, str]]:
 
 
 def _spent(response: Response) -> list[tuple[str, float | str, str]]:
-    """Return the rows that say what a response cost and what became of its budget; none if nobody measured."""
+    """Return the rows about a response's cost and budget; none if nothing was measured."""
     metrics, budget = response.metrics, response.request.budget
     if not metrics.metered:
         return []
@@ -152,20 +150,16 @@ def _spent(response: Response) -> list[tuple[str, float | str, str]]:
     return rows
 
 
-LINES = 10
-"""How many lines a whole run writes where there is no terminal, at least."""
-SECONDS = 60
-"""After so long without a line there is another one."""
-AT_ONCE = 0.005
-"""What is done so soon after another was done before."""
+LINES = 10  # without a terminal, a whole run writes at least so many
+SECONDS = 60  # and another one after so long without a line
+AT_ONCE = 0.005  # what is done so soon after the last one was done before
 
 
 def about(seconds: float) -> str:
     """Return a time for people.
 
-    Example:
-        >>> about(50), about(1000), about(12000)
-        ('about 1 min', 'about 17 min', 'about 3 h 20 min')
+    >>> about(50), about(1000), about(12000)
+    ('about 1 min', 'about 17 min', 'about 3 h 20 min')
     """
     minutes = max(1, round(seconds / 60))
     return f"about {minutes} min" if minutes < 100 else f"about {minutes // 60} h {minutes % 60:02d} min"
@@ -190,7 +184,7 @@ def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
     def line(done: int, remark: str = "") -> None:
         nonlocal printed, last, began, before
         now = time.monotonic()
-        if not before or now - last < AT_ONCE:  # loading, and what an earlier command did, tell nothing of the pace
+        if not before or now - last < AT_ONCE:  # not the pace, but loading or an earlier command
             began, before = now, done
         last = now
         if before < done < total:
@@ -209,8 +203,6 @@ def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
 
 
 class Stages:
-    """Shows one count of progress after another."""
-
     def __init__(self) -> None:
         self._stage = ""
         self._open = ExitStack()

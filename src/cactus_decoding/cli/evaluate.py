@@ -108,7 +108,7 @@ def evaluate(
     from cactus_decoding import parse_rule
 
     chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
-    rules = unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first: no torch for a mistyped name
+    rules = unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first, as a mistyped name needs no torch
     from cactus_decoding import Request
     from cactus_decoding.core.declared import settings_of
     from cactus_decoding.core.files.provenance import provenance
@@ -191,7 +191,7 @@ def evaluate(
 
 
 def _say_longest(todo: list[RunConfig], seconds: float) -> None:
-    """Say how long answers take at most, where that is long."""
+    """Say how long answers take at most, if that is long."""
     if seconds >= SECONDS:
         answers = sum(config.problems for config in todo)
         notes.say(f"{answers} answers take {about(seconds)} if all get as long as they may (--max-new-tokens)")
@@ -206,7 +206,7 @@ def _integers(option: str, text: str) -> list[int]:
 
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str | TreeShape]:
-    """Return draft lengths, comma-separated, and trees; a comma within the spelling of one is followed by no name."""
+    """Return comma-separated draft lengths, and trees; a comma splits only before a number or a length's name."""
     from cactus_decoding.core.drafting.registry import DRAFT_LENGTHS, as_draft_length, as_tree
 
     parts: list[str] = []

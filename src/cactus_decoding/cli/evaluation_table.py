@@ -49,10 +49,8 @@ COLUMNS = (
     ("max_likelihood_ratio", "largest ratio", 1),
     ("truncated", "truncated", 3),
 )
-"""Every metric."""
 _TREE = "best lossless tree"
-_LONG = 22
-"""What a label may have where a table is to fit into 80 columns."""
+_LONG = 22  # characters of a label, for a table to fit into 80 columns
 
 
 def table(summaries: Sequence[RunSummary], *, every_metric: bool = False) -> list[Table]:
@@ -88,12 +86,12 @@ def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
 
 
 def _in_lines(label: str) -> str:
-    """Return a long label cut where it may be: no number breaks inside."""
+    """Break a long label into lines, but never within a number."""
     return label.replace(",", ",\n ").replace(" ×tree:", "\n ×tree:\n ") if len(label) > _LONG else label
 
 
 def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:
-    """Return a value, a score with its interval."""
+    """Return a value, and for a score its interval."""
     metric, _, digits = column
     if interval is None:
         return "–"
@@ -140,7 +138,6 @@ Value = TypeVar("Value")
 
 
 def unique(values: Iterable[Value]) -> list[Value]:
-    """Return values in order, each once."""
     return list(dict.fromkeys(values))
 
 
@@ -152,7 +149,6 @@ def parse_tasks(
     *,
     chat: bool = False,
 ) -> dict[str, Task]:
-    """Return tasks by their names, as they are spelled."""
     from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 
     made = [parse_task(text, problems, chat=chat) for text in unique(spelled or ([] if lm_eval else ["word_problems"]))]
@@ -168,7 +164,7 @@ def parse_tasks(
 
 
 def check_may_run(tasks: Iterable[Task], allowed: bool) -> None:
-    """Raise `ValueError` where models' programs would be run and nobody allowed it; say what they are not kept from."""
+    """Raise `ValueError` if models' programs would run without permission; say what they could do."""
     running = [task.name for task in tasks if task.runs_code]
     if not running:
         return
@@ -193,7 +189,6 @@ def rescored_file(
     every_metric: bool,
     allow_code_execution: bool = False,
 ) -> None:
-    """Write a result file with the texts of another one scored anew."""
     from cactus_decoding.core.files.writing import check_writable
     from cactus_decoding.lab.evaluation.runs.results import opened, read_results
     from cactus_decoding.lab.evaluation.runs.runner import rescored
@@ -222,7 +217,7 @@ def rescored_file(
 
 
 def show_results(results: list[RunResult], configs: list[RunConfig], every_metric: bool) -> None:
-    """Print what came out of some runs; baselines are looked for in the whole file."""
+    """Print the results of some runs; baselines are looked for in the whole file."""
     from cactus_decoding.lab.evaluation.runs.summary import summarise
 
     wanted = {config.asking(seed=0) for config in configs}

@@ -30,8 +30,7 @@ EXAMPLES = (
 )
 WHAT, MODELS = "What is recorded", "Models"
 MEBIBYTE = 2**20
-_WIDTHS = (2, 4, 8)
-"""Numbers of children that the printed table has room for; the file has all."""
+_WIDTHS = (2, 4, 8)  # numbers of children in the printed table; the file has all
 
 
 @options.request_options("protection", "sampling", "max_new_tokens", several=("protect",))
@@ -86,12 +85,12 @@ def frontier(
     from cactus_decoding.core.drafting.registry import check_names
 
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
-    recorded = rows_file.exists()  # it is read, then
+    recorded = rows_file.exists()  # then it is only read
     if not recorded:
         check_names(target, draft)
     from cactus_decoding import parse_rule
 
-    rules = [str(parse_rule(text)) for text in rule or []]  # first: no torch for a mistyped name
+    rules = [str(parse_rule(text)) for text in rule or []]  # first, as a mistyped name needs no torch
     from cactus_decoding import Request
     from cactus_decoding.core.declared import settings_of
     from cactus_decoding.core.files.provenance import provenance
@@ -160,7 +159,7 @@ def frontier(
 
 
 def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -> RecordedRows:
-    """Return the rows of a file, or record and keep them where there is none."""
+    """Read the rows of a file, or record and keep them if it does not exist."""
     from cactus_decoding import load_pair
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.lab.evaluation.tasks.sources import recorded_task
@@ -201,7 +200,6 @@ def _rows(path: Path, settings: dict[str, Any], request: Request, memory: int) -
 
 
 def table_of(points: list[Point], title: str) -> Table:
-    """Return points as a table."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     table.add_column("rule", overflow="fold")
     widths = [count for count in _WIDTHS if count <= len(points[0].kept_by_children)]

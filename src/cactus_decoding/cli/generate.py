@@ -79,7 +79,7 @@ def generate(
     from cactus_decoding.core.settings import with_default_proposals
     from cactus_decoding.zoo import BUNDLED
 
-    # first: mistakes need not wait for transformers
+    # first, as mistakes need not wait for transformers
     request = options.as_request(with_default_proposals(settings, automatic=target not in (None, BUNDLED)))
     from cactus_decoding import Rule, load_pair, stream
     from cactus_decoding.core.files.writing import as_json as to_json
@@ -164,7 +164,7 @@ def generate(
 
 
 def _read(prompt: str, raw: bool) -> str:
-    """Return the prompt, from standard input if it is ``-``, as valid text."""
+    """Return the prompt as valid text, read from standard input if it is ``-``."""
     given = prompt == "-"
     if given and sys.stdin is None:
         raise ValueError("the prompt is '-', but standard input is closed")

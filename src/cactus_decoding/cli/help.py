@@ -1,4 +1,4 @@
-"""Help of a command: what most need by ``--help``, on three screens at most, and everything by ``--help-all``."""
+"""Help of a command: ``--help`` shows what most users need, on three screens at most, ``--help-all`` everything."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperCommand
 
+# settings of a request that ``--help`` shows
 COMMON = frozenset({
     "rule", "budget_nats", "protect", "num_speculative_tokens", "temperature", "top_k", "top_p", "max_new_tokens",
     "seed",
 })  # fmt: skip
-"""Settings of a request that ``--help`` shows; the others are left to ``--help-all``."""
+# other options that ``--help`` leaves out, unless a command requires them
 FURTHER = {
     "threads", "memory", "engine_args", "adapt", "system", "allow_code_execution",
     "lm_eval_path", "token_ids", "rescore", "interleaved",  # eval
@@ -26,21 +27,15 @@ FURTHER = {
     "bfloat16", "cache", "on_policy", "held_out",  # train-draft
     "continuations", "max_positions", "batch",  # learn-importance
 }  # fmt: skip
-"""What else ``--help`` leaves out, unless a command requires it."""
 QUESTION = "Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?"
 ASK = f'cactus generate "{QUESTION}"'
-"""The example that examples begin with."""
-EXAMPLES = 2
-"""That ``--help`` shows at most."""
+EXAMPLES = 2  # shown by ``--help`` at most
 _ALL = "cactus_decoding.help_all"
 _END_OF_SENTENCE = re.compile(r"\.\s|;\s")
 
 
 class Application(typer.Typer):
-    """An application whose commands have short help, and ``--help-all``."""
-
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """Register a command, as typer does."""
         return super().command(name, **{"cls": Command} | settings)
 
     def add(self, panel: str, commands: Mapping[str, tuple[str, str]]) -> None:
@@ -51,14 +46,14 @@ class Application(typer.Typer):
 
 
 def _nothing() -> None:
-    """Stand for a command that is not imported."""
+    pass
 
 
 class CommandAtHome(TyperCommand):
-    """A command of which its name and a sentence are known, until it is asked for.
+    """A command of which only the name and a sentence are known until it is asked for.
 
-    Its home is a module of this folder, and a function there. Its examples stand beside it as ``EXAMPLES``, or with the
-    function's name before that, and the settings of its context as ``CONTEXT``.
+    Its home is a module of this folder, and a function there. The module has the command's examples as ``EXAMPLES``, or
+    with the function's name before that, and the settings of its context as ``CONTEXT``.
     """
 
     def __init__(self, *args: Any, home: str, **settings: Any) -> None:
@@ -67,7 +62,6 @@ class CommandAtHome(TyperCommand):
 
     @cached_property
     def loaded(self) -> Command:
-        """The command itself."""
         module, _, name = self._home.partition(":")
         found = import_module(f"cactus_decoding.cli.{module}")
         examples = getattr(found, f"{name.upper()}_EXAMPLES", getattr(found, "EXAMPLES", None))
@@ -77,18 +71,16 @@ class CommandAtHome(TyperCommand):
         return cast(Command, typer.main.get_command(application))
 
     def make_context(self, *args: Any, **settings: Any) -> Any:
-        """Import the command, which runs from here on."""
         return self.loaded.make_context(*args, **settings)
 
 
 def commands_of(application: typer.Typer) -> dict[str, Command]:
-    """Return an application's commands by name, imported."""
     commands: dict[str, Any] = typer.main.get_command(application).commands  # type: ignore[attr-defined]
     return {name: each.loaded for name, each in commands.items()}
 
 
 class Command(TyperCommand):
-    """A command with ``--help-all``; ``--help`` leaves out what few need, and says so in its last line."""
+    """A command with ``--help-all``; ``--help`` leaves out what few users need, and says so in its last line."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -96,16 +88,13 @@ class Command(TyperCommand):
         self._help_all = _help_all()
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the options with those of help, as typer does."""
         return [*super().get_params(ctx), self._help_all]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help that is asked for."""
         shown = self if ctx.meta.get(_ALL) else self._shortened(ctx.command_path)
         super(Command, shown).format_help(ctx, formatter)
 
     def _shortened(self, path: str) -> Command:
-        """Return the command as ``--help`` shows it."""
         short = copy(self)
         own: list[Any] = self.params
         further = left_out_of_help()
@@ -123,7 +112,6 @@ class Command(TyperCommand):
 
 
 def left_out_of_help() -> set[str]:
-    """Return what ``--help`` leaves out: what else is said there, and settings of a request that few need."""
     from cactus_decoding.core.request import SETTINGS
 
     return FURTHER | (SETTINGS.keys() - COMMON)
@@ -143,7 +131,7 @@ def _with_help_all(
                      help="Show every option, and all that there is to say of it."),
     ] = False,
 ) -> None:  # fmt: skip
-    """Be a function from which typer makes the option."""
+    pass
 
 
 def _help_all() -> Any:

@@ -57,7 +57,7 @@ def learn_importance(
     """
     from cactus_decoding.core.drafting.registry import check_names
 
-    check_names(target, draft)  # first: no torch for a mistyped name
+    check_names(target, draft)  # first, as a mistyped name needs no torch
     from cactus_decoding import Request
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import check_writable

@@ -1,4 +1,4 @@
-"""What a user may not know of a pair, each in a line on stderr."""
+"""Notes on stderr, each in a line, about what a user may not know of a pair."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def default_draft(target: str | None, draft: str | None) -> str | None:
-    """Return what drafts: where a target is named alone, look-up in the text; None for the bundled pair's own draft."""
+    """Return look-up in the text if only a target is named; None for the bundled pair's own draft."""
     from cactus_decoding.core.drafting.registry import LOOK_UP
     from cactus_decoding.zoo import BUNDLED
 
@@ -21,7 +21,6 @@ def default_draft(target: str | None, draft: str | None) -> str | None:
 
 
 def say_looked_up(by: str | None = None) -> None:
-    """Say what drafts where nobody said it."""
     from cactus_decoding.core.drafting.registry import LOOK_UP
 
     say(
@@ -31,7 +30,7 @@ def say_looked_up(by: str | None = None) -> None:
 
 
 def say_of_prompt(pair: Pair, prompt: str, *, chat: bool, raw: bool) -> None:
-    """Say where a prompt is not what a model was made for; with ``raw`` the user knows what it is."""
+    """Say so if a prompt is not what a model was made for; with ``raw`` the user knows what it is."""
     for note in () if raw else _of_prompt(pair, prompt, chat):
         say(note)
 
@@ -53,15 +52,12 @@ def _of_prompt(pair: Pair, prompt: str, chat: bool) -> Iterator[str]:
 
 
 class _Sayer(logging.Handler):
-    """Says what is logged as notes."""
-
     def emit(self, record: logging.LogRecord) -> None:
-        """Say it."""
         say(record.getMessage())
 
 
 def say_what_is_logged(name: str) -> None:
-    """Say from now on what a logger of this package tells users."""
+    """Show messages of one of this package's loggers as notes from now on."""
     logger = logging.getLogger(name)
     if not any(isinstance(each, _Sayer) for each in logger.handlers):
         logger.addHandler(_Sayer())
@@ -69,5 +65,4 @@ def say_what_is_logged(name: str) -> None:
 
 
 def say(note: str) -> None:
-    """Write a note."""
     typer.echo(f"cactus: note: {note}", err=True)

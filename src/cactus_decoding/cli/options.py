@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.chat import Chat
 
 SAMPLING, BUDGET, RUNNING, OUTPUT = "Sampling", "Budget and protection", "Running", "Output"
-Settings = dict[str, Any]
-"""What the options of a request say, by the names that `Request.from_dict` takes."""
+Settings = dict[str, Any]  # values of options, by the names that `Request.from_dict` takes
 
 
 def option(doc: str, metavar: str | None = None, panel: str | None = None, *, flag: str = "", **more: Any) -> Any:
-    """Return an option: its help, its value's name, its panel of help, its default as shown there, and its flags."""
     more |= {"show_default": more.pop("shown", True), "dir_okay": metavar != "FILE"}
     return typer.Option(*flag.split(), help=doc, metavar=metavar, rich_help_panel=panel, **more)
 
@@ -42,20 +40,19 @@ ChatFlag = Annotated[bool | None, option(
     "Ask by the target's chat template; or continue prompts as plain text.", panel="Models", flag="--chat/--no-chat",
     shown="by the template where the target has one")]  # fmt: skip
 System = Annotated[str | None, option("System message of a chat.", "TEXT", "Models", shown="the template's own")]
-_FLAGS = {"budget_nats": "--budget"}
-"""Those that are not spelled as the settings are."""
+_FLAGS = {"budget_nats": "--budget"}  # flags that differ from the setting's name
+# panels of help, by groups of settings
 _PANELS = {"sampling": SAMPLING, "answer": SAMPLING, "proposals": RUNNING, "judging": None}
-"""Panels of help, by what settings are of."""
 _METAVARS: dict[type, str | None] = {bool: None, int: "N", float: "X", str: "TEXT"}
+# added to the help of settings that may be given several times
 _BESIDES = {
     "protect": "; 'none' protects nothing. May be given several times: every rule protects each of them in turn.",
     "tree": ". May be given several times.",
 }
-"""What help adds where a setting may be given several times."""
 
 
 def _option(name: str, declared: Declared, panel: str | None, *, ranged: bool = True) -> inspect.Parameter:
-    """Return the option of a setting: what it is without stands for a part that there need not be."""
+    """Return the option of a setting; a part of a request that may be absent has options without a default."""
     setting, absent = declared.setting, declared.required or declared.default is None
     metavar = setting.metavar or _METAVARS[declared.kind]
     kind: Any = tuple[str, str] if metavar and " " in metavar else declared.kind
@@ -92,7 +89,6 @@ _LEFT_OUT = ("max_shift", "max_new_tokens", "seed", "stop")
 
 
 def _names(group: str) -> list[str]:
-    """Return the settings of a group, or the one that is named so."""
     return [name for name, each in SETTINGS.items() if name == group or group in each.groups]
 
 
@@ -101,17 +97,11 @@ def request_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a command the options of a request, in the place of its parameter ``settings``.
 
-    The command is called with ``settings``, what these options say: one request by `as_request`, or several by
-    ``Request.from_dict(settings | {...})``.
+    The command is called with ``settings``, the values of these options: `as_request` makes one request of them, and
+    ``Request.from_dict(settings | {...})`` several.
 
-    Groups are ``judging``, ``proposals``, ``answer``, the parts of a `Request` and of its policy, or a setting's own
-    name; settings ``without`` are left out of them, ``several`` are lists, and ``defaults`` other ones than the usual.
-
-    Example:
-        >>> @request_options("answer", seed=3)
-        ... def command(*, prompt: str = "", settings: Settings) -> None: ...
-        >>> list(inspect.signature(command).parameters)
-        ['prompt', 'max_new_tokens', 'stop', 'seed']
+    ``groups`` are ``judging``, ``proposals``, ``answer``, the parts of a `Request` and of its policy, or a setting's
+    own name. Settings ``without`` are left out, ``several`` are lists, and ``defaults`` replace the usual ones.
     """
     names = [name for group in groups for name in _names(group) if name not in without]
     chosen = [_many(_OPTIONS[name]) if name in several else _OPTIONS[name] for name in names]
@@ -169,14 +159,12 @@ def _adding(
 
 
 def _many(option: inspect.Parameter) -> inspect.Parameter:
-    """Return an option that may be given several times."""
     made = copy(get_args(option.annotation)[1])
     made.help = made.help.rstrip(".") + _BESIDES.get(option.name, ". May be given several times.")
     return option.replace(default=None, annotation=Annotated[list[str] | None, made])
 
 
 def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
-    """Return an option with another default, which its help shows."""
     kind, made = get_args(option.annotation)
     shown = copy(made)
     shown.show_default = True
@@ -184,7 +172,7 @@ def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
 
 
 def chat_of(chat: bool | None, system: str | None, target: str) -> Chat | None:
-    """Return how a target is asked, and say so where nobody said it."""
+    """Return how a target is asked, and say so if the user did not choose it."""
     from cactus_decoding.lab.evaluation.chat import choose_chat
 
     _check_text("system", system or "")
@@ -197,14 +185,14 @@ def chat_of(chat: bool | None, system: str | None, target: str) -> Chat | None:
 def as_request(settings: Settings) -> Request:
     """Return the request that a command line asks for.
 
-    Raises `TypeError`, `ValueError` where the options do not go together, in the words of the command line.
+    Raises `TypeError`, `ValueError` if options do not go together, in the words of the command line.
     """
     check_budget(settings, settings["rule"])
     return Request.from_dict(settings)
 
 
 def check_budget(settings: Settings, *rules: str) -> None:
-    """Raise `ValueError` where the options of a budget do not go together, or no rule would spend it."""
+    """Raise `ValueError` if the options of a budget do not go together, or no rule would spend it."""
     if settings["budget_nats"] is None and settings["max_shift"] is None:
         if settings["expected_tokens"] is not None:
             raise ValueError("--expected-tokens spreads a budget: give --budget or --max-shift too")
@@ -217,7 +205,7 @@ def check_budget(settings: Settings, *rules: str) -> None:
 
 
 def _check_value(name: str, value: object) -> None:
-    """Raise `ValueError` for a value that no request takes, before anything heavy is imported."""
+    """Raise `ValueError` for an invalid value, before anything heavy is imported."""
     if name == "verification":
         read_scheme(value)
     elif name == "tree":
@@ -230,12 +218,11 @@ def _check_value(name: str, value: object) -> None:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return what an option was given, none, once or several times."""
     return [value] if isinstance(value, str) else list(value or ())
 
 
 def _check_text(name: str, value: object) -> None:
-    """Raise `ValueError` where an option's text has bytes that are no UTF-8, which Python hands on as surrogates."""
+    """Raise `ValueError` for a text with bytes that are not UTF-8, which Python hands on as surrogates."""
     for text in value if isinstance(value, tuple) else (value,):
         try:
             str(text).encode()
@@ -246,10 +233,9 @@ def _check_text(name: str, value: object) -> None:
 def flags_of(request: Request) -> str:
     """Return the options that ask for a request, as they are typed; those at their default are left out.
 
-    Example:
-        >>> from cactus_decoding.core.request import Request
-        >>> flags_of(Request.from_dict({"rule": "clamped:width=3", "protect": "digits", "temperature": 0.6}))
-        '--rule clamped:width=3.0 --protect digits --num-speculative-tokens 6 --temperature 0.6'
+    >>> from cactus_decoding.core.request import Request
+    >>> flags_of(Request.from_dict({"rule": "clamped:width=3", "protect": "digits", "temperature": 0.6}))
+    '--rule clamped:width=3.0 --protect digits --num-speculative-tokens 6 --temperature 0.6'
     """
     values, words = request.as_dict(), list[str]()
     always = ("rule", "num_speculative_tokens") if request.tree is None else ("rule", "tree")
@@ -279,7 +265,7 @@ def _typed(value: object) -> str:
 
 
 def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:
-    """Raise `ValueError` for a file whose name promises another kind than what is written; one without an end may be.
+    """Raise `ValueError` for a file whose suffix belongs to another format than the written one; it may have none.
 
     >>> check_suffix("--picture", Path("frontier.png"), ".svg")
     Traceback (most recent call last):
@@ -290,11 +276,10 @@ def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:
 
 
 def prepare(threads: int | None, *models: str | None, small: bool) -> None:
-    """Ask the hub for models, set the CPU threads, and keep libraries' own progress bars and log lines quiet.
+    """Ask the hub for models, set the CPU threads, and silence libraries' own progress bars and log lines.
 
-    Models are the target and drafts. None leaves the threads to torch, but takes one where only ``small`` models run,
-    which gain nothing from more (on a busy machine, threads that wait for each other made the bundled pair 20 times
-    slower).
+    None leaves the threads to torch, or sets one if only ``small`` models run, which gain nothing from more. (On a busy
+    machine, threads that wait for each other made the bundled pair 20 times slower.)
     """
     from cactus_decoding.core.models.loading import only_cached
     from cactus_decoding.engines.llama_cpp.models.library import library
@@ -302,7 +287,7 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
 
     for place, name in enumerate(models):
         if name is not None and draft_path(name) is None and not is_drafter(name):
-            only_cached("draft" if place else "target", name)  # first: no torch for what is not there
+            only_cached("draft" if place else "target", name)  # first, as a missing model needs no torch
             if parse_gguf(name) is not None:
                 library()
     import torch

@@ -60,7 +60,7 @@ def play(
 
     chosen = profiles.with_profile(profile, profiles.Chosen(target, draft, None, threads))
     target, draft, proposals, threads = chosen
-    check_names(target, draft)  # first: no torch for a mistake
+    check_names(target, draft)  # first, as a mistake needs no torch
     from cactus_decoding import AutoLength, parse_rule, zoo
     from cactus_decoding.core.settings import AUTO
 
@@ -87,7 +87,7 @@ def play(
         if not is_loopback(host):
             typer.echo("cactus: warning: whoever reaches this address may use it; there is no password", err=True)
 
-    with _listen(listen, host, port) as listening:  # before the models are loaded, for which nobody waits in vain then
+    with _listen(listen, host, port) as listening:  # before the models are loaded, as that takes long
         options.prepare(threads, target, named, small=target is None)
         # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
         pair = playground.pairs.get(None, None)
@@ -99,7 +99,7 @@ def play(
 
 
 def _listen(listen: Callable[[str, int], socket], host: str, port: int | None) -> socket:
-    """Listen on a port, or on the usual one or any where none is asked for."""
+    """Listen on a port; if none is asked for, on the usual one or else any free one."""
     if port is not None:
         return listen(host, port)
     try:

@@ -1,4 +1,4 @@
-"""``--profile``: what `cactus tune` has found to be fastest here, for commands that answer."""
+"""``--profile``: what `cactus tune` found to be fastest here, for commands that answer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ ProfileFile = Annotated[Path | None, option(
 
 
 class Chosen(NamedTuple):
-    """What runs, and how."""
-
     target: str | None
     draft: str | None
     proposals: str | None
@@ -23,7 +21,7 @@ class Chosen(NamedTuple):
 
 
 def with_profile(path: Path | None, given: Chosen) -> Chosen:
-    """Return what is given, and by a profile what is not; raise `ValueError` for a profile of something else."""
+    """Fill in from a profile what is not given; raise `ValueError` for a profile of other models."""
     if path is None:
         return given
     from cactus_decoding.lab.tuning.profile import Profile
@@ -41,7 +39,7 @@ def with_profile(path: Path | None, given: Chosen) -> Chosen:
 
 
 def _file(name: str) -> str:
-    """Return a model's name without settings, and as a whole path where it is a file."""
+    """Return a model's name without settings, and as a whole path if it is a file."""
     from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
     file = parse_gguf(name)

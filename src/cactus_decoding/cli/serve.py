@@ -30,8 +30,7 @@ EXAMPLES = (
     '"vllm_xargs": {"acceptance_rule": "cactus:delta=1.0", "protect": "digits"}; to llama.cpp by the same names '
     "beside the others."
 )
-CONTEXT = {"ignore_unknown_options": True}
-"""What typer does not know is for vLLM."""
+CONTEXT = {"ignore_unknown_options": True}  # these are passed on to vLLM
 ENGINES = ("vllm", "llama-cpp")
 PORT = 8000
 KEY = "CACTUS_API_KEY"
@@ -41,7 +40,6 @@ _ONLY = {
     "vllm": "draft_sampling audit_fraction",
     "llama-cpp": "max_waiting parallel kept_prompts shared_prompts alias threads",
 }
-"""Options of one engine alone."""
 SERVER = "Server"
 
 
@@ -133,9 +131,9 @@ def serve(
         if target is not None and parse_gguf(target) is not None:
             from cactus_decoding.core.drafting.registry import check_names
 
-            check_names(target, draft)  # first: no torch for a mistyped name
+            check_names(target, draft)  # first, as a mistyped name needs no torch
         asked = policy | {"rule": rule or "lossless"}
-        if proposals is not None:  # or else what pays, which each request's settings may exclude
+        if proposals is not None:  # else the number that is fastest, which a request's settings may exclude
             asked["num_speculative_tokens"] = proposals
         if budget is not None:
             asked["budget"] = budget
@@ -155,7 +153,7 @@ def serve(
 
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
-    """Return a number, ``auto``, or None where llama.cpp's server is to choose; `ValueError` for anything else."""
+    """Return a number, ``auto``, or None if llama.cpp's server is to choose; `ValueError` for anything else."""
     from cactus_decoding.core.mistakes import check_integer, shown
     from cactus_decoding.core.settings import AUTO
 
@@ -195,7 +193,7 @@ def _serve_vllm(
 
     server.check_draft(draft)
     if target is not None and draft is None:
-        draft = "ngram"  # which vLLM has itself
+        draft = "ngram"  # built into vLLM
         notes.say_looked_up(draft)
     bundled = draft is None or zoo.draft_path(draft) is not None
     if (target is None) != bundled and draft != "ngram":
@@ -216,7 +214,7 @@ def _serve_vllm(
 
 
 class Place(NamedTuple):
-    """Where a server of GGUF files is found, by whom, and what for."""
+    """Where a server of GGUF files listens, and whom it answers."""
 
     host: str
     port: int
@@ -264,17 +262,17 @@ def _serve_llama_cpp(
 
     Request.from_dict(asked | {"temperature": 0.0})
     with listen(place.host, place.port) as listening:  # before the models are loaded
-        gc.disable()  # what is imported stays, and is looked through again and again for what does not
+        gc.disable()  # imported modules stay, and need not be searched for garbage again and again
         try:
             for each in files:
-                begin_to_load(each)  # while others are imported
+                begin_to_load(each)  # in the background, while modules are imported
             from cactus_decoding.core.drafting.automatic import AutoLength
             from cactus_decoding.core.settings import AUTO
             from cactus_decoding.engines.llama_cpp.server.seats import Seats
             from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
             from cactus_decoding.engines.llama_cpp.server.server import serve as run
 
-            if len(files) < 2 and not is_drafter(draft):  # else torch is imported when the server answers
+            if len(files) < 2 and not is_drafter(draft):  # else torch is imported when the server already answers
                 options.prepare(threads, small=False)
             loaded = Seats.load(file.with_threads(threads), draft, parallel, kept_prompts)
         finally:
@@ -291,7 +289,7 @@ def _serve_llama_cpp(
             if threads is not None:
                 torch.set_num_threads(threads)
             if pair.chooses and asked.get("num_speculative_tokens", AUTO) == AUTO:
-                pair.prepare(AutoLength())  # no client is to wait for that
+                pair.prepare(AutoLength())  # so that no client waits for it
                 if times := pair.pass_times(AutoLength()):
                     notes.say(f"proposes what pays by {pass_times_text(times)}")
 

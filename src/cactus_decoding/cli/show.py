@@ -57,7 +57,7 @@ def show(
 
 
 def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
-    """Return what the tokens say; raise `ValueError` for a tokenizer with others."""
+    """Return the tokens' texts; raise `ValueError` for a tokenizer with another vocabulary."""
     from cactus_decoding import zoo
     from cactus_decoding.core.models.loading import check_model_name, load_tokenizer, only_cached
     from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -75,7 +75,6 @@ def _vocabulary(importance: Importance, tokenizer: str | None) -> Vocabulary:
 
 
 def _ends(importance: Importance, vocabulary: Vocabulary, side: str, top: int) -> dict[str, list[dict[str, Any]]]:
-    """Return the tokens of the greatest and of the least weights."""
     weights = getattr(importance, f"{side}_weights")
     order = weights.argsort(descending=True, stable=True).tolist()
 

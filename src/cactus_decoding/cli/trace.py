@@ -34,8 +34,8 @@ def trace(
     page = file.with_suffix(".html") if output is None else output
     check_writable(page, inputs=[file])
     options.check_suffix("--output", output, ".html", ".htm")
-    if not part_of(file).exists():  # of which reading would tell
-        file.stat()  # raises where there is none, before torch is imported
+    if not part_of(file).exists():  # else reading the file says what is wrong
+        file.stat()  # raises for a missing file, before torch is imported
     from cactus_decoding.lab.tracing import read_trace
     from cactus_decoding.lab.tracing.page import to_html
 

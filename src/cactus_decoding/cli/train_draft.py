@@ -64,15 +64,15 @@ def train_draft(
     longest expected steps on held-out documents. The same command resumes where a kill left off. Needs the extra
     'train'.
     """
-    read = parse_gguf(target) is None  # else it is refused with its reason
+    read = parse_gguf(target) is None  # a GGUF file is refused later, with the reason
     if read:
         from cactus_decoding.core.drafting.registry import check_names
 
-        check_names(target, settings["draft"])  # first: no torch for a mistyped name
+        check_names(target, settings["draft"])  # first, as a mistyped name needs no torch
     from cactus_decoding.lab.training.acceptance.data import read_documents
 
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
-    read_documents(data, 1)  # raises for what is no data, before anything heavy is imported
+    read_documents(data, 1)  # raises for invalid data, before anything heavy is imported
     if read:
         asked = options.chat_of(chat, system, target)
         wanted = replace(wanted, chat=asked is not None, system=system)

@@ -66,7 +66,7 @@ def tune(
     began = time.perf_counter()
     target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
     drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]
-    check_names(target, *drafts)  # first: no torch for a mistyped name
+    check_names(target, *drafts)  # first, as a mistyped name needs no torch
     from cactus_decoding.core.request import Request
     from cactus_decoding.core.rules import Lossless
 
@@ -101,7 +101,7 @@ def tune(
 
 
 def _kept_place(place: Path) -> Path | None:
-    """Return where to keep a profile that nobody has named a file for; None, with a note, where that cannot be."""
+    """Return where to keep a profile without a given file; None, with a note, if that is impossible."""
     from cactus_decoding.core.files.writing import check_folder
 
     try:
@@ -127,7 +127,7 @@ def _load(target: str, drafts: list[str]) -> tuple[Pair, dict[str, ModelDrafter]
 def _prompts(
     pair: Pair, drafts: dict[str, ModelDrafter], problems: list[str] | None, chat: bool | None, request: Request
 ) -> list[str]:
-    """Return what is asked, which has room in every context window."""
+    """Return prompts that fit into every context window."""
     from cactus_decoding.core.generate import check_prompt
     from cactus_decoding.core.models.base import check_fits
     from cactus_decoding.core.models.tokenizers import as_chat_prompt
@@ -180,7 +180,6 @@ def _profile(found: Tuned, target: str, best: Forecast) -> Profile:
 
 
 def _on_threads(name: str, threads: int) -> str:
-    """Return a GGUF file's name with a number of threads."""
     from cactus_decoding.core.spelling import spell
     from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
@@ -190,7 +189,6 @@ def _on_threads(name: str, threads: int) -> str:
 
 
 def _line(profile: Profile, asked: Request) -> str:
-    """Return the command that asks by a profile."""
     from cactus_decoding import FixedLength
 
     models = [] if profile.target == BUNDLED else ["--target", profile.target]
@@ -200,7 +198,6 @@ def _line(profile: Profile, asked: Request) -> str:
 
 
 def _about(found: Tuned) -> list[str]:
-    """Say what each draft costs and brings."""
     tokens = sum(len(each.token_ids) for each in found.answers)
     lines = [
         f"{tokens} tokens of {_counted(len(found.answers), 'answer')}; the target reads with {_threads(found.threads)}"

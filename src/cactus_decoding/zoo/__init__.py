@@ -5,33 +5,23 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
-BUNDLED = "bundled"
-"""The name of the bundled target and of the default one of its drafts."""
-DRAFTS = ("worded", "draft")
-"""The bundled target's drafts, the default one first."""
+BUNDLED = "bundled"  # the name of the bundled target, and of its default draft
+DRAFTS = ("worded", "draft")  # the default one first
 ROLES = ("target", *DRAFTS)
 
 
 def path(role: str) -> Path:
-    """Return the folder of the bundled ``target`` or of one of its drafts, in Hugging Face format.
-
-    Example:
-        >>> (path("target") / "config.json").exists()
-        True
-    """
+    """Return the folder of the bundled ``target`` or of one of its drafts, in Hugging Face format."""
     if role not in ROLES:
         raise ValueError(f"role must be one of {', '.join(ROLES)}, but is {role!r}")
     return Path(__file__).parent / "word_problems" / role
 
 
 def full_name(draft: str) -> str:
-    """Return a bundled draft's name in full, such as ``bundled:worded``, and any other draft's as it is.
+    """Return a bundled draft's full name, or any other draft's as it is; `ValueError` for an unknown bundled draft.
 
-    Raises `ValueError` for ``bundled:`` with a name that no bundled draft has.
-
-    Example:
-        >>> full_name("bundled"), full_name("bundled:draft"), full_name("owner/name")
-        ('bundled:worded', 'bundled:draft', 'owner/name')
+    >>> full_name("bundled"), full_name("bundled:draft"), full_name("owner/name")
+    ('bundled:worded', 'bundled:draft', 'owner/name')
     """
     if draft == BUNDLED:
         return f"{BUNDLED}:{DRAFTS[0]}"
@@ -45,14 +35,7 @@ def full_name(draft: str) -> str:
 
 
 def draft_path(draft: str | Path) -> Path | None:
-    """Return the folder of a bundled draft by its name, ``bundled`` or in full; None for any other draft.
-
-    Raises `ValueError` for ``bundled:`` with a name that no bundled draft has.
-
-    Example:
-        >>> draft_path("bundled:draft") == path("draft"), draft_path("ngram")
-        (True, None)
-    """
+    """Return the folder of a bundled draft by its name, or None for any other draft; errors as for `full_name`."""
     name = full_name(draft) if isinstance(draft, str) else ""
     return path(name.partition(":")[2]) if name.startswith(f"{BUNDLED}:") else None
 
@@ -60,9 +43,8 @@ def draft_path(draft: str | Path) -> Path | None:
 def importance_path(draft: str | Path) -> Path | None:
     """Return the file of importance that was learned with a bundled draft, by its name; None for any other text.
 
-    Example:
-        >>> importance_path("bundled:worded").name, importance_path("importance.safetensors")
-        ('worded-importance.safetensors', None)
+    >>> importance_path("bundled:worded").name, importance_path("importance.safetensors")
+    ('worded-importance.safetensors', None)
     """
     folder = draft_path(draft)  # beside the folder: engines read every safetensors file in a model's
     return None if folder is None else folder.with_name(f"{folder.name}-importance.safetensors")

@@ -15,25 +15,25 @@ from cactus_decoding.core.mistakes import check_number, shown
 class Budget(Model):
     r"""How far the distribution of a whole response may move from the target's.
 
-    A response that is decoded with a budget of B nats has KL(law of the response || the target's law) <= B, whatever
-    the rule, the draft and the prompt. So no event (a right answer, a refusal, a broken format) has its probability
-    moved by more than
+    A response that is decoded with a budget of B nats has KL(distribution of the response || the target's) <= B,
+    whatever the rule, the draft and the prompt. So no event (a right answer, a refusal, a broken format) has its
+    probability moved by more than
 
     .. math:: \min(\sqrt{B / 2},\ \sqrt{1 - e^{-B}})
 
-    which are the bounds of Pinsker and of Bretagnolle and Huber. ``max_shift`` states that consequence instead of the
-    cause. The meter charges each verified position with its exact cost and falls back to the lossless rule, which costs
-    nothing, wherever the next position would overspend. Proofs are in the documentation on guarantees.
+    which are the bounds of Pinsker and of Bretagnolle and Huber. ``max_shift`` gives the budget by this consequence.
+    Each verified position is charged its exact cost. Where the next position would overspend, it is judged by the
+    lossless rule, which costs nothing. Proofs are in the documentation on guarantees.
 
     Attributes:
         nats: the budget per response, 0 or more; infinity only measures. Give either this or ``max_shift``.
         max_shift: largest change of any event's probability, in [0, 1].
         expected_tokens: if given, the length over which the budget is spread, 1 or more: the clamped ratio's width is
             then moved so that the budget lasts. Only for rules ``clamped:width=...``, whose width is the first one.
-        max_relaxed: at temperature 0, most tokens of a step that are kept though they are not the likeliest.
+        max_relaxed: at temperature 0, how many tokens of a step may be kept though they are not the likeliest.
 
     Raises:
-        TypeError: for a value that is no number.
+        TypeError: for a value that is not a number.
         ValueError: if both or neither of ``nats`` and ``max_shift`` are given, or one is out of range.
 
     Sources: design of this project; Bretagnolle and Huber (1979) for the second bound.
@@ -74,11 +74,10 @@ class Budget(Model):
     ] = None
 
     def model_post_init(self, context: object) -> None:
-        """Check what must be given together."""
         if (self.nats is None) == (self.max_shift is None):
             given = f"nats is {shown(self.nats)} and max_shift is {shown(self.max_shift)}"
             raise ValueError(f"give either nats or max_shift, but {given}")
-        for name in ("expected_tokens", "max_relaxed"):  # no integer that floats cannot hold
+        for name in ("expected_tokens", "max_relaxed"):  # refuses integers that a float cannot hold
             if (value := getattr(self, name)) is not None:
                 check_number(name, value, 0, math.inf, high_open=True)
         if self.expected_tokens is not None and math.isinf(self.limit):
@@ -100,12 +99,6 @@ class Budget(Model):
 
 
 def as_budget(budget: Budget | float | None) -> Budget | None:
-    """Return a budget from itself or from its nats.
-
-    Example:
-        >>> as_budget(0.5)
-        Budget(nats=0.5, max_shift=None, expected_tokens=None, max_relaxed=None)
-    """
     if budget is None or isinstance(budget, Budget):
         return budget
     if isinstance(budget, bool) or not isinstance(budget, Real):

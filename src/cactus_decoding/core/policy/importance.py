@@ -1,4 +1,4 @@
-"""Learned importance: how likely an answer gets worse where a position is relaxed, read from both models' rows."""
+"""Learned importance: how likely an answer gets worse where a position is relaxed, computed from both models' rows."""
 
 from __future__ import annotations
 
@@ -25,26 +25,18 @@ if TYPE_CHECKING:
     from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 FORMAT = Format("cactus_importance", schema=1, described="that 'cactus learn-importance' writes")
-LIMIT = 1e30
-"""Of the size of a weight."""
+LIMIT = 1e30  # of a weight's size
 _TENSORS = ("target_weights", "draft_weights", "intercept")
 
 
 class ImportanceWeights(NamedTuple):
-    """The numbers of an `Importance`, on one device and in one dtype.
-
-    Attributes:
-        target: a, ``[vocabulary]``.
-        draft: b, likewise.
-        intercept: c.
-    """
+    """The numbers a, b, ``[vocabulary]``, and c of an `Importance`, on one device and in one dtype."""
 
     target: Tensor
     draft: Tensor
     intercept: float
 
     def __call__(self, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Any) -> Tensor:
-        """Return the importance of positions; see `Importance`."""
         if draft_probs is None:
             of_draft = self.draft[torch.as_tensor(draft_token_ids, dtype=torch.long, device=self.draft.device)]
         else:
@@ -56,43 +48,26 @@ class ImportanceWeights(NamedTuple):
 class Importance:
     r"""How likely an answer gets worse if the drafted token is kept where the lossless test rejects it.
 
-    With q the target's row and p the draft's, both as they are sampled from,
+    With q the target's probabilities and p the draft's, both as tokens are sampled from them,
 
     .. math:: \text{importance} = \sigma\Big(\sum_x q(x)\, a(x) + \sum_x p(x)\, b(x) + c\Big)
 
-    A deterministic draft's row is all on the token that it proposes.
-
-    Attributes:
-        target_weights: a, ``[vocabulary]``.
-        draft_weights: b, ``[vocabulary]``.
-        intercept: c.
-        vocabulary: fingerprint of the tokens that the weights belong to.
-        about: what it was trained on, and how well it tells positions apart; for JSON.
-        path: the file that it was read from.
-
-    Raises `TypeError` for weights that are no tensors of floating-point numbers; `ValueError` for weights of different
-    lengths, or numbers that are not finite or beyond ±1e30.
+    A deterministic draft has p = 1 for the token that it proposes.
 
     Sources: AutoJudge (arXiv 2504.20039), which trains on hidden states; design of this project.
-
-    Example:
-        >>> weights = torch.tensor([0.0, 2.0])
-        >>> importance = Importance(weights, torch.zeros(2), -1.0, "")
-        >>> importance(torch.tensor([[1.0, 0.0], [0.5, 0.5]]), None, [0, 1])
-        tensor([0.2689, 0.5000])
     """
 
-    target_weights: Tensor
-    draft_weights: Tensor
-    intercept: float
-    vocabulary: str
-    about: Mapping[str, Any] = field(default_factory=dict)
-    path: str | None = None
+    target_weights: Tensor  # a, ``[vocabulary]``
+    draft_weights: Tensor  # b, ``[vocabulary]``
+    intercept: float  # c
+    vocabulary: str  # fingerprint of the tokens that the weights belong to
+    about: Mapping[str, Any] = field(default_factory=dict)  # its training data and quality, for JSON
+    path: str | None = None  # the file that it was read from
 
     def __post_init__(self) -> None:
         for name in ("target_weights", "draft_weights"):
             weights = check_floats(name, getattr(self, name), "weights").float().cpu()
-            # the sum over a row must be finite too; NaN is not below the limit either
+            # the sum over a row must be finite too; NaN fails this test as well
             if weights.ndim != 1 or not bool((weights.abs() <= LIMIT).all()):
                 shape = list(weights.shape)
                 raise ValueError(
@@ -105,36 +80,29 @@ class Importance:
         check_number("intercept", self.intercept, -LIMIT, LIMIT)
 
     def __call__(self, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Any) -> Tensor:
-        """Return the importance of positions, ``[k]``.
+        """Return the importance of positions, ``[k]``, from both models' rows, ``[k, vocabulary]``.
 
-        Args:
-            target_probs: the target's rows, ``[k, vocabulary]``.
-            draft_probs: the draft's likewise; None for a deterministic draft.
-            draft_token_ids: drafted tokens, ``[k]``; looked at where the draft is deterministic.
+        For a deterministic draft, ``draft_probs`` is None and ``draft_token_ids``, ``[k]``, are used.
         """
         return self.weights(target_probs.device, target_probs.dtype)(target_probs, draft_probs, draft_token_ids)
 
     def weights(self, device: torch.device, dtype: torch.dtype) -> ImportanceWeights:
-        """Return the numbers for rows of a dtype on a device."""
         return _weights(self, device, dtype)
 
     def __eq__(self, other: object) -> bool:
-        """Say whether the other gives the same numbers to the same tokens."""
         return isinstance(other, Importance) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        """Return the same for what is equal."""
         return hash(self.digest)
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the numbers and of the vocabulary."""
         parts = [self.target_weights.numpy().tobytes(), self.draft_weights.numpy().tobytes()]
         parts += [repr(float(self.intercept)).encode(), self.vocabulary.encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
     def fit(self, vocabulary: Vocabulary) -> Importance:
-        """Return it with a weight for each of a model's rows, 0 for no token; raise `ValueError` for other tokens."""
+        """Pad the weights with 0 for a model's rows without a token; raise `ValueError` for another vocabulary."""
         if vocabulary.fingerprint != self.vocabulary:
             where = "the importance" if self.path is None else self.path
             trained = self.about.get("target", "another model")
@@ -150,7 +118,7 @@ class Importance:
         return replace(self, target_weights=a, draft_weights=b)
 
     def save(self, path: str | Path) -> None:
-        """Write the file, all or nothing: safetensors, with all but the weights in its header."""
+        """Write a safetensors file, all or nothing, with everything but the numbers in its header."""
         tensors = {
             "target_weights": self.target_weights,
             "draft_weights": self.draft_weights,
@@ -167,10 +135,10 @@ def _weights(importance: Importance, device: torch.device, dtype: torch.dtype) -
 
 
 def read_importance(path: str | Path) -> Importance:
-    """Return what a file holds; ``bundled:worded`` is the one that was learned with that draft.
+    """Read a file of `Importance.save`; ``bundled:worded`` is the importance that was learned with that draft.
 
-    Raises `OSError` if it cannot be read; `ValueError` if it is no file of `Importance.save`, is damaged, or has
-    another schema.
+    Raises `OSError` if it cannot be read; `ValueError` if it is another kind of file, is damaged, or has another
+    schema.
     """
     if not isinstance(path, (str, Path)):
         raise TypeError(f"importance must be a file's path or an Importance, but is {shown(path)}")
@@ -217,27 +185,14 @@ def _path(importance: str | Importance) -> str:
 
 
 class ImportanceLimit(Model):
-    """How important a position may be where it is relaxed, or how far it is relaxed then.
+    """How important a position may be and still be relaxed, or by how much importance reduces the relaxation.
 
-    It looks at the rows of both models, which are fixed once the tokens before a position are, and never at the drafted
-    token; so a rule that is limited still has its relaxed target, and every guarantee of the rule and of a budget
+    Importance depends on both models' rows, which are fixed once the tokens before a position are, and never on the
+    drafted token. So a limited rule still has its relaxed target, and every guarantee of the rule and of a budget
     holds.
 
-    Attributes:
-        importance: an `Importance`, the file that holds one, or ``bundled:worded`` for the bundled one.
-        max_importance: the greatest importance of a position that may be relaxed, in [0, 1]; others are judged
-            losslessly. By default 0.2, or 1 with ``scale``.
-        scale: whether the knob of the rule, one of which 0 is lossless, is multiplied by 1 - importance.
-
-    Raises `TypeError` for what is no importance and no path, or a limit that is no number; `ValueError` for a limit out
-    of range.
-
-    Sources: AutoJudge (arXiv 2504.20039) for the limit; DIVERSED (arXiv 2604.07622), whose ensemble has a weight that
-    is learned for each position, for the scale.
-
-    Example:
-        >>> ImportanceLimit("importance.safetensors").max_importance
-        0.2
+    Sources: AutoJudge (arXiv 2504.20039) for the limit; DIVERSED (arXiv 2604.07622), an ensemble whose weight is
+    learned for each position, for the scale.
     """
 
     importance: Annotated[
@@ -265,7 +220,6 @@ class ImportanceLimit(Model):
     ] = False
 
     def model_post_init(self, context: object) -> None:
-        """Choose a limit where none is given."""
         if self.max_importance is None:
             object.__setattr__(self, "max_importance", 1.0 if self.scale else 0.2)
 
@@ -276,11 +230,9 @@ class ImportanceLimit(Model):
 
     @property
     def path(self) -> str:
-        """The file that holds the importance; `ValueError` for one that was never saved."""
         return _path(self.importance)
 
     def fit(self, vocabulary: Vocabulary) -> Importance:
-        """Return the importance, read and fitted to a model's tokens."""
         if not isinstance(self.importance, str):
             return self.importance.fit(vocabulary)
 

@@ -1,4 +1,4 @@
-"""Phases of a response: what the tokens before a position say about whether it may be relaxed."""
+"""Phases of a response: whether a position may be relaxed, given the tokens before it."""
 
 from __future__ import annotations
 
@@ -14,33 +14,18 @@ from cactus_decoding.core.mistakes import shown
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.vocabulary import Vocabulary
 
-Mark = str | tuple[int, ...]
-"""A text, or the ids of tokens that follow each other."""
-MAX_MARK = 64
-"""Characters or tokens of a mark in a request: it is looked for after every token."""
+Mark = str | tuple[int, ...]  # a text, or the ids of tokens that follow each other
+MAX_MARK = 64  # characters or tokens of a mark in a request, as it is looked for after every token
 
 
 class PhaseState(NamedTuple):
-    """What a position needs to know of the tokens before it.
-
-    Attributes:
-        num_emitted: tokens of the response so far.
-        inside: whether a span is open.
-        tail: the end of the text behind the last mark, spelled as `as_text` spells marks, in which the next may begin.
-    """
-
     num_emitted: int = 0
-    inside: bool = False
-    tail: str = ""
+    inside: bool = False  # whether a span is open
+    tail: str = ""  # text after the last mark in which the next may begin, spelled as `as_text` spells marks
 
 
 def as_text(mark: Mark) -> str:
-    """Return a mark as a text to look for, with a letter for each byte or token, and none for an unknown token.
-
-    Example:
-        >>> as_text("«"), as_text((97, -1, 98))
-        ('Â«', 'ab')
-    """
+    """Return a mark as a text to look for, with one letter for each byte or token; unknown tokens (-1) are left out."""
     if isinstance(mark, str):
         return mark.encode(errors="surrogatepass").decode("latin-1")
     return "".join(chr(token) for token in mark if token >= 0)
@@ -79,15 +64,7 @@ def _token_ids(given: object, wrong: str) -> tuple[int, ...]:
 
 
 def marks_of_client(given: Any) -> Any:
-    """Return the marks of a request, whose lengths are limited; what is no mark at all is looked at elsewhere.
-
-    Example:
-        >>> marks_of_client(["<think>", "</think>"])
-        ['<think>', '</think>']
-        >>> marks_of_client([[7] * 65, [8]])
-        Traceback (most recent call last):
-        ValueError: relax_within must be two marks of at most 64 characters or tokens, but is [[7, 7, ...
-    """
+    """Check the lengths of a request's marks; whether they are marks at all is checked elsewhere."""
     if isinstance(given, list | tuple) and any(isinstance(mark, Sized) and len(mark) > MAX_MARK for mark in given):
         raise ValueError(
             f"relax_within must be two marks of at most {MAX_MARK} characters or tokens, but is {shown(given)}"
@@ -100,7 +77,6 @@ def _written(marks: tuple[Mark, Mark] | None) -> list[str | int | list[int]] | N
 
 
 def _plain(mark: Mark) -> str | int | list[int]:
-    """Return a mark as it is written: a text, a token id or several."""
     if isinstance(mark, str):
         return mark
     return mark[0] if len(mark) == 1 else list(mark)
@@ -109,16 +85,10 @@ def _plain(mark: Mark) -> str | int | list[int]:
 class Phases(Model):
     """Where in a response a rule may relax; elsewhere positions are judged losslessly.
 
-    Attributes:
-        lossless_tokens: this many tokens at the beginning of a response are lossless, 0 or more.
-        relax_within: an opening and a closing mark, such as ``("<think>", "</think>")``: only what stands between them
-            is relaxed, from left to right: from the first opening mark to the first closing one behind it, and so on.
-            The prompt counts, as chat templates may open a span there. Texts are found in the bytes of the text,
-            however tokens share these out, parts of characters included; token ids are found among the tokens, so that
-            a text that quotes the mark opens nothing. None relaxes everywhere.
-
-    Raises `TypeError` for a value of the wrong type; `ValueError` for a negative number, or marks of which one has the
-    other in it.
+    With two marks, such as ``("<think>", "</think>")``, it may relax between them only, read from left to right: from
+    the first opening mark to the first closing one after it, and so on. The prompt counts, as chat templates may open a
+    span there. Texts are searched for in the bytes of the text, however tokens split these, even within a character.
+    Token ids are searched for among the tokens, so that a text that quotes the mark opens nothing.
 
     Example:
         >>> from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -143,20 +113,17 @@ class Phases(Model):
 
     @property
     def plain_marks(self) -> list[str | int | list[int]] | None:
-        """The marks as they are written."""
         return _written(self.relax_within)
 
     @property
     def reads_text(self) -> bool:
-        """Whether it matters what the tokens say."""
+        """Whether the marks are texts, so that the tokens' texts must be known."""
         return self.relax_within is not None and isinstance(self.relax_within[0], str)
 
     def begin(self, prompt_ids: Sequence[int], vocabulary: Vocabulary) -> PhaseState:
-        """Return the state behind a prompt."""
         return self.after(PhaseState(), prompt_ids, vocabulary)._replace(num_emitted=0)
 
     def after(self, state: PhaseState, token_ids: Sequence[int], vocabulary: Vocabulary) -> PhaseState:
-        """Return the state behind further tokens."""
         num_emitted, inside, tail = state
         num_emitted += len(token_ids)
         if self.relax_within is not None:
@@ -171,7 +138,7 @@ class Phases(Model):
         return PhaseState(num_emitted, inside, tail)
 
     def relaxable(self, state: PhaseState, token_ids: Sequence[int], vocabulary: Vocabulary) -> list[bool]:
-        """Say of each of some tokens that follow a state whether the position it stands at may be relaxed."""
+        """Return, for each of some tokens that follow a state, whether the position it stands at may be relaxed."""
         allowed = []
         for token in token_ids:
             allowed.append(self.relaxes(state))
@@ -179,5 +146,4 @@ class Phases(Model):
         return allowed
 
     def relaxes(self, state: PhaseState) -> bool:
-        """Say whether the position behind a state may be relaxed."""
         return state.num_emitted >= self.lossless_tokens and (self.relax_within is None or state.inside)

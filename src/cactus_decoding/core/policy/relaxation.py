@@ -26,17 +26,8 @@ if TYPE_CHECKING:
 class RelaxationPolicy(Model):
     """Where a rule may relax; everywhere else positions are judged losslessly, and cost nothing.
 
-    It looks at both models' rows and at the tokens before a position, never at the drafted token: the rule that it
-    makes of another one has a relaxed target wherever that one has, and no guarantee is touched.
-
-    Attributes:
-        protection: which tokens must not be relaxed away; None protects none.
-        limit: how important a position may be; None asks for no importance.
-        phases: in which part of a response.
-
-    Example:
-        >>> RelaxationPolicy().everywhere
-        True
+    It depends on both models' rows and on the tokens before a position, never on the drafted token. So a rule under a
+    policy has a relaxed target wherever the rule itself has one, and every guarantee holds.
     """
 
     protection: Protection | None = None
@@ -45,7 +36,6 @@ class RelaxationPolicy(Model):
 
     @property
     def everywhere(self) -> bool:
-        """Whether it forbids nothing."""
         return self.protection is None and self.phases == Phases() and self.limit is None
 
     def __str__(self) -> str:
@@ -69,9 +59,9 @@ class RelaxationPolicy(Model):
     def fit(self, tokenizer: Any, size: int) -> FittedPolicy | None:
         """Return the policy for a model's tokens; None where it forbids nothing.
 
-        Raises `OSError` for a file of importance that cannot be read; `TypeError` if tokens' texts must be known, and
-        there is no tokenizer; `ValueError` if a pattern matches no token of the vocabulary, or all; for the importance
-        of other tokens.
+        Raises `OSError` for a file of importance that cannot be read; `TypeError` if tokens' texts are needed without a
+        tokenizer; `ValueError` if a pattern matches no token of the vocabulary, or all, or the importance is of other
+        tokens.
         """
         if self.everywhere:
             return None
@@ -81,27 +71,18 @@ class RelaxationPolicy(Model):
         return self.fit_vocabulary(Vocabulary.of(tokenizer, size) if reads_texts else Vocabulary(()))
 
     def fit_vocabulary(self, vocabulary: Vocabulary) -> FittedPolicy:
-        """Return the policy for tokens that say what a vocabulary says."""
         mask = None if self.protection is None else self.protection.mask(vocabulary)
         importance = None if self.limit is None else self.limit.fit(vocabulary)
         return FittedPolicy(vocabulary, self.phases, self.protection, mask, self.limit, importance)
 
 
-POLICY_SETTINGS = tuple(settings_of(RelaxationPolicy))
-"""Flat names of what a request may set of a policy."""
+POLICY_SETTINGS = tuple(settings_of(RelaxationPolicy))  # the flat names that a request may set
 
 
 def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
-    """Return the policy that the flat names of a request ask for; None is as good as absent.
+    """Return the policy that the flat names of a request ask for; None is the same as leaving a name out.
 
     Values without a name are those of the first of `POLICY_SETTINGS`.
-
-    Raises `TypeError` for a value of the wrong type, or an unknown name; `ValueError` for one out of range, a threshold
-    without a pattern, or a limit of no importance.
-
-    Example:
-        >>> relaxation_policy("digits", lossless_tokens=10).protection
-        Protection(pattern='digits', threshold=0.01)
     """
     given = dict(zip(POLICY_SETTINGS, values, strict=False)) | settings
     if unknown := [name for name in given if name not in POLICY_SETTINGS]:
@@ -113,12 +94,6 @@ def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
 
 
 def check_scalable(rule: AcceptanceRule) -> None:
-    """Raise `ValueError` for a rule without a knob of which 0 is lossless.
-
-    Example:
-        >>> from cactus_decoding.core.rules import parse_rule
-        >>> check_scalable(parse_rule("cactus:delta=1"))
-    """
     if not isinstance(rule, Lossless) and not getattr(rule, "scalable", ()):
         known = [name for name, each in RULES.items() if each.scalable]
         raise ValueError(
@@ -128,13 +103,7 @@ def check_scalable(rule: AcceptanceRule) -> None:
 
 
 def scaled(rule: AcceptanceRule, factor: float) -> AcceptanceRule:
-    """Return a rule with its knob multiplied by a factor, 0 for lossless; raise `ValueError` for a rule without one.
-
-    Example:
-        >>> from cactus_decoding.core.rules import parse_rule
-        >>> str(scaled(parse_rule("ensemble:weight=0.4"), 0.5))
-        'ensemble:weight=0.2'
-    """
+    """Return a rule with its knob multiplied by a factor, 0 for lossless; raise `ValueError` for a rule without one."""
     check_scalable(rule)
     if not isinstance(rule, Rule):
         return rule
@@ -147,41 +116,28 @@ def scaled(rule: AcceptanceRule, factor: float) -> AcceptanceRule:
 
 @dataclass(frozen=True, eq=False)
 class FittedPolicy:
-    """A relaxation policy that knows what the tokens say.
-
-    Attributes:
-        vocabulary: the tokens' texts.
-        phases: in which part of a response rules may relax.
-        protection: which tokens must not be relaxed away; None protects none.
-        mask: which these are, ``[vocabulary]``; None if none are.
-        limit: how important a position may be; None asks for no importance.
-        importance: of these tokens; None if nobody asks for it.
-    """
-
     vocabulary: Vocabulary
     phases: Phases
     protection: Protection | None = None
-    mask: Tensor | None = None
+    mask: Tensor | None = None  # the protected tokens, ``[vocabulary]``
     limit: ImportanceLimit | None = None
     importance: Importance | None = None
 
     @cached_property
     def token_ids(self) -> Tensor | None:
-        """The protected tokens, ascending, ``[tokens]``; None if none are."""
+        """The protected tokens, ascending, ``[tokens]``; None if there are none."""
         return None if self.mask is None else self.mask.nonzero().squeeze(1)
 
     def begin(self, prompt_ids: Sequence[int]) -> PhaseState:
-        """Return the state behind a prompt."""
         return self.phases.begin(prompt_ids, self.vocabulary)
 
     def after(self, state: PhaseState, token_ids: Sequence[int]) -> PhaseState:
-        """Return the state behind further tokens."""
         return self.phases.after(state, token_ids, self.vocabulary)
 
     def rule_at(self, rule: AcceptanceRule, state: PhaseState, position: Position) -> AcceptanceRule | None:
-        """Return the rule, its knob as loose as the position is unimportant where that is asked; None for lossless.
+        """Return the rule for a position, its knob scaled by importance where that is asked; None for lossless.
 
-        Importance is worked out here and not once a step, because a walk reads only the rows of nodes that it visits.
+        Importance is computed here and not once a step, because a walk reads only the rows of nodes that it visits.
         """
         if not self.phases.relaxes(state):
             return None

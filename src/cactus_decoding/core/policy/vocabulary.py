@@ -1,4 +1,4 @@
-"""What the tokens of a vocabulary say: the text that each adds to what stands before it."""
+"""The text that each token of a vocabulary adds to what stands before it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,17 @@ from weakref import WeakKeyDictionary
 
 @dataclass(frozen=True, eq=False)
 class Vocabulary:
-    """The texts of a vocabulary's tokens.
-
-    Attributes:
-        texts: of each token; empty for rows of a model that stand for no token, and with U+FFFD for bytes that are no
-            whole character.
-        control: tokens that are no text, such as the end of a text.
-        fragments: the bytes of tokens that are not whole characters, as byte-level tokens may be.
-    """
-
+    # empty for rows of a model that stand for no token, and with U+FFFD for bytes that are not a whole character
     texts: tuple[str, ...]
-    control: frozenset[int] = frozenset()
-    fragments: Mapping[int, bytes] = field(default_factory=dict)
+    control: frozenset[int] = frozenset()  # tokens without text, such as the end of a text
+    fragments: Mapping[int, bytes] = field(default_factory=dict)  # the bytes of tokens that split characters
 
     @classmethod
     def of(cls, tokenizer: Any, size: int) -> Vocabulary:
-        """Return what a tokenizer's tokens say; raise `TypeError` for something that cannot decode.
+        """Return the vocabulary of a tokenizer; raise `TypeError` for an object that cannot decode.
 
-        It is made once for each tokenizer and size, that of the model's rows, of which there may be more than tokens.
+        It is made once for each tokenizer and size. The size is that of the model's rows, which may have more entries
+        than there are tokens.
         """
         if not callable(getattr(tokenizer, "decode", None)):
             raise TypeError(
@@ -44,23 +37,13 @@ class Vocabulary:
         return made[size]
 
     def bytes_of(self, token: int) -> bytes:
-        r"""Return what a token adds to a text, in UTF-8.
-
-        Example:
-            >>> Vocabulary(("é", "\ufffd"), fragments={1: b"\xc3"}).bytes_of(1)
-            b'\xc3'
-        """
+        """Return what a token adds to a text, in UTF-8."""
         found = self.fragments.get(token)
         return self.texts[token].encode(errors="surrogatepass") if found is None else found
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the texts in order, whatever rows stand for no token at the end.
-
-        Example:
-            >>> Vocabulary(("a", "b", "")).fingerprint == Vocabulary(("a", "b")).fingerprint
-            True
-        """
+        """A hash of the texts in order, without the rows at the end that stand for no token."""
         known = max((i + 1 for i, text in enumerate(self.texts) if text), default=0)
         hashed = hashlib.sha256()
         for text in self.texts[:known]:
@@ -73,7 +56,7 @@ _MADE: WeakKeyDictionary[Any, dict[int, Vocabulary]] = WeakKeyDictionary()
 
 
 def _texts(tokenizer: Any, size: int) -> list[str]:
-    """Decode every token behind an ordinary one, because a token that begins a text may lose its space."""
+    """Decode every token after an ordinary one, because a token at the beginning of a text may lose its space."""
     known = min(size, len(tokenizer))
     before = next((found for found in tokenizer("a", add_special_tokens=False).input_ids[-1:]), 0)
     lead = len(_decode(tokenizer, [[before]])[0])
@@ -95,11 +78,10 @@ def _fragments(tokenizer: Any, texts: tuple[str, ...]) -> dict[int, bytes]:
 
 
 def _spelled(name: Any) -> bytes | None:
-    r"""Return the bytes that a name stands for, as ``<0xE2>`` or with a letter a byte; None where it is a plain text.
+    r"""Return the bytes that a name such as ``<0xE2>``, or with one letter a byte, stands for; None for a plain text.
 
-    Example:
-        >>> _spelled("<0xE2>"), _spelled("âĢ"), _spelled("\ufffd")
-        (b'\xe2', b'\xe2\x80', None)
+    >>> _spelled("<0xE2>"), _spelled("âĢ"), _spelled("\ufffd")
+    (b'\xe2', b'\xe2\x80', None)
     """
     if name is None or isinstance(name, bytes):
         return name
@@ -109,7 +91,7 @@ def _spelled(name: Any) -> bytes | None:
 
 
 def _byte_letters() -> dict[str, int]:
-    """Return the byte of each letter of byte-level vocabularies: what is seen is itself, the rest begins at U+0100."""
+    """Return the byte of each letter of byte-level vocabularies; invisible bytes have letters from U+0100 on."""
     seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     unseen = [byte for byte in range(0x100) if byte not in seen]
     return {chr(byte): byte for byte in seen} | {chr(0x100 + i): byte for i, byte in enumerate(unseen)}

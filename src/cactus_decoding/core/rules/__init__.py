@@ -1,4 +1,4 @@
-"""Acceptance rules: one a file, one registry, their text spelling, and a way in for rules from elsewhere."""
+"""Acceptance rules by name, how they are spelled as text, and how rules from elsewhere come in."""
 
 from __future__ import annotations
 
@@ -68,18 +68,19 @@ _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=\s*([,:]|$))")
 def parse_rule(text: str, *, importing: bool = True) -> Rule:
     """Return the rule that a text spells: a name, then ``:`` and comma-separated ``parameter=value`` pairs.
 
-    The name is one of the package's or of the entry-point group ``cactus_decoding.rules``, or the importable path of a
-    class, which a comma follows: ``my_module:MyRule,ratio=0.5``.
+    The name is one of the package's or of the entry-point group ``cactus_decoding.rules``. It may also be the
+    importable path of a class, with a comma after it: ``my_module:MyRule,ratio=0.5``.
 
     Args:
         text: the spelling.
-        importing: whether a path may be imported, which runs code. Where others send spellings it may not: they name
-            the package's rules, those of entry points, and paths that this process has parsed before.
+        importing: whether a path may be imported, which runs code. Set it to False for spellings that others send:
+            these may then name the package's rules, those of entry points, and paths that this process has parsed
+            before.
 
     Raises:
-        TypeError: if ``text`` is no string.
+        TypeError: if ``text`` is not a string.
         ValueError: for an unknown rule or parameter, one that is missing or given twice, a value out of range, or a
-            class that cannot be imported, is no rule, or does not judge.
+            class that cannot be imported, is not a rule, or does not judge.
 
     Example:
         >>> parse_rule("cactus:delta=1.0")
@@ -99,16 +100,16 @@ def parse_rule(text: str, *, importing: bool = True) -> Rule:
             raise ValueError(f"{name!r} is no rule, but a way to verify: --verification {text}, verification={text!r}")
         if (path := _PATH.match(text)) is None:
             known = dict.fromkeys([*RULES, *registered], cast("type[Rule]", None))
-            return parse("rule", text, known)  # says what there is
+            return parse("rule", text, known)  # raises, and lists the rules
         name, rest = path[0], text[path.end() :].lstrip(" ,:")
-    from cactus_decoding.core.rules.outside import outside_rule  # here: it imports this module
+    from cactus_decoding.core.rules.outside import outside_rule  # imported here, as it imports this module
 
     rule: Rule = outside_rule(text, name, rest, importing=importing)
     return rule
 
 
 def recorded_rule(text: str) -> Rule:
-    """Return the rule of a file. No path is imported: a rule that this process does not know judges nothing."""
+    """Return the rule that a file names, without importing a path: an unknown one becomes a `RecordedRule`."""
     try:
         return parse_rule(text, importing=False)
     except ValueError:
@@ -120,14 +121,8 @@ def recorded_rule(text: str) -> Rule:
 
 
 def as_rule(rule: AcceptanceRule | str) -> AcceptanceRule:
-    """Return a rule from itself or from its spelling.
-
-    Example:
-        >>> as_rule("lossless")
-        Lossless()
-    """
     if isinstance(rule, str):
         return parse_rule(rule)
-    if isinstance(rule, type) or not isinstance(rule, AcceptanceRule):  # a class has the methods too
+    if isinstance(rule, type) or not isinstance(rule, AcceptanceRule):  # a class passes isinstance too
         raise TypeError(f"rule must be an acceptance rule or its spelling, but is {shown(rule)}")
     return rule

@@ -23,8 +23,8 @@ class BigLittle(Rule):
 
     .. math:: -\log q(n) \le rollback
 
-    with q *before* temperature. No token gives up more than ``rollback`` nats against the most likely one. Its
-    counterpart, fallback, ends a draft where the draft is unsure: the draft length
+    with q *before* temperature. No token gives up more than ``rollback`` nats against the most likely one. The paper
+    also has a fallback, which ends a draft where the draft model is unsure. Here that is the draft length
     ``confidence:threshold=0.6,unsure=discard``.
 
     Source: Kim et al., "Speculative decoding with big little decoder" (arXiv 2302.07863), and their code.
@@ -66,5 +66,4 @@ class BigLittle(Rule):
         return Verdict((accepted | best).double(), torch.full_like(accepted, math.inf, dtype=torch.float64))
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
-        """Put all the mass on the most likely token."""
         return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)

@@ -91,14 +91,12 @@ class Cactus(Rule):
     lifts_one_token = True
 
     def __post_init__(self) -> None:
-        """Check the parameters, and that the divergence has the expansion that the closed form takes."""
         super().__post_init__()
         if self.solver == "taylor" and DIVERGENCES[self.divergence].curvature is None:
             raise ValueError(f"divergence {self.divergence!r} has no second-order expansion: solver must be 'exact'")
 
     @property
     def lifts_absurd_tokens(self) -> bool:
-        """Whether a budget is set and no cap on the factor of a lift."""
         return self.delta > 0 and math.isinf(self.max_ratio)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:

@@ -15,24 +15,26 @@ from cactus_decoding.core.rules.gate import BEFORE, Gated, total_variation
 
 @dataclass(frozen=True)
 class Cascade(Gated):
-    r"""Emit the draft's row where it is sure enough, and the target's own elsewhere.
+    r"""Emit the draft's probabilities where the draft is sure enough, and the target's elsewhere.
 
-    h is the draft's row p where
+    h is the draft's distribution p where
 
     .. math:: \max p \ge 1 - \alpha \ (\text{chow}), \quad \max p \ge \max q - \alpha \ (\text{diff}), \quad
         \max p \ge \max q - \alpha\, TV(p, q) \ (\text{opt})
 
-    and q elsewhere, with s = 1. Nothing is bounded where the draft is left alone: a draft that is surely wrong is sure.
+    and q elsewhere, with s = 1. Where the draft is left alone nothing is bounded, and a draft can be sure and wrong.
     What the target excludes of p is rejected, and given back to tokens that the target favours.
 
     Source: Narasimhan et al., "Faster cascades via speculative decoding", ICLR 2025 (arXiv 2405.19261), equations 2, 5
-    and 10 by the numbers of their notebook. That asks rows from before temperature: give it as ``temperature``.
+    and 10 in the numbering of their notebook. The notebook compares distributions from before temperature: to do the
+    same, give the request's temperature as ``temperature``.
 
     Attributes:
-        alpha: the larger, the more positions are left to the draft; in [-2, 100]. -2 is lossless, and by ``diff`` so
-            is what is below -1.
+        alpha: the larger, the more positions are left to the draft; in [-2, 100]. -2 is lossless, and with ``diff`` so
+            is any value below -1.
         defer: ``chow``, ``diff`` or ``opt``.
-        temperature: that of the request, to ask rows from before it; of what truncation left.
+        temperature: the request's temperature, to compare probabilities from before it (of the tokens that truncation
+            left); 1 compares those that tokens are sampled from.
 
     Example:
         >>> import torch

@@ -21,11 +21,12 @@ from cactus_decoding.core.types import Verdict
 
 @dataclass(frozen=True)
 class ClampedRatio(Rule):
-    """The rule of least divergence for its acceptance among those whose h does not depend on the drafted token.
+    """Emit the draft, clamped to within a constant factor of the target.
 
     h = clamp(p, q e^lo, q e^hi) with lo <= 0 <= hi, hi - lo = width, and lo such that h sums to 1. It emits exactly h,
-    so no token's likelihood ratio to the target exceeds e^width. With ``max_kl`` the width is instead chosen at each
-    position so that KL(h || q) is at most ``max_kl`` (mentored decoding).
+    so no token's likelihood ratio to the target exceeds e^width. Among rules whose h does not depend on the drafted
+    token, no other has a smaller divergence for the same acceptance. With ``max_kl`` the width is instead chosen at
+    each position so that KL(h || q) is at most ``max_kl`` (mentored decoding).
 
     Sources: for every strictly convex f-divergence and a price on it, h is optimal (see docs on the theory);
     mentored decoding, Tran-Thien (2023); all f-divergences with one sort, arXiv 2609.30474.
@@ -81,7 +82,6 @@ class ClampedRatio(Rule):
     scalable = ("width", "max_kl")
 
     def __post_init__(self) -> None:
-        """Check the parameters, and that one of them is given."""
         super().__post_init__()
         if (self.width is None) == (self.max_kl is None):
             raise ValueError(
@@ -101,9 +101,9 @@ class ClampedRatio(Rule):
         return Verdict(torch.minimum(torch.maximum(p, q * low), q * high), low.expand_as(q))
 
     def surely_accepts(self, needed: float, target_probs: Tensor, draft_probs: Tensor | None, token_id: int) -> bool:
-        """Say whether hi is certain to exceed log(needed / q(n)): whether h with that hi sums to less than 1.
+        """Return whether hi is certain to exceed log(needed / q(n)), which is so if h with that hi sums to less than 1.
 
-        The sum of h rises with hi, so that one evaluation decides, and bounds need not be solved for.
+        The sum of h rises with hi, so one evaluation decides, and the bounds need not be solved for.
         """
         q = target_probs[token_id].item()
         if draft_probs is None or self.width is None or not needed < q * math.exp(self.width):
@@ -117,7 +117,6 @@ class ClampedRatio(Rule):
         return torch.dot(ratios, target_probs).item() < 1 - slack
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return h, ``[..., vocabulary]``, in float64."""
         low, high = clamp_bounds(target_probs, draft_probs, width=self.width, max_kl=self.max_kl)
         q, p = target_probs.double(), draft_probs.double()
         return torch.clamp(p, q * low, q * high)
@@ -125,7 +124,7 @@ class ClampedRatio(Rule):
     def relaxed_target_beside(
         self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
     ) -> Tensor:
-        """Return h with p infinite at the fixed tokens, which are q e^hi there; see `Rule.relaxed_target_beside`."""
+        """Return h with p infinite at the fixed tokens, so that h is q e^hi there; see `Rule.relaxed_target_beside`."""
         if not fixed_token_ids.numel():
             return self.relaxed_target(target_probs, drawn_probs)
         fixed = target_probs.double().gather(-1, fixed_token_ids)

@@ -20,8 +20,8 @@ class Ensemble(Rule):
     """Interpolation with a fixed weight on the draft: h = weight * p + (1 - weight) * q, s = 1.
 
     Total variation to the target is ``weight`` times that between draft and target; KL and likelihood ratios are not
-    bounded. A drafted token with q(n) = 0 is rejected, so what p has outside the target's support goes back to tokens
-    that the target favours.
+    bounded. A drafted token with q(n) = 0 is rejected, so the mass of p outside the target's support goes back to
+    tokens that the target favours.
 
     Sources: the interpolation baseline of Hao and Mou (arXiv 2604.04987); DIVERSE (arXiv 2604.07622).
 

@@ -13,26 +13,17 @@ _WHOLE_KNOBS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 500, 1000)
 
 @dataclass(frozen=True)
 class Family:
-    """A rule with one free parameter.
-
-    Attributes:
-        name: what result files call it.
-        label: what people call it.
-        spell: from the knob to the rule's spelling; the looser the rule, the larger the knob.
-        strict: the knob where the range begins.
-        loose: the knob where it ends.
-        whole: whether the knob is an integer.
-    """
+    """A rule with one free parameter, its knob, which result files call ``name`` and people ``label``."""
 
     name: str
     label: str
-    spell: Callable[[float], str]
-    strict: float
+    spell: Callable[[float], str]  # the larger the knob, the looser the rule
+    strict: float  # the range of the knob
     loose: float
-    whole: bool = False
+    whole: bool = False  # whether the knob is an integer
 
     def knobs(self, points: int) -> list[float]:
-        """Return ``points`` knobs over the whole range, evenly spaced in the logarithm; integers are listed once."""
+        """Return ``points`` knobs over the whole range, evenly spaced in the logarithm; integers from a fixed list."""
         check_integer("points", points, 2)
         if self.whole:
             step = max(1, math.ceil(len(_WHOLE_KNOBS) / points))

@@ -1,4 +1,4 @@
-"""Fuzzy speculative decoding: leave a position to the draft where both rows are close."""
+"""Fuzzy speculative decoding: leave a position to the draft where both distributions are close."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from cactus_decoding.core.rules.gate import BEFORE, Gated, jensen_shannon, kl, l
 
 @dataclass(frozen=True)
 class Fuzzy(Gated):
-    r"""Emit the draft's row p where its divergence from the target's is below a threshold, and q elsewhere.
+    r"""Emit the draft's probabilities where their divergence from the target's is below a threshold, and q elsewhere.
 
     .. math:: h = p \ \text{ if } D(p, q) < threshold, \text{ else } q, \qquad s = 1
 
-    A threshold on ``tv`` bounds the total variation of what is emitted, and without truncation one on ``kl`` its KL.
-    Elsewhere the published code draws from q outright, ``closed=draw``. The lossless test emits the same q, but accepts
-    more, gives the tokens of lossless sampling at a threshold of 0, and works in vLLM.
+    A threshold on ``tv`` bounds the total variation of what is emitted, and without truncation one on ``kl`` bounds its
+    KL. Elsewhere the published code draws from q outright, which is ``closed=draw``. The default verifies losslessly
+    there: it emits the same q, but accepts more, gives the tokens of lossless sampling at a threshold of 0, and works
+    in vLLM.
 
-    Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code, whose ``js_div`` is the mean of KL(m || p)
-    and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m): ``js_code`` here. That code compares rows
-    from before temperature, which is to give it as ``temperature``: D then bounds nothing. Its ``top_k_*`` is
-    ``top=50``: D can only be smaller, and no longer bounds what is emitted.
+    Source: "Fuzzy speculative decoding" (arXiv 2502.20704), and its code. The code's ``js_div``, here ``js_code``, is
+    the mean of KL(m || p) and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m). The code compares
+    probabilities from before temperature. To do the same, give the request's temperature as ``temperature``: D then
+    bounds nothing. The code's ``top_k_*`` is ``top=50``: D can only be smaller, and no longer bounds what is emitted.
 
     Attributes:
         threshold: 0 or more; 0 is lossless.
         divergence: ``js``, ``js_code``, ``kl`` (of the draft from the target) or ``tv``.
-        top: D is that of the target's so many likeliest tokens (ties count as equally high) and of all others as one;
-            0 for each by itself.
-        temperature: that of the request, to compare rows from before it; of what truncation left.
+        top: D counts this many of the target's likeliest tokens (ties count as equally high) one by one, and all others
+            as one; 0 counts each by itself.
+        temperature: the request's temperature, to compare probabilities from before it (of the tokens that truncation
+            left); 1 compares those that tokens are sampled from.
         closed: whether tokens are verified losslessly where D is not below the threshold, or drawn from q.
 
     Example:

@@ -1,4 +1,4 @@
-"""Gates: at each position either the draft's row is emitted, or the target's."""
+"""Gates: at each position either the draft's distribution is emitted, or the target's."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cactus_decoding.core.rules.base import Rule, draft_probability_of, probabil
 from cactus_decoding.core.rules.ensemble import Ensemble
 from cactus_decoding.core.types import Verdict
 
+# takes q and p, ``[..., vocabulary]`` in float64, with p = 0 where q = 0
 Rows = Callable[[Tensor, Tensor], Tensor]
-"""From q and p, ``[..., vocabulary]`` in float64, to what a rule says of them. Tokens with q = 0 have p = 0 in it."""
 
 
 def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Tensor:
-    """Return what is said of rows; where the draft is deterministic, once for each token that it may have proposed."""
+    """Apply a function to q and p; where the draft is deterministic, once for each token that it may have proposed."""
     q = target_probs.double()
     if draft_probs is None:
         q = q.unsqueeze(-2)
@@ -29,10 +29,10 @@ def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_
 
 
 class Gated(Rule):
-    """A rule that emits the draft's row p where its gate is open, and q elsewhere.
+    """A rule that emits the draft's probabilities p where its gate is open, and the target's q elsewhere.
 
-    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours. One that
-    draws where it is closed rejects every token there: h = 0, and an infinite s.
+    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours. A rule with
+    ``draws_where_closed`` rejects every token where the gate is closed: h = 0, and s is infinite.
     """
 
     never_stricter_than_lossless = True
@@ -46,7 +46,7 @@ class Gated(Rule):
 
     @abstractmethod
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
-        """Say where the gate is open, ``[...]``; see `Rows`."""
+        """Return where the gate is open, ``[...]``; see `Rows`."""
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return p(n) where the gate is open and q(n) where it is closed, 0 where the target excludes n; and s = 1."""
@@ -57,7 +57,7 @@ class Gated(Rule):
         return Verdict(kept, torch.where(opened, one, math.inf) if self.draws_where_closed else one)
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return the row that is emitted, in float64; None where no test by it emits that, but a draw."""
+        """Return h in float64; None for a rule that draws where the gate is closed, as no test on h emits that."""
         if self.draws_where_closed:
             return None
         opened = on_rows(self._is_open, target_probs, draft_probs, torch.empty(0)).unsqueeze(-1)
@@ -68,7 +68,6 @@ class Gated(Rule):
 BEFORE = Field(
     gt=0, le=100, description="of the request, to compare the rows from before it; 1 for those that are sampled from"
 )
-"""The temperature of rules that compare both models' rows."""
 
 
 def before_temperature(rows: Tensor, temperature: float) -> Tensor:
@@ -86,7 +85,7 @@ def before_temperature(rows: Tensor, temperature: float) -> Tensor:
 
 
 def lumped(q: Tensor, p: Tensor, top: int) -> tuple[Tensor, Tensor]:
-    """Return both rows with all but the target's likeliest tokens moved to one more token behind them.
+    """Return both rows with all but the target's ``top`` likeliest tokens merged into one more token at the end.
 
     >>> lumped(torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.5, 0.25, 0.25]), 1)[1].tolist()
     [0.5, 0.0, 0.0, 0.5]
@@ -97,16 +96,12 @@ def lumped(q: Tensor, p: Tensor, top: int) -> tuple[Tensor, Tensor]:
 
 
 def kl(rows: Tensor, others: Tensor) -> Tensor:
-    """Return sum r log(r / o) in nats, ``[...]``; infinite where the other has 0 and the row has not.
-
-    >>> round(kl(torch.tensor([1.0, 0.0]), torch.tensor([0.5, 0.5])).item(), 6)
-    0.693147
-    """
+    """Return sum r log(r / o) in nats, ``[...]``; infinite where o is 0 and r is not."""
     return torch.where(rows > 0, rows * (rows.log() - others.log()), 0.0).sum(-1)
 
 
 def outside(q: Tensor, p: Tensor) -> Tensor:
-    """Return how much of the draft's mass the target excludes, ``[...]``: what p lacks of q's sum."""
+    """Return how much of the draft's mass the target excludes, ``[...]``."""
     return (q.sum(-1) - p.sum(-1)).clamp(min=0)
 
 
@@ -117,5 +112,4 @@ def jensen_shannon(q: Tensor, p: Tensor) -> Tensor:
 
 
 def total_variation(q: Tensor, p: Tensor) -> Tensor:
-    """Return the total variation, ``[...]``, in [0, 1]."""
     return (q - p).clamp(min=0).sum(-1)

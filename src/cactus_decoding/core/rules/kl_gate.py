@@ -17,19 +17,22 @@ from cactus_decoding.core.rules.gate import Gated, kl
 
 @dataclass(frozen=True)
 class KLGate(Gated):
-    r"""Emit the draft's row p where KL(q || p) is below a threshold and the target is not sure, and q elsewhere.
+    r"""Emit the draft's probabilities where KL(q || p) is below a threshold and the target is unsure, and q elsewhere.
 
     .. math:: h = p \ \text{ if } KL(q \| p) < threshold,\ \max q \le confidence, \text{ else } q, \qquad s = 1
 
-    The KL is the target's from the draft: it says nothing about KL(p || q), what is emitted where the gate is open. By
-    Pinsker, the total variation there is below sqrt(threshold / 2). A deterministic draft never opens the gate.
+    This KL is the target's from the draft: it does not bound KL(p || q), the cost of what is emitted where the gate is
+    open. By Pinsker, the total variation there is below sqrt(threshold / 2). A deterministic draft never opens the
+    gate.
 
-    Source: Sun et al. (arXiv 2601.04766) and their code, which runs at temperature 0 on both models' rows from before
-    temperature, and accepts what is most likely to the target besides. Here the gate stands where tokens are drawn.
+    Source: Sun et al. (arXiv 2601.04766) and their code. It runs at temperature 0, compares both models' distributions
+    from before temperature, and also accepts the target's most likely token. Here the gate stands where tokens are
+    drawn.
 
     Attributes:
         threshold: nats, 0 or more; 0 is lossless.
-        confidence: in [0, 1]; positions whose most likely token the target gives more are judged losslessly.
+        confidence: in [0, 1]; where the target gives its most likely token more than this, the position is judged
+            losslessly.
 
     Example:
         >>> import torch

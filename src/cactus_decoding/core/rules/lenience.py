@@ -19,8 +19,9 @@ from cactus_decoding.core.types import Verdict
 class Lenience(Rule):
     """Accept as if the target were 1 / lenience times as sure: h(n) = q(n) / lenience, recovery from (q - lenience p)+.
 
-    No token becomes more than 1 / lenience times as likely by acceptance. As s is the same for every drafted token, so
-    is what is emitted: min(p, q / lenience) + m (q - lenience p)+ / Z, with m the mass that is rejected and Z a sum.
+    No token becomes more than 1 / lenience times as likely by acceptance. As s is the same for every drafted token,
+    what is emitted does not depend on the drafted token either: it is min(p, q / lenience) + m (q - lenience p)+ / Z,
+    with m the mass that is rejected and Z a sum.
 
     Source: Leviathan et al. (arXiv 2211.17192), appendix on lenience.
 
@@ -53,7 +54,6 @@ class Lenience(Rule):
     recovers_from_relaxed_target = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return q(n) / lenience and s = 1 / lenience."""
         q = probability_of(target_probs, token_ids)
         return Verdict(q / self.lenience, torch.full_like(q, 1 / self.lenience))
 

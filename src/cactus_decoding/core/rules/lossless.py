@@ -31,10 +31,8 @@ class Lossless(Rule):
     recovers_from_relaxed_target = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return h(n) = q(n) and s = 1."""
         q = probability_of(target_probs, token_ids)
         return Verdict(q, torch.ones_like(q))
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        """Return the target's rows."""
         return target_probs

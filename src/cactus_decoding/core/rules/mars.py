@@ -24,14 +24,14 @@ class Mars(Rule):
 
     .. math:: z_{(2)} > ratio \cdot z_{(1)}, \qquad z = \log q - \operatorname{mean}_{q(i) > 0} \log q(i)
 
-    with q *before* temperature. The paper takes the ratio of raw logits, which changes with a constant added to all of
-    them, though q does not; here they are counted from their mean, and by ``logits=raw`` they are as the model gave
-    them. What is given up is at most :math:`(1 - ratio)\, z_{(1)}` nats.
+    with q *before* temperature. The paper takes the ratio of raw logits. That ratio changes if a constant is added to
+    all logits, though q does not. Here logits are counted from their mean, or with ``logits=raw`` taken as the model
+    gave them. What is given up is at most :math:`(1 - ratio)\, z_{(1)}` nats.
 
     Source: Song et al., "MARS: margin-aware verification" (arXiv 2601.15498).
 
     Attributes:
-        ratio: in [0, 1]; 1 is greedy decoding. The paper's is 0.9, of raw logits.
+        ratio: in [0, 1]; 1 is greedy decoding. The paper uses 0.9, of raw logits.
         logits: counted from their ``mean``, or ``raw``.
 
     Example:
@@ -68,7 +68,7 @@ class Mars(Rule):
         self._say(needs_place=self.logits == "raw")
 
     def placed(self, remaining: int, greatest_logit: float) -> Rule:
-        """Return the margin that raw logits come to: z(2) > ratio z(1) where z(1) - z(2) < (1 - ratio) z(1).
+        """Return the rule with the margin that raw logits imply: z(2) > ratio z(1) iff z(1) - z(2) < (1 - ratio) z(1).
 
         >>> round(Mars(ratio=0.75, logits="raw").placed(1, 4.0).margin, 12)
         1.0
@@ -89,5 +89,4 @@ class Mars(Rule):
         return Verdict((accepted | best).double(), torch.full_like(accepted, math.inf, dtype=torch.float64))
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
-        """Put all the mass on the most likely token."""
         return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)

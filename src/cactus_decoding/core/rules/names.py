@@ -1,4 +1,4 @@
-"""What a rule's spelling begins with."""
+"""The names that a rule's spelling may begin with."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-GROUP = "cactus_decoding.rules"
-"""The entry points by which installed packages register rules."""
+GROUP = "cactus_decoding.rules"  # the entry points by which installed packages register rules
+# names of `verification.declarations.VERIFICATIONS`, which users may take for rules
 WAYS_TO_VERIFY = ("token", "block", "joint", "recursive", "traversal", "fly")
-"""Names of `verification.declarations.VERIFICATIONS`, for which a rule may be mistaken."""
 
 
 def registered_rules() -> tuple[EntryPoint, ...]:
-    """Return what installed packages have registered as rules, without importing them."""
+    """Return the rules that installed packages have registered, without importing them."""
     return tuple(entry_points(group=GROUP))
 
 
 @cache
 def name_of(described: type[Any]) -> str:
-    """Return the name of a rule's class in the package or in the group of entry points, else its importable path."""
+    """Return the name of a rule's class in the package or in the entry-point group, else its importable path."""
     path = f"{described.__module__}:{described.__qualname__}"
     if described.__module__.startswith("cactus_decoding.") or "<locals>" in path:
         return str(described.name)

@@ -1,4 +1,4 @@
-"""Rules from outside the package: a class by its importable path, or one that an installed package has registered."""
+"""Rules from outside the package: a class by its importable path, or one that an installed package registers."""
 
 from __future__ import annotations
 
@@ -20,21 +20,16 @@ from cactus_decoding.core.rules.names import GROUP, registered_rules
 from cactus_decoding.core.spelling import fill
 from cactus_decoding.core.types import Verdict
 
+# classes by the paths that this process's own settings have named: clients may ask for these paths only
 _named: dict[str, type[Rule]] = {}
-"""Classes by the paths that this process's own settings have named: only these may others ask for by path."""
 
 
 def outside_rule(text: str, path: str, rest: str, *, importing: bool) -> Rule:
     """Return a checked rule of a class that is not the package's.
 
-    Args:
-        text: the whole spelling, for errors.
-        path: ``module:Class``, or a name of the entry-point group ``cactus_decoding.rules``.
-        rest: its parameters.
-        importing: whether a path may be imported; if not, it must have been named in this process before.
-
-    Raises:
-        ValueError: for what cannot be imported, is no rule, or does not judge.
+    ``path`` is ``module:Class`` or a name of the entry-point group, ``rest`` the parameters, ``text`` the whole
+    spelling for errors. Unless ``importing``, this process must have named a path before. Raises `ValueError` for a
+    class that cannot be imported, is not a rule, or does not judge.
     """
     rule = fill(path, outside_class(path, importing=importing), rest, text)
     _check_judges(rule, path)
@@ -42,7 +37,6 @@ def outside_rule(text: str, path: str, rest: str, *, importing: bool) -> Rule:
 
 
 def outside_class(path: str, *, importing: bool = True) -> type[Rule]:
-    """Return the class of a path, or of a name of the group; see `outside_rule`."""
     if path in _named:
         return _named[path]
     if point := next((each for each in registered_rules() if each.name == path), None):
@@ -56,7 +50,7 @@ def outside_class(path: str, *, importing: bool = True) -> type[Rule]:
 
 
 def respelled(described: type[Rule], text: str) -> str:
-    """Return a spelling that a class gives of itself, under its own name, as everybody else spells it."""
+    """Return the usual spelling of a rule from one that its class gives under its own name."""
     return str(fill(described.name, described, text.partition(":")[2], text))
 
 
@@ -75,7 +69,7 @@ def _load(path: str) -> object:
 def _from(load: object, path: str) -> object:
     try:
         return load()  # type: ignore[operator]
-    except Exception as error:  # whatever its module provokes
+    except Exception as error:  # importing a module may raise anything
         close = suggestion(path.partition(":")[0], RULES)
         raise ValueError(f"rule {path!r} cannot be imported: {type(error).__name__}: {error}{close}") from error
 
@@ -99,19 +93,19 @@ def _rows() -> Iterator[tuple[Tensor, Tensor | None]]:
 
 
 def _check_judges(rule: Rule, path: str) -> None:
-    """Raise `ValueError` unless a rule gives two numbers for every token of a few small rows, twice the same."""
+    """Raise `ValueError` unless a rule gives two numbers for every token of small rows, the same ones twice."""
     token_ids = torch.arange(4).expand(2, 4)
     for target, draft in _rows():
         try:
             judged = [*rule.judge(target, draft, token_ids), *rule.judge(target, draft, token_ids)]
             h, s, *again = (torch.as_tensor(number) for number in judged)
-        except Exception as error:  # whatever somebody else's code provokes
+        except Exception as error:  # code from outside may raise anything
             raise ValueError(f"rule {path!r} cannot judge: {type(error).__name__}: {error}") from error
         for name, number in (("relaxed_prob", h), ("residual_scale", s)):
             if number.shape != token_ids.shape:
                 given = f"{name} of shape {list(number.shape)} for token_ids of {list(token_ids.shape)}"
                 raise ValueError(f"rule {path!r} must judge every token, but returns {given}")
-            if not bool((number >= 0).all()):  # NaN is not
+            if not bool((number >= 0).all()):  # also catches NaN
                 bad = number[~(number >= 0)][0].item()
                 raise ValueError(f"rule {path!r} must return numbers of at least 0, but {name} has {bad}")
         if not all(map(torch.equal, (h, s), again)):
@@ -120,16 +114,14 @@ def _check_judges(rule: Rule, path: str) -> None:
 
 @dataclass(frozen=True)
 class RecordedRule(Rule):
-    """A rule of a file that is not at hand: it has its spelling and judges nothing, so that reading imports nothing."""
+    """A rule of a file whose class is not at hand: it keeps its spelling and refuses to judge."""
 
     spelling: Annotated[str, Field(description="what the file says")]
 
     name = "recorded"
 
     def __str__(self) -> str:
-        """Return the spelling."""
         return self.spelling
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Refuse."""
         raise ValueError(f"rule {self.spelling!r} is from outside the package, and a file does not import it")

@@ -27,8 +27,8 @@ class RelaxedGreedy(Rule):
     degenerates to an exact match. What it gives up is log-probability, not the distribution: at most ``margin`` per
     token, metered per token and per response. With a margin of 0 the tokens are those of greedy decoding.
 
-    By ``per=remaining`` the i-th of K proposals, counted from 0, may give up K - i times as much, as in ASD: the first
-    ones decide whether the others are kept at all.
+    With ``per=remaining`` the i-th of K proposals, counted from 0, may give up K - i times as much, as in ASD, because
+    the first proposals decide whether the others are kept at all.
 
     Source: design of this project; the margin per remaining proposal: arXiv 2608.03447.
 
@@ -36,7 +36,7 @@ class RelaxedGreedy(Rule):
         margin: nats of log-probability that a token may give up, 0 or more; 0 keeps the most likely token only (the
             first of equals).
         top: accept only among the ``top`` most likely tokens (ties count as equally high); 0 sets no such limit.
-        per: ``token``, or ``remaining`` proposal.
+        per: the margin is that of each ``token``, or times the ``remaining`` proposals.
 
     Raises:
         TypeError: for a parameter of the wrong type.
@@ -96,24 +96,18 @@ class RelaxedGreedy(Rule):
         if self.top:
             most_likely = target_probs.topk(min(self.top, target_probs.shape[-1]), dim=-1).values
             accepted &= target_probs.gather(-1, token_ids) >= most_likely[..., -1:]
-        if self.margin == 0:  # not even a token as likely as the first
+        if self.margin == 0:  # not even for a token as likely as the first
             accepted = best
         scale = torch.full(token_ids.shape, math.inf, dtype=torch.float64, device=target_probs.device)
         return Verdict((accepted | best).double(), scale)
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
-        """Put all the mass on the most likely token."""
         return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
 
 
 def given_up(target_probs: Tensor, token_ids: Tensor) -> Tensor:
-    """Return the log-probability that tokens give up against the most likely one, ``[..., tokens]`` in nats.
-
-    Example:
-        >>> given_up(torch.tensor([0.5, 0.25, 0.0]), torch.tensor([0, 1, 2])).tolist()
-        [0.0, 0.6931471805599453, inf]
-    """
+    """Return the log-probability that tokens give up against the most likely one, ``[..., tokens]`` in nats."""
     best = target_probs.amax(-1, keepdim=True).double()
     probs = probability_of(target_probs, token_ids)
-    # of close numbers the logarithms may be equal
+    # the logarithms of close numbers may be equal
     return torch.where(2 * probs > best, torch.log1p((best - probs) / probs), best.log() - probs.log())

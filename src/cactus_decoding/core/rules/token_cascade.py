@@ -23,18 +23,20 @@ class TokenCascade(Rule):
     .. math:: p(n) \ge \max q - \alpha \ (\text{v1}), \quad q(n) \ge \max q - \alpha \ (\text{v2}), \quad
         q(n) \ge (1 - \alpha) \max q \ (\text{v3})
 
-    What is emitted is p on the accepted tokens A, and q times the draft's mass outside of A: exactly the row of the
-    paper. Its coupling, ``coupling=paper``, keeps min(p, h) of the other tokens too, where else the rule draws anew: by
-    the same law it accepts more. Where no token is accepted, the test is the lossless one.
+    What is emitted is p on the accepted tokens A, plus q times the draft's mass outside of A: exactly the paper's
+    distribution. After a rejection this rule draws anew. The paper's coupling, ``coupling=paper``, instead also keeps
+    min(p, h) of the other tokens: it emits the same distribution and accepts more. Where no token is accepted, the test
+    is the lossless one.
 
-    Source: Narasimhan et al. (arXiv 2405.19261), equations 13 to 15 by the numbers of their notebook, which asks rows
-    from before temperature: give it as ``temperature``.
+    Source: Narasimhan et al. (arXiv 2405.19261), equations 13 to 15 in the numbering of their notebook. The notebook
+    compares distributions from before temperature: to do the same, give the request's temperature as ``temperature``.
 
     Attributes:
-        alpha: the larger, the more tokens are accepted; in [-2, 100]. -2 accepts none and is lossless, and so is what
-            is below 0 by v2 and v3. At 0 these accept the most likely token.
+        alpha: the larger, the more tokens are accepted; in [-2, 100]. -2 accepts none and is lossless, and with v2 and
+            v3 so is any value below 0. At 0 these accept the most likely token.
         version: ``v1``, ``v2`` or ``v3``.
-        temperature: that of the request, to ask rows from before it; of what truncation left.
+        temperature: the request's temperature, to compare probabilities from before it (of the tokens that truncation
+            left); 1 compares those that tokens are sampled from.
         coupling: ``draw`` anew after a rejection, or what the ``paper`` does.
 
     Example:
@@ -89,7 +91,7 @@ class TokenCascade(Rule):
         return kept + (1 - kept.sum(-1, keepdim=True)).clamp(min=0) * q
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return the row that is emitted, in float64, by the paper's coupling; else None: no test emits that."""
+        """Return h in float64 with the paper's coupling; else None, as no test on h emits it."""
         if self.coupling == "draw":
             return None
         return on_rows(self._emitted, target_probs, draft_probs, torch.empty(0))
@@ -97,7 +99,7 @@ class TokenCascade(Rule):
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return 1 for accepted tokens, 0 for others and an infinite s; q(n) and 1 where no token is accepted.
 
-        By the paper's coupling they are h(n) and 1.
+        With the paper's coupling they are h(n) and 1.
         """
         says = self._emitted if self.coupling == "paper" else self._accepted
         passing = on_rows(says, target_probs, draft_probs, token_ids)

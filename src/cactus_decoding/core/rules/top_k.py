@@ -64,7 +64,7 @@ class TopK(Rule):
         return Verdict(accepted.double(), torch.full_like(q, math.inf))
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
-        """Return the target's rows limited to the k tokens, or those tokens with equal weights; normalised, float64."""
+        """Return the target's k tokens, or those with equal weights; normalised, in float64."""
         kept = (target_probs >= self._floor(target_probs)) & (target_probs > 0)
         # float64: in half precision the sum of many weights overflows, and the division rounds
         weights = torch.where(kept, target_probs.double(), 0.0) if self.residual == "sample" else kept.double()

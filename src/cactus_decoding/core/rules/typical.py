@@ -18,7 +18,6 @@ from cactus_decoding.core.types import Verdict
 
 
 def _spelled(looseness: float, recovery: str) -> str:
-    """Tie alpha to the threshold as Medusa does."""
     threshold = 1 / looseness
     return f"typical:threshold={round_to(threshold)},alpha={round_to(math.sqrt(threshold))},recovery={recovery}"
 
@@ -78,7 +77,6 @@ class Typical(Rule):
         )
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
-        """Return the target's rows, or all the mass on its most likely token."""
         if self.recovery == "sample":
             return target_probs
         return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)

@@ -1,4 +1,4 @@
-"""Verification of many chains at once, as tensors: the reference, and what a GPU does."""
+"""Verification of many chains at once, as tensors: the reference, and the path for GPUs."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ def verify(
     num_draft_tokens: Tensor | None = None,
     validate: bool = True,
 ) -> Verification:
-    r"""Accept a prefix of each sequence's drafted tokens and draw the token that follows it.
+    """Accept a prefix of each sequence's drafted tokens and draw the token that follows it.
 
-    With u uniform in [0, 1), drafted token n is accepted when ``u * p(n) < h(n)``; after the first rejection the next
-    token is drawn in proportion to :math:`(s q - p)_+`, and where nothing was rejected, from the target's last row.
+    With u uniform in [0, 1), drafted token n is accepted when ``u * p(n) < h(n)``. After the first rejection the next
+    token is drawn in proportion to :math:`(s q - p)_+`; if nothing was rejected, from the target's last distribution.
 
     Args:
         rule: an acceptance rule or its spelling.
-        target_probs: the target's rows, ``[batch, k + 1, vocabulary]``; row i follows i drafted tokens.
-        draft_probs: the rows that the drafted tokens were really drawn from, ``[batch, k, vocabulary]``, or None for a
-            deterministic draft.
+        target_probs: the target's probabilities, ``[batch, k + 1, vocabulary]``; those at i follow i drafted tokens.
+        draft_probs: the probabilities that the drafted tokens were really drawn from, ``[batch, k, vocabulary]``, or
+            None for a deterministic draft.
         draft_token_ids: drafted tokens, ``[batch, k]``.
         generator: source of the random numbers; torch's default one if None. ``k + 1`` float64 numbers are drawn for
             each sequence, whatever the rule, so that rules can be compared on the same numbers.
         num_draft_tokens: how many of the k columns each sequence uses, ``[batch]``; all, if None. Entries beyond are
-            not looked at, except that probabilities there must be valid and token ids in range.
-        validate: check that rows are distributions and ids in range. The loop, which made them, does not ask for it.
+            ignored, except that probabilities there must be valid and token ids in range.
+        validate: check that probabilities sum to 1 and ids are in range. The decoding loop skips this, as it made them.
 
     Returns:
         A `Verification`. Without the batch dimension in the arguments there is none in the result either.
 
     Raises:
-        TypeError: for an argument that is no tensor of the right kind.
-        ValueError: for shapes that do not fit, NaN, rows that do not sum to 1, or ids out of range.
+        TypeError: for an argument that is not a tensor of the right kind.
+        ValueError: for shapes that do not fit, NaN, probabilities that do not sum to 1, or ids out of range.
 
     Sources: Leviathan et al. (arXiv 2211.17192); Hao and Mou (arXiv 2604.04987).
 
@@ -73,13 +73,7 @@ def verify(
 
 
 def verified_at_once(rule: AcceptanceRule, rows: StepRows, numbers: RandomNumbers) -> Walk:
-    """Do what `match` does on a chain that one rule judges, with all rows at once where they are.
-
-    Args:
-        rule: judges every position.
-        rows: of a proposal in which each token follows the one before it.
-        numbers: as for `match`.
-    """
+    """Do what `match` does on a chain that one rule judges everywhere, with all rows at once on their device."""
     proposal, device = rows.proposal, rows.logits.device
     count = len(proposal.token_ids)
     target = rows.target_along(count + 1)[None]
@@ -100,7 +94,7 @@ def _decide(
     used: Tensor,
     uniforms: Tensor,
 ) -> Verification:
-    """Verify by given numbers, ``[batch, k + 1]``; the others are those of `check_arguments`."""
+    """Verify by given numbers, ``[batch, k + 1]``; the other arguments are those of `check_arguments`."""
     batch, width = draft_token_ids.shape
     device = target_probs.device
     drafted = torch.arange(width, device=device) < used.unsqueeze(1)
@@ -158,7 +152,7 @@ def check_arguments(
     *,
     validate: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Check what a verification is given, and return it as a batch, with how many columns each sequence uses."""
+    """Check a verification's arguments, and return them as a batch, with how many columns each sequence uses."""
     target_probs, draft_probs, draft_token_ids, num_draft_tokens = check_kinds(
         "target_probs", target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator
     )
@@ -186,19 +180,11 @@ def check_kinds(
     num_draft_tokens: object,
     generator: object,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Return what a verification is given, if types, dtypes and devices are right, without what autograd knows of it.
+    """Return the arguments of `verify`, detached from autograd, if their types, dtypes and devices are right.
 
-    Args:
-        name: of the target's rows, which are probabilities or logits.
-        target: the rows.
-        draft_probs: as `verify` takes it, as are the others.
-        draft_token_ids: likewise.
-        num_draft_tokens: likewise.
-        generator: likewise.
-
-    Raises:
-        TypeError: for what is no tensor of the right kind.
-        ValueError: for an empty vocabulary, or another device than that of the target's rows.
+    ``name`` is that of the target's rows, which are probabilities or logits. Raises `TypeError` for an argument that is
+    not a tensor of the right kind; `ValueError` for an empty vocabulary, or another device than that of the target's
+    rows.
     """
     rows = check_floats(name, target, name.partition("_")[2])
     drafted = None if draft_probs is None else check_floats("draft_probs", draft_probs, "probabilities")
@@ -211,7 +197,6 @@ def check_kinds(
 
 
 def one_count(num_draft_tokens: Tensor) -> Tensor:
-    """Return the count of a call without a batch, ``[1]``; raise `ValueError` for several."""
     if num_draft_tokens.numel() != 1:
         raise ValueError(f"num_draft_tokens must be one number, but its shape is {list(num_draft_tokens.shape)}")
     return num_draft_tokens.reshape(1)
@@ -220,7 +205,7 @@ def one_count(num_draft_tokens: Tensor) -> Tensor:
 def check_shapes(
     name: str, target: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, num_draft_tokens: Tensor | None
 ) -> None:
-    """Raise `ValueError` unless the shapes fit each other; the target's rows have a name of their own."""
+    """Raise `ValueError` unless the shapes fit each other; ``name`` is that of the target's rows."""
     if draft_token_ids.ndim != 2:
         raise ValueError(f"draft_token_ids must be [batch, k] or [k], but its shape is {list(draft_token_ids.shape)}")
     batch, width = draft_token_ids.shape
@@ -248,15 +233,17 @@ def verify_block(
 ) -> Verification:
     r"""Accept the longest prefix of each sequence's drafted tokens that passes a joint test; then draw the next token.
 
-    With h_i the relaxed target's row and n_i the drafted token at position i, a prefix of i tokens weighs
+    With h_i the relaxed target's probabilities and n_i the drafted token at position i, a prefix of i tokens has the
+    weight
 
     .. math:: w_0 = 1, \qquad w_i = \min(w_{i-1} h_i(n_i) / p_i(n_i),\ 1)
 
     and passes with probability :math:`Z_i / (Z_i + 1 - w_i)`, where :math:`Z_i = \sum_x (w_i h_{i+1}(x) -
     p_{i+1}(x))_+`; all k tokens pass with probability :math:`w_k`. After the longest prefix that passes, of i < k
-    tokens, the next one is drawn in proportion to :math:`(w_i h_{i+1} - p_{i+1})_+`; after k, from the target's last
-    row. Followed by whatever continues from h, the emitted tokens have the law of h, as with `verify`; no more tokens
-    are accepted by any test that sees a step's proposals once, and never fewer on average than by `verify`.
+    tokens, the next one is drawn in proportion to :math:`(w_i h_{i+1} - p_{i+1})_+`; after k tokens, from the target's
+    last distribution. If decoding continues from h, the emitted tokens are distributed as h says, as with `verify`. On
+    average never fewer tokens are accepted than by `verify`, and no test that sees a step's proposals once accepts
+    more.
 
     It is `joint` on chains, one sequence after another.
 
@@ -297,5 +284,4 @@ def verify_block(
 
 
 def _as_given(rows: Tensor, token_ids: list[int]) -> Tensor:
-    """Return probabilities as they are."""
     return rows

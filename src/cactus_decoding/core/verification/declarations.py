@@ -1,4 +1,4 @@
-"""Ways to verify a step: what each declares of itself, known without torch; requests are checked from it."""
+"""Ways to verify a step: what each declares of itself. Requests are checked against it, without torch."""
 
 from __future__ import annotations
 
@@ -17,28 +17,18 @@ from cactus_decoding.core.spelling import fill
 
 @dataclass(frozen=True)
 class NoKnobs:
-    """What a way to verify that has no knobs is spelled with."""
-
     @property
     def min_proposals(self) -> int:
-        """How many proposals a step must make for it to relax anything."""
+        """How many proposals a step must make for this way to relax anything."""
         return 0
 
 
 @dataclass(frozen=True)
 class FlyKnobs(NoKnobs):
-    """What `fly` overrules; with an infinite threshold, or a window as long as a step, nothing.
+    """The knobs of `fly`; it overrules nothing with an infinite threshold, or a window as long as a step.
 
-    The published code is ``window=5,behind=6,test=draws``.
-
-    Attributes:
-        window: proposals behind a rejected one that must all pass.
-        threshold: entropy of the target's row from which a rejection may be overruled.
-        top_k: of how many of its likeliest tokens, each term in nats, as in the published code and in vLLM; 0 for the
-            entropy of all tokens over its largest value, as in the paper.
-        behind: proposals that must be there behind a rejected one, whether they pass or not, if more than the window.
-        test: the lossless one, or whether either of two draws of the target is the proposal, as in the published code:
-            above temperature 0 that is not lossless, whatever is overruled.
+    The published code is ``window=5,behind=6,test=draws``, and the paper's entropy is ``top_k=0``. Above temperature 0
+    ``test=draws`` is not lossless, even if nothing is overruled.
     """
 
     window: Annotated[
@@ -66,40 +56,26 @@ class FlyKnobs(NoKnobs):
 
     @property
     def min_proposals(self) -> int:
-        """One more than that, but for an infinite threshold."""
         return self.room + 1 if self.threshold < math.inf else 0
 
 
 @dataclass(frozen=True)
 class SchemeDeclaration:
-    """What a way to verify needs, and what it excludes.
-
-    Attributes:
-        name: as requests spell it.
-        summary: what it does, in a line.
-        chains: whether it verifies chains.
-        trees: whether it verifies trees.
-        counterpart: the scheme that does the same, or the nearest, where proposals are of the other kind.
-        needs_rows: the rule's relaxed target must not depend on the drafted token.
-        max_drawn: most children of a token that may be drawn; None for any number.
-        judges_steps: it looks at a step as a whole, so that a relaxed rule needs as many proposals in every step, as
-            many children everywhere, and a width that no pace moves.
-        knobs: what is spelled behind its name, as with rules.
-        lossy: it relaxes by itself, by more than one position: no rule, budget or policy has a part in it.
-    """
-
-    name: str
-    summary: str
-    chains: bool = False
+    name: str  # as requests spell it
+    summary: str  # what it does, in a line
+    chains: bool = False  # whether it verifies chains
     trees: bool = False
-    counterpart: str = ""
-    needs_rows: bool = True
-    max_drawn: int | None = None
+    counterpart: str = ""  # the scheme that does the same, or the nearest, where proposals are of the other kind
+    needs_rows: bool = True  # the rule's relaxed target must not depend on the drafted token
+    max_drawn: int | None = None  # most children of a token that may be drawn; None for any number
+    # it judges a step as a whole, so that a relaxed rule needs as many proposals in every step, as many children
+    # everywhere, and a width that no pace moves
     judges_steps: bool = True
-    knobs: type[NoKnobs] = NoKnobs
-    lossy: bool = False
+    knobs: type[NoKnobs] = NoKnobs  # spelled after its name, as with rules
+    lossy: bool = False  # it relaxes by itself, over several positions: no rule, budget or policy plays a part
 
 
+# every way to verify by its name, the default first
 VERIFICATIONS = MappingProxyType(
     {
         each.name: each
@@ -137,16 +113,10 @@ VERIFICATIONS = MappingProxyType(
         )
     }
 )
-"""Every way to verify by its name, that of requests which say nothing first."""
 
 
 def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
-    """Return the way to verify that a text spells, and its knobs; raise `ValueError` for none.
-
-    Example:
-        >>> read_scheme("fly:window=4")[1]
-        FlyKnobs(window=4, threshold=0.3, top_k=3, behind=0, test='ratio')
-    """
+    """Return the way to verify that a text spells, and its knobs; raise `ValueError` for an invalid spelling."""
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
     if isinstance(text, str) and name in RULES:
         raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
@@ -156,13 +126,12 @@ def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
 
 
 def scheme_for(name: str, *, tree: bool) -> str:
-    """Return a scheme, or its counterpart where it does not verify proposals of a kind.
+    """Return a scheme, or its counterpart where it does not verify trees, or chains.
 
-    Example:
-        >>> scheme_for("joint", tree=False), scheme_for("block", tree=True), scheme_for("token", tree=True)
-        ('block', 'joint', 'token')
+    >>> scheme_for("joint", tree=False), scheme_for("block", tree=True), scheme_for("token", tree=True)
+    ('block', 'joint', 'token')
     """
     scheme = VERIFICATIONS.get(name.partition(":")[0])
-    if scheme is None:  # a request refuses it by name
+    if scheme is None:  # requests refuse unknown names themselves
         return name
     return name if (scheme.trees if tree else scheme.chains) else scheme.counterpart

@@ -1,4 +1,4 @@
-"""FLy: overrule a rejection where the target is unsure and goes along with what is proposed next."""
+"""FLy: overrule a rejection where the target is unsure and accepts the proposals that follow."""
 
 from __future__ import annotations
 
@@ -15,23 +15,19 @@ from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, T
 def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, greedy: bool) -> Walk:
     r"""Walk along a chain as `match` does for the lossless rule, but keep some tokens that its test rejects.
 
-    Token :math:`n_j` is kept against the test, where the target gives it any probability, if the entropy of the
-    target's row is at least ``threshold`` and each of :math:`n_{j+1}, \dots, n_{j+W}` passes its own test, W the
-    ``window``; there must be as many, and ``behind``. After another rejection the token is drawn from
-    :math:`(q - p)_+`. The row is the one that is sampled from, and at temperature 0 that from before temperature.
+    Token :math:`n_j` is kept against the test, if the target gives it any probability, the entropy of the target's row
+    is at least ``threshold`` and each of :math:`n_{j+1}, \dots, n_{j+W}` passes its own test, with W the ``window``. At
+    least W proposals must follow, and at least ``behind``. After any other rejection the token is drawn from :math:`(q
+    - p)_+`. The entropy is that of the row that tokens are sampled from, or at temperature 0 of the row before
+    temperature.
 
-    By ``test=draws`` a token passes with probability :math:`1 - (1 - q(n))^2`, that of two draws of the target one of
-    which is it, and after a rejection the first of them follows: a draw from q without n. So the draft's row has no
-    part in it, and without overruling anything the law is not q.
+    With ``test=draws`` a token passes with probability :math:`1 - (1 - q(n))^2`, the probability that one of two draws
+    of the target is n. After a rejection the first draw follows: a draw from q without n. So the draft's row plays no
+    part, and even without overruling anything the tokens are not distributed as q.
 
-    Nothing is guaranteed: what is emitted at a position depends on the proposals behind it, and no bound is known.
+    Nothing is guaranteed: what is emitted at a position depends on the proposals after it, and no bound is known.
 
-    Args:
-        tree: the proposals, a chain, and the target's rows.
-        judge: told of each position that is visited; the rule is lossless.
-        chance: a number for each test, and one for the token that is drawn.
-        knobs: what is overruled.
-        greedy: whether the temperature is 0.
+    The arguments are those of `match`, with a lossless rule, and whether the temperature is 0 (``greedy``).
 
     Source: Li et al., "Training-free loosely speculative decoding" (arXiv 2511.22972), and vLLM's ``fly``.
     """
@@ -54,7 +50,6 @@ def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, gre
 
 
 def _passes(position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:
-    """Say whether the test keeps the proposed token."""
     token = position.token_ids[0]
     q = position.target[token]
     bar = 1 - (1 - q) ** 2 if knobs.test == "draws" else ratio(q, position.distribution(0)[token])
@@ -62,7 +57,7 @@ def _passes(position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:
 
 
 def _is_open(position: Position, knobs: FlyKnobs, *, greedy: bool) -> bool:
-    """Say whether the target may emit the token, and is unsure enough."""
+    """Return whether the target may emit the token, and is unsure enough."""
     row = position.untempered.double() if greedy else position.target.probs
     listed = row.topk(min(knobs.top_k or len(row), len(row))).values
     entropy = torch.special.entr(listed).sum().item() / (1.0 if knobs.top_k else math.log(len(row)))
@@ -70,7 +65,6 @@ def _is_open(position: Position, knobs: FlyKnobs, *, greedy: bool) -> bool:
 
 
 def _goes_on(tree: Tree, position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:
-    """Say whether as many proposals follow as the window holds, and all of them pass."""
     for place in range(knobs.room):
         ahead = tree.at(position.nodes[0])
         if ahead is None or (place < knobs.window and not _passes(ahead, chance, knobs)):

@@ -19,19 +19,19 @@ from cactus_decoding.core.verification.tree import (
 
 
 def joint(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
-    r"""Keep the first node, children before their parent, whose test passes; then draw the token behind it.
+    r"""Keep the first node, children before their parent, whose test passes; then draw the token after it.
 
-    With h the relaxed target's row behind a node of weight w (1 for the text), S its fixed children and n ~ p' the one
+    With h the relaxed target's row after a node of weight w (1 for the text), S its fixed children and n ~ p' the one
     that is drawn,
 
     .. math:: Z = 1 - w + \sum_x (w h(x) - p'(x))_+, \qquad P(n) = \min(1, w h(n) / p'(n)), \qquad
        P(u) = w h(u) (1 - P(n)) / Z \text{ for } u \in S, \qquad P(\text{none}) = (1 - w) (1 - P(n)) / Z.
 
-    The weight of a child is P(child) over 1 less the P of those before it. A leaf passes with its weight, another node,
-    once nothing behind it has passed, with probability 1 - P(none) / (1 - sum of P); the token behind it is then drawn
-    in proportion to :math:`(w h - p')_+` without S, and behind a leaf from the target's row.
+    The weight of a child is P(child) over 1 less the P of those before it. A leaf passes with its weight. Another node,
+    once nothing after it has passed, passes with probability 1 - P(none) / (1 - sum of P). The token after it is then
+    drawn in proportion to :math:`(w h - p')_+` without S, and after a leaf from the target's row.
 
-    A chain gives block verification. The arguments are those of `match`.
+    On a chain this is block verification. The arguments are those of `match`.
 
     Raises:
         ValueError: for a rule whose h depends on the drafted token, and for several drawn children of a node.
@@ -44,7 +44,7 @@ def joint(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
 
 
 def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
-    """Return the path from a node to the one that passes and the token behind that; None where none passes."""
+    """Return the path from a node to the one that passes and the token after that; None if no node passes."""
     position = tree.at(node)
     if position is None:
         if not _passes(chance, node, weight):
@@ -53,13 +53,13 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
         return [], chance.token(row.probs, row)
     h = relaxed_row(position, judge(position))
     shares, recovery, nothing = _shares(position, h, weight)
-    # each chance over what is still to come, which is added up from the end: no difference of close numbers
+    # each chance over what is still to come, added up from the end to avoid a difference of close numbers
     for index, child in enumerate(position.nodes):
         ahead = sum(shares[index:]) + nothing
         fired = _fire(tree, judge, chance, child, ratio(shares[index], ahead))
         if fired is not None:
             return [child, *fired[0]], fired[1]
-    # a node of weight 1 passes for certain, also where rounding leaves its children everything
+    # a node of weight 1 passes for certain, even if rounding leaves everything to its children
     passes = _passes(chance, node, 1.0 if weight == 1 else ratio(shares[-1], shares[-1] + nothing))
     return ([], chance.token(recovery_weights(recovery, h))) if passes else None
 

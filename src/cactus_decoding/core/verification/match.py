@@ -1,4 +1,4 @@
-"""Match: judge one child of a node, and go on where the recovered token is another: for every rule."""
+"""Match: judge one child of a node, and go on to another child if the recovered token is that one; for every rule."""
 
 from __future__ import annotations
 
@@ -17,24 +17,14 @@ from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, T
 def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     r"""Walk from the text towards a leaf.
 
-    With p' the law of a node's drafted child n, that is the draft's row without the fixed children, the rule accepts n
-    as on a chain whose draft has the row p': with u uniform in [0, 1), when :math:`u\,p'(n) < h(n)`. After a rejection
-    the token is drawn in proportion to :math:`(s q - p')_+`, and if it is another child of the node, the walk goes on
-    behind that. So each token has the law that the rule emits for the draft row p', whatever else is proposed.
+    With p' the distribution of a node's drafted child n, which is the draft's row without the fixed children, the rule
+    accepts n as on a chain whose draft has the row p': with u uniform in [0, 1), when :math:`u\,p'(n) < h(n)`. After a
+    rejection the token is drawn in proportion to :math:`(s q - p')_+`, and if it is another child of the node, the walk
+    goes on after that. So each token has the distribution that the rule emits for the draft row p', whatever else is
+    proposed.
 
     Where h does not depend on n, a node's children are kept with probability :math:`h(S) + \sum_{x \notin S}
     \min(h(x), p'(x))`, S the fixed ones: the most for such children (Hu et al., arXiv 2502.18779, for h = q).
-
-    Example:
-        >>> from cactus_decoding.core.rules import Lossless
-        >>> from cactus_decoding.core.types import Proposal, StepRows
-        >>> from cactus_decoding.core.verification.tree import RandomNumbers
-        >>> proposal = Proposal([1, 0], None, [-1, -1])  # two tokens, either of which may follow
-        >>> rows = StepRows(torch.zeros(3, 2), [5, 1, 0], proposal, *[lambda logits, _: logits.softmax(-1)] * 2)
-        >>> numbers = RandomNumbers(torch.tensor([0.9, 0.0, 0.3, 0.7, 0.0]).double(), 2)
-        >>> walk = match(Tree(rows), lambda position: Lossless(), numbers)
-        >>> walk.path, walk.next_token  # token 1 is rejected, and token 0 is drawn, which is the other one
-        ([1], 1)
     """
     path: list[int] = []
     trials: list[Trial] = []
@@ -59,21 +49,13 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
 
 
 class _Test(NamedTuple):
-    """What a test said: by which weights the next token is drawn after a rejection, and else whether it relaxed.
-
-    Attributes:
-        relaxed: whether the token is kept though the lossless test rejects it.
-        recovery: weights of the next token; None where the drafted one is kept.
-        row: lists the tokens of the weights; None for all.
-    """
-
-    relaxed: bool = False
-    recovery: Tensor | None = None
-    row: SparseProbs | None = None
+    relaxed: bool = False  # whether the token is kept though the lossless test rejects it
+    recovery: Tensor | None = None  # weights of the next token; None if the drafted one is kept
+    row: SparseProbs | None = None  # lists the tokens of the weights; None for all
 
 
 def _test(position: Position, rule: AcceptanceRule, chance: RandomSource) -> _Test:
-    """Test the drafted child by the laws that tokens are drawn from, whatever rows sum to."""
+    """Test the drafted child by the distributions that tokens are drawn from, whatever rows sum to."""
     position, drafted = position.on_support(rule), position.drafted
     draft, token, child = position.distribution(drafted), position.token_ids[drafted], position.nodes[drafted]
     p, target = draft[token], position.target
@@ -91,11 +73,11 @@ def _test(position: Position, rule: AcceptanceRule, chance: RandomSource) -> _Te
 
 
 def _test_lazily(position: Position, rule: AcceptanceRule, chance: RandomSource) -> _Test:
-    """Do what `_test` does at a plain position, but take rows as they are and look no further than the decision needs.
+    """Do what `_test` does at a plain position, but take rows as they are and compute no more than the decision needs.
 
-    The rule is asked only where the lossless test fails, if it says that it accepts whatever that test does, and about
-    the target's support only, if that is all it looks at. One that has to solve for its numbers may say beforehand that
-    it is sure to accept.
+    A rule that promises to accept whatever the lossless test accepts is asked only where that test fails. A rule that
+    needs the target's support only is asked about no more than that. A rule that has to solve for its numbers may say
+    beforehand that it is sure to accept.
     """
     (token,), (child,), draft_row, row = position.token_ids, position.nodes, position.draft_row, position.row
     needed = chance.number(child) * (1.0 if draft_row is None else draft_row[token].item())

@@ -1,4 +1,4 @@
-"""Recursive rejection: test a node's children one after another, each against what those before it left over."""
+"""Recursive rejection: test a node's children one after another, each against what the earlier ones left over."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from cactus_decoding.core.verification.tree import (
 def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     r"""Walk from the text towards a leaf, by the first child of each node that passes its test.
 
-    With h_1 = h and p_i the law of child i given those before it (the draft's row without them, or all on a fixed
-    child), child n_i is kept with probability :math:`\min(1, h_i(n_i) / p_i(n_i))`; after a rejection
-    :math:`h_{i+1} \propto (h_i - p_i)_+`. The token behind the last rejection is drawn from what is left.
+    With h_1 = h and p_i the distribution of child i given those before it (the draft's row without them, or probability
+    1 for a fixed child), child n_i is kept with probability :math:`\min(1, h_i(n_i) / p_i(n_i))`. After a rejection
+    :math:`h_{i+1} \propto (h_i - p_i)_+`. The token after the last rejection is drawn from the last h.
 
     The arguments are those of `match`.
 

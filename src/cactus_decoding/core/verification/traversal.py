@@ -1,4 +1,4 @@
-"""Traversal verification: leaves first, each child against what those before it left over of its parent's weight."""
+"""Traversal verification: leaves first, each child against what the earlier ones left of its parent's weight."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cactus_decoding.core.verification.tree import (
 
 
 def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
-    r"""Keep the first node, children before their parent, whose test passes; then draw the token behind it.
+    r"""Keep the first node, children before their parent, whose test passes; then draw the token after it.
 
-    A node of weight w (1 for the text) with h_1 = h behind it gives its child n_i, drawn from p_i as in `recursive`,
+    A node of weight w (1 for the text) with h_1 = h after it gives its child n_i, drawn from p_i as in `recursive`,
     the weight :math:`\min(1, w_i h_i(n_i) / p_i(n_i))`, with w_1 = w. If nothing there passes, with R the sum of
     :math:`(w_i h_i - p_i)_+`, :math:`h_{i+1}` is that over R, and :math:`w_{i+1} = R / (R + 1 - w_i)`. A node passes
-    with the weight that its children leave, and the token behind it is drawn from the last h; behind a leaf from q.
+    with the weight that its children leave, and the token after it is drawn from the last h; after a leaf from q.
 
-    A chain gives block verification. The arguments are those of `match`.
+    On a chain this is block verification. The arguments are those of `match`.
 
     Raises:
         ValueError: for a rule whose h depends on the drafted token.
@@ -36,7 +36,7 @@ def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
 
 
 def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
-    """Return the path from a node to the one that passes and the token behind that; None where none passes."""
+    """Return the path from a node to the one that passes and the token after that; None if no node passes."""
     position = tree.at(node)
     if position is None:
         row = tree.row(node)
@@ -51,7 +51,7 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
             return [child, *fired[0]], fired[1]
         rest = left_over(scaled, draft)
         mass = rest.sum().item()
-        if weight < 1 or mass > 0:  # else nothing but rounding rejected
+        if weight < 1 or mass > 0:  # else only rounding rejected
             weight = mass / (mass + (1 - weight))
         rest = recovery_weights(rest, left)
         left = rest / rest.sum()

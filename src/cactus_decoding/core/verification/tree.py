@@ -16,13 +16,10 @@ from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
 
 
 class Tree:
-    """A step's proposal with both models' rows: no more rows, and no more of a row, than is asked for.
+    """A step's proposal with both models' rows, of which no more is computed than is asked for.
 
-    Args:
-        rows: of both models.
-        sampling: what makes the target's rows from logits, where it is nothing else: they may then be known in part.
-        lazy: whether decisions may take rows as they were rounded, and look no further than they need; where costs are
-            measured they are about the laws that tokens are drawn from.
+    With ``lazy``, decisions may take rows as they were rounded, and compute no more than they need. Where costs are
+    measured this is not allowed, as costs are about the exact distributions that tokens are drawn from.
     """
 
     def __init__(self, rows: StepRows, sampling: SamplingParams | None = None, *, lazy: bool = False) -> None:
@@ -34,98 +31,78 @@ class Tree:
         self._positions: dict[int, Position] = {}
 
     def at(self, node: int) -> Position | None:
-        """Return the position behind a proposal, or with -1 behind the text; None where nothing is proposed there."""
+        """Return the position after a proposal, or with -1 after the text; None where nothing is proposed there."""
         if node not in self._positions and node in self._rows.proposal.children:
             self._positions[node] = Position(self._rows, node, self._lazy)
         return self._positions.get(node)
 
     def leave(self, node: int) -> None:
-        """Let go of what was worked out about a position, so that the next one is in the same memory."""
+        """Free what was computed about a position, so that the next one reuses its memory."""
         del self._positions[node]
 
     def row(self, node: int) -> SparseProbs:
-        """Return the target's row there."""
         return target_row(self._rows, node, self._lazy)
 
 
 class RandomSource(Protocol):
-    """Where a scheme's randomness comes from."""
-
     def number(self, node: int) -> float:
         """Return a node's uniform number in [0, 1)."""
         ...
 
     def below(self, node: int, bar: float) -> bool:
-        """Say whether it is strictly below a bar."""
+        """Return whether that number is strictly below a bar; nothing is below NaN."""
         ...
 
     def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
-        """Return a token in proportion to weights, ``[vocabulary]`` or of the tokens that a row lists."""
+        """Draw a token in proportion to weights, ``[vocabulary]`` or one for each token that a row lists."""
         ...
 
 
 class RandomNumbers:
-    """Uniform numbers: one for each node's test, and further ones for the tokens that are drawn, in order.
-
-    Args:
-        numbers: in [0, 1), float64 on the CPU; the first ``count`` are the nodes'.
-        count: how many nodes there are.
-    """
+    """Uniform numbers: one for each node's test, and further ones for the tokens that are drawn, in order."""
 
     def __init__(self, numbers: Tensor, count: int) -> None:
+        # in [0, 1), float64 on the CPU; the first ``count`` are the nodes'
         self.all, self._next = numbers, count
         self._tests: list[float] = numbers[:count].tolist()
 
     @classmethod
     def draw(cls, proposal: Proposal, generator: torch.Generator | None, device: torch.device) -> RandomNumbers:
-        """Draw as many as a proposal may take: beside siblings the walk may go on behind a token that is drawn."""
+        """Draw as many as a proposal may take: beside siblings the walk may go on after a token that is drawn."""
         count = len(proposal.token_ids)
         needed = count + 1 + (0 if proposal.is_plain_chain else count)
         return cls(torch.rand(needed, dtype=torch.float64, generator=generator, device=device).cpu(), count)
 
     def again(self) -> RandomNumbers:
-        """Return the same numbers, none of which is used up."""
+        """Return the same numbers from the start."""
         return RandomNumbers(self.all, len(self._tests))
 
     def number(self, node: int) -> float:
-        """Return a node's number."""
         return self._tests[node]
 
     def below(self, node: int, bar: float) -> bool:
-        """Compare a node's number; nothing is below NaN."""
         return self._tests[node] < bar
 
     def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
-        """Draw with the next number."""
         uniform = self.all[self._next]
         self._next += 1
         return draw_one(weights, uniform) if row is None else row.draw(weights, uniform)
 
 
+# the rule at a position that is visited; a position is asked for after those that lead to it
 RuleAt = Callable[[Position], AcceptanceRule]
-"""Says what judges a position that is visited; positions are asked for behind those that lead to them."""
 
 
 class Trial(NamedTuple):
-    """What became of the children of a node on the way.
-
-    Attributes:
-        parent: the node.
-        node: the child that was kept, or the drafted one.
-        accepted: whether it was kept.
-        relaxed: whether it was kept though the lossless test would have rejected it.
-        matched: another child that a recovered token was, behind which the walk went on.
-    """
-
     parent: int
-    node: int
+    node: int  # the child that was kept, or the drafted one
     accepted: bool
-    relaxed: bool = False
-    matched: int | None = None
+    relaxed: bool = False  # whether it was kept though the lossless test would have rejected it
+    matched: int | None = None  # another child that the recovered token is, after which the walk went on
 
 
 class Walk(NamedTuple):
-    """The path through a tree that was kept, the token drawn behind it, and the tests on the way."""
+    """The path through a tree that was kept, the token drawn after it, and the tests on the way."""
 
     path: list[int]
     next_token: int
@@ -141,14 +118,13 @@ class Walk(NamedTuple):
         return cls(path, next_token, trials)
 
     def compared_with(self, lossless: Walk) -> Walk:
-        """Return the walk with those marked as relaxed that a lossless walk by the same numbers did not pass."""
+        """Return the walk, with those nodes marked as relaxed that a lossless walk by the same numbers rejected."""
         kept = set(lossless.path)
         marked = [trial._replace(relaxed=trial.accepted and trial.node not in kept) for trial in self.trials]
         return self._replace(trials=marked)
 
 
-Scheme = Callable[[Tree, RuleAt, RandomSource], Walk]
-"""A way to verify trees."""
+Scheme = Callable[[Tree, RuleAt, RandomSource], Walk]  # a way to verify trees
 
 
 def relaxed_row(position: Position, rule: AcceptanceRule) -> Tensor:
@@ -160,7 +136,6 @@ def relaxed_row(position: Position, rule: AcceptanceRule) -> Tensor:
 
 
 def check_relaxed_target(rule: AcceptanceRule, how: str) -> None:
-    """Raise `ValueError` for a rule whose h depends on the drafted token."""
     row = torch.ones(1, 1)
     if rule.relaxed_target(row, row) is None:
         raise ValueError(_NEEDS_H.format(how=how, rule=rule))
@@ -173,60 +148,31 @@ _NEEDS_H = (
 
 
 def ratio(numerator: float, denominator: float) -> float:
-    """Return a quotient of probabilities; 0 where the denominator is 0, as it is for what is never drawn.
-
-    Example:
-        >>> ratio(0.5, 0.25), ratio(0.5, 0.0)
-        (2.0, 0.0)
-    """
+    """Return a quotient of probabilities; 0 where the denominator is 0, as it is for tokens that are never drawn."""
     return numerator / denominator if denominator > 0 else 0.0
 
 
 def left_over(weights: Tensor, law: Tensor) -> Tensor:
-    """Return the positive part of a difference, ``[vocabulary]``.
-
-    Example:
-        >>> left_over(torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25])).tolist()
-        [0.0, 0.25]
-    """
     return (weights - law).clamp(min=0)
 
 
 def recovery_weights(weights: Tensor, target: Tensor) -> Tensor:
-    """Return what a recovered token is drawn by, ``[..., vocabulary]``: the target where rounding leaves no weights.
+    """Return the weights of a recovered token, ``[..., vocabulary]``, or the target where rounding leaves none.
 
-    Every way to verify takes its weights from here: without a positive one nothing can be drawn, and with one that is
-    infinite or NaN nothing is drawn in proportion.
-
-    Args:
-        weights: of the recovered token, ``[..., vocabulary]``; not negative.
-        target: the distribution that the weights are a part of, which excludes what it gives no probability.
-
-    Example:
-        >>> target = torch.tensor([0.0, 0.5, 0.5])
-        >>> recovery_weights(torch.tensor([0.0, 0.25, 0.0]), target).tolist()
-        [0.0, 0.25, 0.0]
-        >>> recovery_weights(torch.zeros(3), target).tolist()
-        [0.0, 0.5, 0.5]
+    Every way to verify takes its weights from here, as nothing can be drawn without a positive weight, or in proportion
+    to one that is infinite or NaN.
     """
     total = weights.sum(-1, keepdim=True)
     return torch.where((total > 0) & (total < math.inf), weights, target)
 
 
 def residual(recovery_target: Tensor, draft_probs: Tensor, residual_scale: Tensor) -> Tensor:
-    r"""Return recovery weights in proportion to :math:`(s q - p)_+`, in float64, or q where rounding leaves none.
+    """Return recovery weights in proportion to :math:`(s q - p)_+`, in float64, or q where rounding leaves none.
 
-    Args:
-        recovery_target: q, ``[..., vocabulary]``.
-        draft_probs: p, ``[..., vocabulary]``.
-        residual_scale: s, ``[...]``, from 0 to infinity.
-
-    Example:
-        >>> residual(torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25]), torch.tensor(1.0)).tolist()
-        [0.0, 0.25]
+    q and p are ``[..., vocabulary]``; s is ``[...]``, from 0 to infinity.
     """
     q, s = recovery_target.double(), residual_scale.double().unsqueeze(-1)
-    if not residual_scale.ndim and residual_scale <= 1:  # one row: in fewer passes over the vocabulary
+    if not residual_scale.ndim and residual_scale <= 1:  # one row: this takes fewer passes over the vocabulary
         weights = (q * s).sub_(draft_probs).clamp_(min=0)
     else:  # dividing p by a large s instead of multiplying q keeps an infinite s meaningful
         weights = (torch.where(s > 1, 1.0, s) * q - draft_probs / s.clamp(min=1.0)).clamp_(min=0)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.policy.position import Position
     from cactus_decoding.core.policy.relaxation import FittedPolicy
 
+# what verifies by each name of `VERIFICATIONS`; ``block`` is ``joint`` for chains, and ``fly`` takes its knobs too
 SCHEMES: dict[str, Callable[..., Walk]] = {
     "token": match,
     "block": joint,
@@ -35,7 +36,6 @@ SCHEMES: dict[str, Callable[..., Walk]] = {
     "traversal": traversal,
     "fly": fly,
 }
-"""What verifies by each name of `VERIFICATIONS`; ``block`` is ``joint`` for chains, and ``fly`` takes its knobs too."""
 _LOSSLESS = Lossless()
 
 
@@ -47,7 +47,7 @@ def walk(
     numbers: RandomNumbers,
     sampling: SamplingParams | None = None,
 ) -> tuple[PolicyState, Outcome]:
-    """Decide on a step's proposals: return the state of the response behind it, and what was decided.
+    """Decide on a step's proposals: return the state of the response after the step, and its outcome.
 
     Args:
         scheme: one of `SCHEMES`.
@@ -55,7 +55,7 @@ def walk(
         state: of the response before the step.
         rows: of both models.
         numbers: all the randomness.
-        sampling: what makes the target's rows from logits, where it is nothing else.
+        sampling: given if it alone turns logits into the target's rows.
     """
     judge = NodeJudge(policy, state, rows.proposal)
     tree = Tree(rows, sampling, lazy=scheme is match and not policy.metered)
@@ -66,8 +66,8 @@ def walk(
         decisions = [Decision(state.rule)] * len(walked.trials)
     else:
         walked = scheme(tree, judge, numbers)
-        # which tokens are relaxed: `match` knows of each, and so does `fly`, which is for the lossless rule alone; the
-        # others by what the same numbers make of lossless
+        # `match` knows which tokens are relaxed, and so does `fly`, which takes the lossless rule alone; for the others
+        # a lossless walk by the same numbers tells
         if scheme is not match and not isinstance(state.rule, Lossless):
             walked = walked.compared_with(scheme(tree, lambda position: _LOSSLESS, numbers.again()))
         decisions = [judge.decisions[trial.parent] for trial in walked.trials]
@@ -88,14 +88,13 @@ class NodeJudge:
         self.decisions: dict[int, Decision] = {}
 
     def __call__(self, position: Position) -> AcceptanceRule:
-        """Return what judges the position."""
         node = position.node
         if node not in self.decisions:
             self.decisions[node] = self._policy.decide(self._state(node), position)
         return self.decisions[node].rule
 
     def _state(self, node: int) -> PolicyState:
-        """Return the state behind a token; those that lead to it have been decided on before."""
+        """Return the state after a token; the tokens that lead to it have been decided on before."""
         if node not in self._states:
             parent = self._nodes.parents[node]
             token_id = self._nodes.token_ids[node]
@@ -104,7 +103,6 @@ class NodeJudge:
 
 
 def _visit(rows: StepRows, trial: Trial, decision: Decision, *, metered: bool) -> Visit:
-    """Return the record of a position that was visited."""
     return Visit(
         trial.node,
         rows.proposal.token_ids[trial.node],
@@ -121,42 +119,28 @@ def _visit(rows: StepRows, trial: Trial, decision: Decision, *, metered: bool) -
 
 @dataclass(frozen=True, eq=False)
 class Verifier:
-    """Decides on the steps of a response: a state goes in, and comes out with the step's outcome.
-
-    Attributes:
-        rule: the acceptance rule.
-        to_probs: the request's sampling: logits to probabilities.
-        to_untempered: the same before temperature and truncation.
-        sampling: what ``to_probs`` does, where it is nothing else: then rows need not be turned into probabilities.
-        budget: limits, or measures, how far the response's distribution moves.
-        verification: the spelling of one of `SCHEMES`.
-        fitted: the relaxation policy for the model's tokens; None where the rule may relax everywhere.
-        greedy: whether the temperature is 0.
-    """
+    """Decides on the steps of a response: a state goes in, and comes out with the step's outcome."""
 
     rule: AcceptanceRule
     to_probs: LogitsToProbs
-    to_untempered: LogitsToProbs
-    sampling: SamplingParams | None = None
+    to_untempered: LogitsToProbs  # the same before temperature and truncation
+    sampling: SamplingParams | None = None  # given if ``to_probs`` does nothing else: rows may then stay logits
     budget: Budget | None = None
-    verification: str = "token"
-    fitted: FittedPolicy | None = None
-    greedy: bool = False
+    verification: str = "token"  # the spelling of one of `SCHEMES`
+    fitted: FittedPolicy | None = None  # None if the rule may relax everywhere
+    greedy: bool = False  # whether the temperature is 0
 
     @cached_property
     def policy(self) -> Policy:
-        """What decides on positions."""
         return Policy(self.rule, self.budget, self.fitted)
 
     @cached_property
     def scheme(self) -> Scheme:
-        """What goes from one position to the next."""
         declared, knobs = read_scheme(self.verification)
         scheme: Callable[..., Walk] = SCHEMES[declared.name]
         return partial(scheme, knobs=knobs, greedy=self.greedy) if declared.lossy else scheme
 
     def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
-        """Return the state of a response to a prompt that has spent nothing."""
         return self.policy.begin(prompt_ids)
 
     def __call__(
@@ -169,12 +153,8 @@ class Verifier:
     ) -> tuple[PolicyState, Outcome]:
         """Decide on a proposal.
 
-        Args:
-            state: of the response before this step.
-            logits: the target's rows, ``[len(proposal.token_ids) + 1, vocabulary]``.
-            token_ids: all the tokens, the proposal at their end.
-            proposal: what the drafter proposes.
-            generator: source of the random numbers, on the target's device.
+        ``logits`` are the target's, ``[len(proposal.token_ids) + 1, vocabulary]``; ``token_ids`` are all tokens of the
+        text, the proposal at their end.
         """
         rows = StepRows(logits, token_ids, proposal, self.to_probs, self.to_untempered)
         numbers = RandomNumbers.draw(proposal, generator, logits.device)

@@ -1,4 +1,4 @@
-"""Prometheus counters of what rules do, kept on the device and handed on about once a second."""
+"""Prometheus counters of what rules do, kept on the device and published about once a second."""
 
 from __future__ import annotations
 
@@ -15,24 +15,17 @@ from torch import Tensor
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.relaxed_logits import PositionCosts
 
-REPORT_KEY = "acceptance_report"
-"""Asks for a report in a request, and names it in a response."""
+REPORT_KEY = "acceptance_report"  # asks for a report in a request, and names it in a response
+# counted for a response that asks for it: nats as a budget charges them, and the rest as in `COUNTERS`
 REPORTED = (
     "nats", "verified_positions", "accepted_tokens", "relaxed_tokens", "fell_back_positions", "protected_positions"
 )  # fmt: skip
-"""What is counted of a response that asks for it: nats as a budget charges them, and the rest as `counters` has it."""
 
 
 def report_of(counts: Sequence[float] | None, drafted: Sequence[int], accepted: Sequence[int]) -> dict[str, Any]:
-    """Return what a response says of its own acceptance; a number that nobody knows is None.
+    """Return what a response says of its own acceptance; unknown numbers are None.
 
-    Counts are by `REPORTED`, None for a request without a rule; proposals and those accepted are by position.
-
-    Example:
-        >>> report_of([0.5, 3, 2, 1.25, 0, 0], [2, 1], [1, 1])["relaxed_tokens"]
-        1.25
-        >>> report_of(None, [1], [1])["nats"]
-        0.0
+    Counts are in the order of `REPORTED`, None for a request without a rule; the other two are by position.
     """
     given = [0.0] * len(REPORTED) if counts is None else counts
     known = [number if math.isfinite(number) else None for number in given]
@@ -44,6 +37,7 @@ def report_of(counts: Sequence[float] | None, drafted: Sequence[int], accepted: 
     return report | {"drafted_by_position": list(drafted), "accepted_by_position": list(accepted)}
 
 
+# counted by rule
 COUNTERS = {
     "cactus_verified_positions": "Drafted positions that were looked at under a rule",
     "cactus_accepted_tokens": "Drafted tokens accepted under a rule",
@@ -53,23 +47,17 @@ COUNTERS = {
     "cactus_audited_positions": "Positions that were audited",
     "cactus_protected_positions": "Drafted positions that a request's protection or phases kept from its rule",
 }
-"""What is counted, by rule."""
+# spellings that get a label of their own: requests choose them, and a label lasts as long as the server
 MAX_RULES = 50
-"""Spellings that get a label of their own: requests choose them, and a label lasts as long as the server."""
 OTHER = "other"
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 class Counters:
-    """Sums by rule on the device; every so often they are read and added to Prometheus's counters.
-
-    Args:
-        audit_fraction: which part of the positions is audited, from 0 to 1; spread evenly, not drawn.
-        device: of the logits.
-        seconds: how long sums wait before they are read.
-    """
+    """Sums by rule on the device; every so often they are read and added to Prometheus's counters."""
 
     def __init__(self, audit_fraction: float, device: torch.device, seconds: float = 1.0) -> None:
+        # the audited part of positions, in [0, 1], is spread evenly and not drawn; ``seconds`` pass between readings
         self._fraction, self._offered = audit_fraction, 0
         self._device, self._seconds, self._last = device, seconds, time.monotonic()
         self._sums: dict[str, Tensor] = {}
@@ -96,7 +84,7 @@ class Counters:
         """Count what one rule did in a step.
 
         ``left`` is positive at accepted positions, 0 at a rejected one that was looked at, negative at all others;
-        ``protected`` are those looked at that the rule was kept away from.
+        ``protected`` marks those looked at that the rule was kept away from.
         """
         visited, accepted = left >= 0, left > 0
         numbers = [
@@ -119,7 +107,7 @@ class Counters:
             self.flush()
 
     def flush(self) -> None:
-        """Read the sums (this waits for the device) and hand them to Prometheus."""
+        """Read the sums, which waits for the device, and add them to Prometheus's counters."""
         self._last = time.monotonic()
         if self._prometheus is None:
             self._prometheus = _prometheus_counters()
@@ -135,7 +123,7 @@ class Counters:
 
 
 def _prometheus_counters() -> list[Any]:
-    """Return the counters, those that are registered already if there are any."""
+    """Return the counters; those that are registered already are reused."""
     from prometheus_client import REGISTRY, Counter
 
     known = REGISTRY._names_to_collectors
@@ -146,8 +134,8 @@ class BudgetMeter:
     """What responses have spent and what became of their positions, on the device, so that no step waits for a number.
 
     A response keeps its slot when the engine takes it out of the batch for a while, as long as the engine passes the
-    same object for it. One that comes back unknown counts as having spent everything: the budget holds all the same.
-    What was counted of it is then not a number.
+    same object for it. One that comes back unknown counts as having spent everything, so that the budget holds. Its
+    counts are then NaN.
 
     Attributes:
         spent: nats of responses with a budget, ``[slots]``.
@@ -162,7 +150,8 @@ class BudgetMeter:
     def slot_of(self, response: Any, begun: bool, in_use: Callable[[], Collection[int | None]]) -> int:
         """Return the slot of a response, a new one where it is not known.
 
-        The slots of responses in the batch are asked for if need be; others are reused, the longest unused one first.
+        Slots that are not in use are reused, the longest unused one first; ``in_use`` is called only if that is
+        necessary.
         """
         if (known := self._slots.get(id(response))) is not None:
             self._slots.move_to_end(id(response))
@@ -177,16 +166,9 @@ class BudgetMeter:
         return slot
 
     def charge(self, slots: Tensor, costs: Tensor, visited: Tensor) -> None:
-        """Add what a step spent, position after position as `admitted` has it: the same rounding.
+        """Add what a step spent, position after position as `admitted` does, so that both round the same.
 
-        Costs of positions, and which of them were admitted and then looked at, are ``[requests, positions]``.
-
-        Example:
-            >>> meter = BudgetMeter(torch.device("cpu"), slots=2)
-            >>> costs = torch.tensor([[0.25, 0.5, 0.5]]).double()
-            >>> meter.charge(torch.tensor([1]), costs, torch.tensor([[True, True, False]]))
-            >>> meter.spent
-            tensor([0.0000, 0.7500], dtype=torch.float64)
+        ``costs``, and whether positions were admitted and then looked at, are ``[requests, positions]``.
         """
         for cost in torch.where(visited, costs, 0.0).unbind(1):
             self.spent.index_add_(0, slots, cost)

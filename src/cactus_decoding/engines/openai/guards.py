@@ -25,31 +25,27 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-"""Nothing from elsewhere, nothing inline, in nobody's frame."""
-
-WHO = "cactus_decoding.key"
-"""Of a request's scope: the number of its key."""
+WHO = "cactus_decoding.key"  # in a request's scope: the number of its key
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 
 class BadRequestError(ValueError):
-    """A request that nobody sends who means it: no JSON, or too much of it."""
+    """A request that no honest client sends: invalid JSON, or too much of it."""
 
 
 class Guards:
-    """Wraps the application: checks where a request comes from, and adds headers to what is answered.
+    """Wraps the application: checks where a request comes from, and adds headers to the answer.
 
-    A page elsewhere can make a visitor's browser send requests here. Under another name than ours (DNS rebinding) they
-    are refused by their ``Host``; from another page, by their ``Origin``.
+    A page elsewhere can make a visitor's browser send requests here. Requests under another host name than ours (DNS
+    rebinding) are refused by their ``Host``, requests from another page by their ``Origin``.
 
-    Allowed are names without port; None allows any, for a server that is not on loopback only.
+    ``hosts`` are the allowed names, without port; None allows any, for a server that does not listen on loopback only.
     """
 
     def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
         self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -82,11 +78,10 @@ class KeyGuard:
         self._app, self._prefix, self._expected = app, prefix, [f"Bearer {key}".encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse with 401."""
         app = self._app
         if scope["type"] == "http" and scope["path"].startswith(self._prefix):
             given = Headers(scope=scope).get("authorization", "").encode()
-            # in the same time, however much of it is right
+            # takes the same time, however much of the key is right
             found = [hmac.compare_digest(given, each) for each in self._expected]
             if any(found):
                 scope[WHO] = found.index(True)
@@ -111,7 +106,7 @@ def _name_of(host: str) -> str:
 
 
 def names_of(host: str) -> tuple[str, ...] | None:
-    """Return the names that a server may be asked under which listens on an address; None for any name.
+    """Return the names under which a server that listens on an address may be asked; None for any name.
 
     >>> names_of("127.0.0.2"), names_of("0.0.0.0")
     (('localhost', '127.0.0.1', '[::1]', '127.0.0.2'), None)
@@ -120,7 +115,7 @@ def names_of(host: str) -> tuple[str, ...] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address to listen on can be reached from this machine only.
+    """Return whether an address to listen on can be reached from this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -134,8 +129,8 @@ def is_loopback(host: str) -> bool:
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
     """Return the JSON object that a request carries.
 
-    Raises:
-        BadRequestError: for another content type, a body over the limit in bytes, or what is no JSON object.
+    Raises `BadRequestError` for another content type, a body of more than ``limit`` bytes, or anything but a JSON
+    object.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # which a form on another page cannot send

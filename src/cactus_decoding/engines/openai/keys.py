@@ -1,4 +1,4 @@
-"""What requests to servers ask for by keys of their own, and what they may not bring along."""
+"""What requests to servers may ask for by this package's own keys."""
 
 from __future__ import annotations
 
@@ -9,47 +9,39 @@ from cactus_decoding.core.declared import switch
 from cactus_decoding.core.mistakes import shown
 from cactus_decoding.core.request import SETTINGS
 
-_OF_ENGINES = {"sampling", "answer"}
-"""Groups of settings that requests spell as the engine's own: temperature, seed and so on."""
+_OF_ENGINES = {"sampling", "answer"}  # groups with keys of the engine's own: temperature, seed and so on
 _ASKED = {
     each.key: each
     for each in SETTINGS.values()
     if each.setting.from_clients and not _OF_ENGINES.intersection(each.groups)
 }
-FILE_KEY = "importance"
-"""A file, which the server is started with: a request may only take it back."""
-KEYS = (*_ASKED, FILE_KEY)
-"""What requests and servers' own settings are asked for by."""
+FILE_KEY = "importance"  # the server is started with this file; a request may only turn it off
+KEYS = (*_ASKED, FILE_KEY)  # the keys of requests and of servers' own settings
 RULE_KEY, BUDGET_KEY = SETTINGS["rule"].key, SETTINGS["budget_nats"].key
-POLICY_KEYS = tuple(key for key in KEYS if key not in (RULE_KEY, BUDGET_KEY))
-"""What a request says of its relaxation policy: the settings' own names."""
+POLICY_KEYS = tuple(key for key in KEYS if key not in (RULE_KEY, BUDGET_KEY))  # the relaxation policy's
+# settings that only the server has
 NOT_FROM_CLIENTS = tuple(name for name, each in SETTINGS.items() if not each.setting.from_clients and name not in KEYS)
-"""Settings that are the server's alone."""
-ALLOWED = f"a request may set {', '.join(_ASKED)}"
-"""What is said where one of them is asked for all the same."""
+ALLOWED = f"a request may set {', '.join(_ASKED)}"  # the message if a request asks for one of them
+# what a request may set of importance, whose file is the server's
 LIMITS = ", ".join(key for key, each in _ASKED.items() if FILE_KEY in each.groups)
-"""What a request may say of importance, whose file is the server's."""
-THINKING = "thinking"
-"""As ``relax_within``: between the tokens that the server's reasoning parser knows."""
-Marks = tuple[tuple[int, ...], tuple[int, ...]]
-"""The tokens that open a span, and those that close it."""
+THINKING = "thinking"  # as ``relax_within``: between the tokens that the server's reasoning parser knows
+Marks = tuple[tuple[int, ...], tuple[int, ...]]  # the tokens that open a span, and those that close it
 
-NONE = "none"
-"""Takes a server's ``protect``, ``relax_within`` or ``importance`` back; vLLM refuses JSON's null."""
+NONE = "none"  # turns off a server's ``protect``, ``relax_within`` or ``importance``; vLLM refuses JSON's null
 
 
 def read_keys(
     asked: Mapping[str, Any], defaults: Mapping[str, Any], *, thinking: Marks | None = None, any_pattern: bool = False
 ) -> dict[str, Any]:
-    """Return the settings that a request's keys ask for, among others; a value of None is as good as absent.
+    """Return the settings that a request's keys ask for; a value of None is the same as leaving a key out.
 
-    Clients may send what the settings' fields say (``from_clients``). Whoever starts the server may give anything
-    (``any_pattern``). ``thinking`` are the marks between which the server's model thinks, where a reasoning parser
-    says.
+    Clients may send what the settings' fields allow (``from_clients``). Whoever starts the server may give any pattern
+    (``any_pattern``). ``thinking`` are the marks between which the server's model thinks, if a reasoning parser knows
+    them.
 
-    Raises `TypeError` for a rule that is no text, or a budget that is no number; `ValueError` for a value out of range,
-    or one that clients may not send: a rule whose module would be imported, a pattern that is not named, marks that
-    nobody knows or that are too long, or another file.
+    Raises `TypeError` for a rule that is not a text, or a budget that is not a number; `ValueError` for a value out of
+    range, or one that clients may not send: a rule whose module would be imported, a pattern that is not named, marks
+    that are unknown or too long, or another file.
 
     Example:
         >>> settings = read_keys({"acceptance_rule": "lossless", "protect": "none", "n": 2}, {"protect": "digits"})

@@ -17,23 +17,17 @@ from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.rules.base import Rule
 
+# float32 cannot tell such odds from certainty, and infinite logits would make a softmax NaN
 _MAX_LOG_ODDS = 40.0
-"""Odds that float32 cannot tell from certainty; infinite logits would make a softmax NaN."""
-
+# a sampler may find nothing if so many roundings are left of h - p; then h is lifted by so many
 _NOTHING, _LIFT = 4, 16
-"""How many roundings may be left of h - p where a sampler might find nothing, and by how many h is then lifted."""
 
 
 def relaxed_probability(rule: Rule, target_prob: Tensor) -> Tensor:
-    """Return h(n) in float64, at most 1, from q(n) alone, where all other tokens are one to the rule.
+    """Return h(n) in float64, at most 1, from q(n) alone, for rules to which all other tokens are as one.
 
-    So they are to rules that lift one token, and to all rules if the draft is deterministic. The rule is asked about
+    This holds for rules that lift one token, and for all rules if the draft is deterministic. The rule is asked about
     rows (q(n), 1 - q(n)).
-
-    Example:
-        >>> from cactus_decoding import Cactus
-        >>> relaxed_probability(Cactus(delta=0.02), torch.tensor([0.5])).item()
-        0.6
     """
     q = target_prob.double().unsqueeze(-1)
     drafted = torch.zeros_like(q, dtype=torch.int64)
@@ -46,32 +40,19 @@ def probability_from_logits(token_logits: Tensor, log_totals: Tensor) -> Tensor:
 
 
 def lift_cost(target_prob: Tensor, relaxed_prob: Tensor) -> Tensor:
-    """Return KL(h || q) of rows in which one token is lifted from q(n) to h(n).
-
-    Example:
-        >>> one, half = torch.tensor(1.0, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
-        >>> round(lift_cost(half, one).item(), 6)
-        0.693147
-    """
+    """Return KL(h || q) of rows in which one token is lifted from q(n) to h(n)."""
     inside = (target_prob > 0) & (target_prob < 1)
     cost = DIVERGENCES["kl"].value(relaxed_prob, torch.where(inside, target_prob, 0.5))
     return torch.where(inside & (relaxed_prob > target_prob), cost.clamp(min=0), 0.0)
 
 
 class RelaxedLogits(NamedTuple):
-    """What a rule makes of some rows, and what that costs; float64 but for the logits, ``[rows]`` each.
+    """What a rule makes of some rows, and what that costs; float64 but for the logits, ``[rows]`` each."""
 
-    Attributes:
-        logits: in the target's type: of the drafted tokens, ``[rows]``, or whole rows, ``[rows, vocabulary]``.
-        target_prob: q(n).
-        relaxed_prob: h(n).
-        conditional: KL(h || q) for the h of the drafted token, exact.
-    """
-
-    logits: Tensor
-    target_prob: Tensor
-    relaxed_prob: Tensor
-    conditional: Tensor
+    logits: Tensor  # in the target's dtype: of the drafted tokens, ``[rows]``, or whole rows, ``[rows, vocabulary]``
+    target_prob: Tensor  # q(n)
+    relaxed_prob: Tensor  # h(n)
+    conditional: Tensor  # KL(h || q) for the h of the drafted token, exact
 
 
 def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> RelaxedLogits:
@@ -80,13 +61,6 @@ def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> Relaxe
     .. math:: x_n = L + log(1 - q(n)) + log h(n) - log(1 - h(n)),   L = logsumexp of the row
 
     Where h(n) is q(n), such as outside the target's support, the logit is returned as it was, to the last bit.
-
-    Example:
-        >>> from cactus_decoding import Cactus
-        >>> row = torch.tensor([0.0, 0.0])
-        >>> row[0] = relax_tokens(Cactus(delta=0.02), row[0], row.logsumexp(-1)).logits
-        >>> [round(x, 6) for x in row.softmax(-1).tolist()]
-        [0.6, 0.4]
     """
     q = probability_from_logits(token_logits, log_totals)
     h = relaxed_probability(rule, q)
@@ -99,15 +73,9 @@ def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> Relaxe
 def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids: Tensor) -> RelaxedLogits:
     """Return log h for rules whose h does not depend on n; raise `ValueError` for others.
 
-    Where h is nowhere greater than p but for rounding, a sampler that rejects n has nothing to draw from, and takes
-    token 0. There n is lifted by a few roundings, so that it is kept, or, where h excludes n, the likeliest token is,
-    so that it is drawn.
-
-    Example:
-        >>> from cactus_decoding import Ensemble
-        >>> draft_probs, drafted = torch.tensor([[0.75, 0.25]]), torch.tensor([0])
-        >>> relax_rows(Ensemble(weight=1.0), torch.zeros(1, 2), draft_probs, drafted).logits.exp()
-        tensor([[0.7500, 0.2500]])
+    Where h exceeds p by rounding at most, a sampler that rejects n has nothing to draw from, and takes token 0. There n
+    is lifted by a few roundings, so that it is kept. Where h excludes n, the likeliest token is lifted, so that it is
+    drawn.
     """
     target_probs = target_logits.double().softmax(-1)
     h = rule.relaxed_target(target_probs, draft_probs)
@@ -138,18 +106,12 @@ def _with_something_left(h: Tensor, draft_probs: Tensor, token: Tensor, dtype: t
 
 @dataclass(frozen=True, eq=False)
 class PositionCosts:
-    """What some positions cost if they are relaxed; float64, ``[positions]`` each.
+    """What some positions cost if they are relaxed; float64, ``[positions]`` each."""
 
-    Attributes:
-        conditional: KL(h || q) for the h of the drafted token, exact.
-        emitted: KL of what is emitted to q, averaged over the drafted token; infinite where nobody audited.
-        lossless_acceptance, acceptance: probability of accepting the drafted token, without and with the rule.
-    """
-
-    conditional: Tensor
-    emitted: Tensor
-    lossless_acceptance: Tensor
-    acceptance: Tensor
+    conditional: Tensor  # KL(h || q) for the h of the drafted token, exact
+    emitted: Tensor  # KL of what is emitted to q, averaged over the drafted token; infinite if not audited
+    lossless_acceptance: Tensor  # probability of accepting the drafted token
+    acceptance: Tensor  # the same with the rule
 
     @property
     def relaxed(self) -> Tensor:
@@ -162,16 +124,9 @@ def costs_of(
 ) -> PositionCosts:
     """Return what some positions cost.
 
-    A deterministic draft has no p(n). Audited are the indices of positions and their `audited_nats`, which nobody need
-    know where the draft is deterministic or h is the same for every drafted token: what is emitted then costs what h
-    does.
-
-    Example:
-        >>> from cactus_decoding import Cactus
-        >>> from cactus_decoding.engines.openai.relaxed_logits import relax_tokens
-        >>> half = relax_tokens(Cactus(delta=0.02), torch.tensor([0.0]), torch.tensor([2.0]).log())
-        >>> costs_of(half, None, None).acceptance
-        tensor([0.6000], dtype=torch.float64)
+    ``draft_token_probs`` are p(n), None for a deterministic draft. ``audited`` are the indices of positions and their
+    `audited_nats`. These are not needed where the draft is deterministic or h is the same for every drafted token: what
+    is emitted then costs what h does.
     """
     acceptances = [relaxed.target_prob, relaxed.relaxed_prob]
     emitted = relaxed.conditional
@@ -187,14 +142,7 @@ def costs_of(
 def audited_nats(rule: Rule, target_logits: Tensor, draft_probs: Tensor) -> Tensor:
     """Return the KL of what is emitted to the target, ``[rows]``.
 
-    It is infinite where rows are no distributions, which must not end an engine's worker.
-
-    Example:
-        >>> from cactus_decoding import Lossless
-        >>> audited_nats(Lossless(), torch.zeros(1, 2), torch.tensor([[0.75, 0.25]]))
-        tensor([0.], dtype=torch.float64)
-        >>> audited_nats(Lossless(), torch.zeros(1, 2), torch.tensor([[0.75, torch.nan]]))
-        tensor([inf], dtype=torch.float64)
+    It is infinite for rows that are not distributions, as an exception would end an engine's worker.
     """
     draft_probs = draft_probs.double()
     try:

@@ -12,18 +12,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class QueueIsFullError(ValueError):
-    """Nobody else may queue."""
+    pass
 
 
 class RequestQueue:
-    """A first-come-first-served queue for some seats, in which a number of others may wait."""
+    """A first-come-first-served queue for some seats, in which at most ``limit`` others may wait."""
 
     def __init__(self, limit: int, seats: int = 1) -> None:
         self._limit, self._seats = limit, seats
         self._places: list[Place] = []
 
     def check_open(self) -> None:
-        """Raise `QueueIsFullError` if too many wait."""
         if len(self._places) >= self._limit + self._seats:
             raise QueueIsFullError(f"{self._limit} others are waiting already, which is the limit; try again soon")
 
@@ -33,21 +32,20 @@ class RequestQueue:
 
 
 class Place(AbstractContextManager["Place"]):
-    """A place in a queue; leaving it, for whatever reason, moves everyone behind up."""
+    """A place in a queue; leaving it, for whatever reason, moves up all places after it."""
 
     def __init__(self, queue: list[Place], seats: int) -> None:
         self._queue, self._seats, self._moved = queue, seats, anyio.Event()
         queue.append(self)
 
     def __exit__(self, *_: object) -> None:
-        """Leave, and tell those behind."""
         index = self._queue.index(self)
         self._queue.remove(self)
         for place in self._queue[index:]:
             place._moved.set()
 
     async def ahead(self) -> AsyncIterator[int]:
-        """Yield how many have to leave first, again whenever that changes, and end when it is this place's turn."""
+        """Yield how many must leave first, again whenever that changes; end when it is this place's turn."""
         while (ahead := self._queue.index(self) - self._seats + 1) > 0:
             self._moved = anyio.Event()
             yield ahead
@@ -55,12 +53,11 @@ class Place(AbstractContextManager["Place"]):
 
 
 def address_of(host: str, listening: socket.socket) -> str:
-    """Return the address of a server that listens."""
     return f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/"
 
 
 def server_of(application: ASGIApp) -> uvicorn.Server:
-    """Return a server for the application that leaves the console to others and ends within seconds."""
+    """Return a server that leaves the console to others and ends within seconds."""
     settings = uvicorn.Config(
         application,
         log_level="warning",
@@ -74,7 +71,7 @@ def server_of(application: ASGIApp) -> uvicorn.Server:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; raise `ValueError` with the reason if there is none to be had."""
+    """Return a socket that listens; raise `ValueError` with the reason if that fails."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=128)
@@ -83,10 +80,9 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class StreamedResponse:
-    """Sends parts as they come, and closes their source when the reader leaves: its place is then free for others.
+    """Sends parts as they come, and closes their source when the reader leaves, so that its place is free for others.
 
     What fails before the first part is raised, so that it can still be answered with a status of its own.
-
     ``on_leaving`` is called as soon as the reader has left, before the source is closed.
     """
 
@@ -96,7 +92,6 @@ class StreamedResponse:
         self._source, self._media_type, self._on_leaving = source, media_type, on_leaving
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send them."""
         headers, begun = [(b"content-type", self._media_type.encode()), (b"x-accel-buffering", b"no")], False
         failure: Exception | None = None
         left = False

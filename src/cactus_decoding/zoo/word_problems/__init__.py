@@ -1,4 +1,4 @@
-"""Grade-school word problems that the project writes itself: training data, and a held-out task without downloads."""
+"""Grade-school word problems of this project: training data, and a held-out task without downloads."""
 
 from cactus_decoding.zoo.word_problems.examples import EXAMPLES, Example
 from cactus_decoding.zoo.word_problems.generator import (

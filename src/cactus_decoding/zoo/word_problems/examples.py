@@ -1,4 +1,4 @@
-"""Problems to show: whatever a page, a help text or the playground puts to the bundled pair is one of these."""
+"""Problems to show: pages, help texts and the playground ask the bundled pair only these."""
 
 from __future__ import annotations
 
@@ -11,19 +11,13 @@ from cactus_decoding.zoo.word_problems.generator import format_prompt, word_prob
 
 
 class Example(NamedTuple):
-    """A question that the bundled target answers right at least 8 times of 10, sampled without truncation.
-
-    Attributes:
-        question: the story, ending in a question.
-        answer: the number asked for.
-    """
+    """A question that the bundled target answers right at least 8 times of 10, sampled without truncation."""
 
     question: str
     answer: int
 
     @property
     def prompt(self) -> str:
-        """The text that a model is given."""
         return format_prompt(self.question)
 
 
@@ -77,22 +71,18 @@ EXAMPLES = (
 
 
 _STORIES = 600
-"""How many are read for their words: all that the families have."""
 _LARGEST_NUMBER = 999
-_FEW_WORDS = 0.25
-"""The part of its words that no story needs to have: stories in other words are answered now and then."""
+_FEW_WORDS = 0.25  # share of its words that may be unknown, as some stories in other words are answered
 
 
 def unlike_stories(text: str) -> str:
-    """Return why a text is none of the stories that the bundled models know; nothing if it may be one.
+    """Return why a text is unlike the stories that the bundled models know; empty if it may be one.
 
-    Words, numbers and the question's form are looked at, not the sense: what passes need not be answered rightly.
+    Only words, numbers and the question's form are checked, not the sense: a text that passes may still be answered
+    wrong.
 
-    Example:
-        >>> unlike_stories("Anna has 43 stamps. She gives away 17 stamps. How many stamps does Anna have left?")
-        ''
-        >>> unlike_stories("Why is the sky blue? 2 reasons?")
-        "no story has 'why', 'sky', 'blue'"
+    >>> unlike_stories("Why is the sky blue? 2 reasons?")
+    "no story has 'why', 'sky', 'blue'"
     """
     words = _words_of(text)
     unknown = [word for word in words if word not in _known_words()]

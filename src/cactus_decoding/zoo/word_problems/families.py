@@ -1,4 +1,4 @@
-"""Families of grade-school stories. Each is a function from a random generator to a `Story` of two to six equations."""
+"""Families of grade-school stories: functions from a random generator to a `Story` of two to six equations."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ PLACES = ("shop", "market", "school", "park", "library", "farm")
 
 
 class Person:
-    """A name with its pronouns."""
-
     def __init__(self, rng: random.Random, taken: tuple[str, ...] = ()) -> None:
         male = rng.random() < 0.5
         self.name = rng.choice([n for n in (HE if male else SHE) if n not in taken])

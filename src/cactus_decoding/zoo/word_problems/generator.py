@@ -1,4 +1,4 @@
-"""Draw word problems from a seed; a hash of the question decides, once and for all, which split a problem is in."""
+"""Draw word problems from a seed; a hash of the question fixes which split a problem is in."""
 
 from __future__ import annotations
 
@@ -18,25 +18,14 @@ _ANSWER = re.compile(r"####\s*(-?[\d,]*\d)")
 
 @dataclass(frozen=True)
 class WordProblem:
-    """A question, one of its many worked solutions, and the answer.
-
-    Attributes:
-        question: the story, ending in a question.
-        solution: one arithmetic step a line, then ``#### answer``.
-        answer: the number asked for.
-        family: the kind of story, a key of `FAMILIES`.
-        num_steps: arithmetic steps that the solution takes (2 to 6): the difficulty.
-    """
-
     question: str
-    solution: str
+    solution: str  # one arithmetic step a line, then ``#### answer``
     answer: int
-    family: str
-    num_steps: int
+    family: str  # a key of `FAMILIES`
+    num_steps: int  # arithmetic steps of the solution (2 to 6): the difficulty
 
     @property
     def prompt(self) -> str:
-        """The text that a model is given."""
         return format_prompt(self.question)
 
 
@@ -50,7 +39,7 @@ def format_prompt(question: str) -> str:
 
 
 def is_prompt(text: str) -> bool:
-    r"""Say whether a text is a prompt already, as `format_prompt` makes them, and no bare question.
+    """Return whether a text is already a prompt of `format_prompt`.
 
     >>> is_prompt(format_prompt("How many?")), is_prompt("How many?")
     (True, False)
@@ -59,30 +48,18 @@ def is_prompt(text: str) -> bool:
 
 
 def as_prompt(text: str) -> str:
-    r"""Return the prompt for a bare question, its white space as the bundled models know it; a prompt is left as it is.
-
-    >>> as_prompt("Question:  How many legs\n do 3 cats have? ")
-    'Question: How many legs do 3 cats have?\nAnswer:'
-    """
+    """Return the prompt for a bare question, with normal white space; a prompt is left as it is."""
     return text if is_prompt(text) else format_prompt(" ".join(text.strip().removeprefix("Question:").split()))
 
 
 def extract_answer(text: str) -> int | None:
-    r"""Return the number after the first ``####``, or None where there is none.
-
-    >>> extract_answer("3 * 4 = 12 legs.\n#### 12")
-    12
-    """
+    """Return the number after the first ``####``, or None where there is none."""
     found = _ANSWER.search(text)
     return int(found.group(1).replace(",", "")) if found else None
 
 
 def split_of(question: str) -> SplitName:
-    """Return the split that a question belongs to: 90 % train, 5 % validation, 5 % test, by hash.
-
-    >>> split_of("How many legs do 3 cats have?")
-    'train'
-    """
+    """Return the split that a question belongs to: 90 % train, 5 % validation, 5 % test, by hash."""
     bucket = hashlib.sha256(question.encode()).digest()[0]
     if bucket < 13:
         return "test"
@@ -90,7 +67,6 @@ def split_of(question: str) -> SplitName:
 
 
 def draw_problem(rng: random.Random, habit: float = 0.0) -> WordProblem:
-    """Draw a problem of any family and split; ``habit`` is that of `write_solution`."""
     while True:
         family = rng.choice(list(FAMILIES))
         try:
@@ -113,11 +89,6 @@ def word_problems(split: SplitName, seed: int = 0, habit: float = 0.0) -> Iterat
         habit: how often a sentence of a solution is told in its kind's dominant way rather than in any, in [0, 1].
 
     Raises `ValueError` for an unknown split, or a habit out of range.
-
-    Example:
-        >>> problem = next(word_problems("test", seed=0))
-        >>> extract_answer(problem.solution) == problem.answer
-        True
     """
     if split not in get_args(SplitName):
         raise ValueError(f"split must be one of {', '.join(get_args(SplitName))}, but is {split!r}")

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Operator = Literal["+", "-", "*", "/"]
-LARGEST_NUMBER = 400
-"""Stories in which a number exceeds this are drawn again: the models are small."""
+LARGEST_NUMBER = 400  # stories with a larger number are drawn again, as the models are small
 
 
 class UnsuitableStoryError(Exception):
@@ -30,11 +29,10 @@ class Equation:
     value: int
 
     def needs(self) -> list[Equation]:
-        """Return the equations whose values this one uses."""
         return [operand for operand in (self.left, self.right) if isinstance(operand, Equation)]
 
     def sentence(self, rng: random.Random, habitual: bool = False) -> str:
-        """Draw the order of the operands where both orders are right, and a wording: the first if it is a habit."""
+        """Draw the operands' order where both orders are right, and a wording; if ``habitual``, take the first one."""
         left, right = number(self.left), number(self.right)
         if self.operator in "+*" and rng.random() < 0.5:
             left, right = right, left
@@ -43,12 +41,11 @@ class Equation:
 
 
 def number(operand: int | Equation) -> int:
-    """Return the value of a plain number or of an earlier equation."""
     return operand.value if isinstance(operand, Equation) else operand
 
 
 def equation(operator: Operator, left: int | Equation, right: int | Equation, *wordings: str) -> Equation:
-    """Work out one equation, or raise `UnsuitableStoryError` where its value would not suit a story."""
+    """Compute one equation, or raise `UnsuitableStoryError` where its value would not suit a story."""
     a, b = number(left), number(right)
     if operator == "/" and (b == 0 or a % b):
         raise UnsuitableStoryError
