@@ -17,6 +17,7 @@ from transformers.generation import candidate_generator as generators
 from cactus_decoding import speculative_generate
 from cactus_decoding.engines.transformers import compatibility
 from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.engines.transformers.row_cache import RowLayer
 
 INSTALL = "install one that was: pip install 'transformers>=5.0.0,<=5.24.0'"
 PROMPT = torch.tensor([[1, 2, 3]])
@@ -105,13 +106,13 @@ def test_a_cache_by_another_name_is_refused_with_what_to_install(newer, monkeypa
 
 
 def test_other_numbers_are_refused_with_what_to_install(newer, monkeypatch):
-    own = DynamicLayer.update
+    own = RowLayer.update
 
     def update(self, key_states, value_states, *args, **named):
         return own(self, key_states, 0 * value_states, *args, **named)
 
     model = tiny_architecture("llama")
-    monkeypatch.setattr(DynamicLayer, "update", update)
+    monkeypatch.setattr(RowLayer, "update", update)
     with refused(r"rows read with a cache differ from rows read without by [\d.e+-]+, where 3\.5e-04 is allowed"):
         CachedModel(model)
 

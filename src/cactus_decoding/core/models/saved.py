@@ -47,4 +47,5 @@ def num_bytes(state: Any) -> int:
     if isinstance(state, (list, tuple)):
         return sum(map(num_bytes, state))
     # transformers' caches, and their layers
-    return num_bytes(vars(state)) if type(state).__module__ == "transformers.cache_utils" else 0
+    known = any(kind.__module__ == "transformers.cache_utils" for kind in type(state).__mro__)
+    return num_bytes(vars(state)) if known else 0

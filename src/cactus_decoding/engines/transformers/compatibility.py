@@ -27,6 +27,8 @@ try:
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
     from transformers.generation import candidate_generator as generators
     from transformers.generation import utils as generation
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward as _SDPA
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 except ImportError as error:  # a version that has renamed or moved one of them
     tried = f"'transformers>={TRIED[0]},<={TRIED[-1]}'"
@@ -163,6 +165,27 @@ def registered_attentions() -> list[Any]:
     return [*ALL_ATTENTION_FUNCTIONS.values()]
 
 
+def reads_attention_from_registry(model: PreTrainedModel) -> bool:
+    """Whether a model takes any attention that is registered with transformers."""
+    return bool(getattr(model, "_supports_attention_backend", False))
+
+
+def sdpa() -> Callable[..., Any]:
+    """Return transformers' own ``sdpa`` attention."""
+    return _SDPA
+
+
+def sdpa_mask() -> Callable[..., Any]:
+    """Return how transformers makes masks for its ``sdpa`` attention."""
+    made: Callable[..., Any] = ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
+    return made
+
+
+def sdpa_is_own() -> bool:
+    """Whether ``sdpa`` still means transformers' own attention."""
+    return ALL_ATTENTION_FUNCTIONS.get("sdpa") is _SDPA
+
+
 def is_spread_over_processes(model: PreTrainedModel) -> bool:
     """Whether a model's weights are spread over processes, as `generate` finds out."""
     return bool(generation.is_deepspeed_zero3_enabled() or generation.is_fsdp_managed_module(model))
@@ -228,6 +251,11 @@ def remove_last(holder: Any, count: int) -> None:
 @cache
 def _crops_by_number() -> bool:
     return "max_length" not in inspect.signature(DynamicLayer.crop).parameters
+
+
+def use_attention(config: Any, name: str) -> None:
+    """Have a configuration name an attention."""
+    config._attn_implementation = name
 
 
 def uncroppable_layers(given: DynamicCache) -> list[str]:
