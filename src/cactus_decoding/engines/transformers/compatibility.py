@@ -172,7 +172,8 @@ def reads_attention_from_registry(model: PreTrainedModel) -> bool:
 
 def sdpa() -> Callable[..., Any]:
     """Return transformers' own ``sdpa`` attention."""
-    return _SDPA
+    own: Callable[..., Any] = _SDPA
+    return own
 
 
 def sdpa_mask() -> Callable[..., Any]:
