@@ -78,7 +78,9 @@ def summary(seconds: dict[str, list[float]], base: str) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def passes(dtype: str, contexts: list[int], blocks: list[int], rounds: int, shape: dict[str, Any]) -> list[dict[str, Any]]:
+def passes(
+    dtype: str, contexts: list[int], blocks: list[int], rounds: int, shape: dict[str, Any]
+) -> list[dict[str, Any]]:
     """Time passes of a model of a shape."""
     torch.manual_seed(0)
     torch.set_default_dtype(getattr(torch, dtype))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from cactus_decoding.core.checks import shown
+from cactus_decoding.core.constraints.base import Constraint
+from cactus_decoding.core.constraints.grammar import as_grammar
 from cactus_decoding.core.loop import cut_at_stop
 from cactus_decoding.core.request import Request, Settings
 from cactus_decoding.core.session import Session, begin, within
@@ -54,7 +57,14 @@ class Response(Session):
         return cut_at_stop(text, self.request.stop)
 
 
-def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[Settings]) -> Response:
+def stream(
+    pair: Pair,
+    prompt: str,
+    request: Request | None = None,
+    *,
+    response_format: Mapping[str, Any] | Constraint | None = None,
+    **settings: Unpack[Settings],
+) -> Response:
     r"""Return a response to iterate over step by step; its arguments and errors are those of `generate`.
 
     Example:
@@ -66,9 +76,28 @@ def stream(pair: Pair, prompt: str, request: Request | None = None, **settings: 
     """
     given = settings if request is not None else with_default_proposals(settings, automatic=pair.chooses)
     request = Request.of(request, given)
-    session = begin(pair.target, pair.drafter, request, tokens_of(pair, prompt), tokenizer=pair.tokenizer)
+    session = begin(
+        pair.target,
+        pair.drafter,
+        request,
+        tokens_of(pair, prompt),
+        tokenizer=pair.tokenizer,
+        constraint=constraint_of(pair, response_format),
+    )
     pair.prepare(request.draft_length)
     return Response(pair, session)
+
+
+def constraint_of(pair: Pair, response_format: Mapping[str, Any] | Constraint | None) -> Constraint | None:
+    """Return the constraint of one response; see `generate` for what may be asked."""
+    if response_format is None or hasattr(response_format, "allowed"):
+        return response_format
+    grammar = as_grammar(response_format)
+    if grammar is None:
+        return None
+    from cactus_decoding.core.constraints.matching import GrammarVocabulary
+
+    return GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, pair.stop_token_ids).constraint(grammar)
 
 
 def tokens_of(pair: Pair, prompt: object) -> list[int]:
@@ -87,13 +116,24 @@ def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
     return prompt_ids
 
 
-def generate(pair: Pair, prompt: str, request: Request | None = None, **settings: Unpack[Settings]) -> Response:
+def generate(
+    pair: Pair,
+    prompt: str,
+    request: Request | None = None,
+    *,
+    response_format: Mapping[str, Any] | Constraint | None = None,
+    **settings: Unpack[Settings],
+) -> Response:
     """Generate a whole response by drafting and verifying.
 
     Args:
         pair: models from `load_pair`.
         prompt: the text to continue.
         request: everything that is asked for, as one object, instead of ``settings``.
+        response_format: what the response must look like, as in OpenAI's API: ``{"type": "json_schema", "json_schema":
+            {"schema": …}}``, ``{"type": "json_object"}``, ``{"type": "grammar", "syntax": "regex", "definition": …}``
+            with the syntax ``regex``, ``lark`` or ``gbnf``; or a `Constraint` of one response. None for any text. What
+            rules relax stays within the format.
         settings: the same by the names of `Request`'s attributes, with those of `SamplingParams` in the place of
             ``sampling``. If they do not say how many tokens to propose, `AutoLength` chooses; the bundled pair, and a
             `Request`, propose 6.
@@ -111,7 +151,7 @@ def generate(pair: Pair, prompt: str, request: Request | None = None, **settings
         >>> generate(load_pair(), prompt, rule="cactus:delta=0.5", seed=0).finish_reason
         'stop'
     """
-    response = stream(pair, prompt, request, **settings)
+    response = stream(pair, prompt, request, response_format=response_format, **settings)
     for _ in response:
         pass
     return response

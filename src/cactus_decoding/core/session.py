@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from cactus_decoding.core.constraints.base import ConstrainedSampling, Constraint
 from cactus_decoding.core.loop import StopCheck, StoppingCriteria, decode
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.base import BaseCachedModel
@@ -60,6 +61,7 @@ def begin(
     generator: torch.Generator | Literal["seed"] | None = "seed",
     max_length: int | None = None,
     first_alone: bool = False,
+    constraint: Constraint | None = None,
 ) -> Session:
     """Check that a request can be answered, and return its response, of which no step is taken yet.
 
@@ -79,6 +81,8 @@ def begin(
         max_length: another limit on the tokens of the sequence; by default the target's context window.
         first_alone: whether the first step proposes nothing, so that there is a token before the draft has read the
             prompt.
+        constraint: which tokens the response may have; the logits of both models are masked by it, before ``sampling``
+            sees them.
     """
     prompt_ids, window = list(token_ids), target.max_length if max_length is None else max_length
     if not prompt_ids:
@@ -92,6 +96,8 @@ def begin(
         stop = StoppingCriteria(stop_token_ids(target, tokenizer), request.stop, tokenizer, len(prompt_ids))
     if sampling is None:
         sampling = PlainSampling(request.sampling)
+    if constraint is not None:
+        sampling = ConstrainedSampling(sampling, constraint, len(prompt_ids))
     fitted = request.policy.fit(tokenizer, target.vocabulary_size)
     outcomes = decode(
         target,

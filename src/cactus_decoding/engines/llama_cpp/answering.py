@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.detokenizer import IncrementalDetokenizer
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.loop import StopCheck
@@ -55,7 +56,8 @@ class Answer:
         settings: by the names of `Request.from_dict`; without ``max_new_tokens`` there are as many as fit.
         processors: of rows, before penalties and the grammar.
         penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
-        grammar: a `llama_cpp.LlamaGrammar`, or a client's `Grammar`, or None.
+        grammar: a `llama_cpp.LlamaGrammar`, or None.
+        constraint: see `begin`.
         reach: how many of the last tokens penalties look at; all, if negative.
         stop: see `begin`.
 
@@ -77,6 +79,7 @@ class Answer:
         penalties: Sequence[float] = (1.0, 0.0, 0.0),
         grammar: Any = None,
         *,
+        constraint: Constraint | None = None,
         reach: int = _PENALISED,
         stop: StopCheck | None = None,
     ) -> None:
@@ -98,6 +101,7 @@ class Answer:
             tokenizer=pair.tokenizer,
             sampling=self.sampling,
             stop=stop,
+            constraint=constraint,
             first_alone=isinstance(pair.drafter, ModelDrafter),
         )
         self.counts, self._pair, self._ends = ResponseCounts(), pair, frozenset(pair.stop_token_ids)

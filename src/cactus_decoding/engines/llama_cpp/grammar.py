@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.engines.llama_cpp.gbnf import Followed, Grammar
 from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
@@ -22,11 +21,10 @@ class _State:
 
     Args:
         handle: llama.cpp's pointer, freed with this object.
-        followed: the same in a grammar that is bounded.
     """
 
-    def __init__(self, handle: Any, followed: Followed | None) -> None:
-        self._handle, self.followed = handle, followed
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
         finalize(self, library.free_grammar, handle)
 
     def mask(self, candidates: np.ndarray[Any, Any]) -> None:
@@ -40,9 +38,9 @@ class _State:
         self.mask(candidate)
         return not np.isneginf(candidate["logit"][0])
 
-    def after(self, token: int, followed: Followed | None) -> _State:
+    def after(self, token: int) -> _State:
         """Return the state after one more token, which must be allowed."""
-        return _State(library.grammar_behind(self._handle, token), followed)
+        return _State(library.grammar_behind(self._handle, token))
 
 
 class GrammarMask:
@@ -53,7 +51,8 @@ class GrammarMask:
 
     Args:
         model: whose tokens they are.
-        grammar: a `llama_cpp.LlamaGrammar`, or a client's, which is bounded.
+        grammar: a `llama_cpp.LlamaGrammar`. Who gives one to `CactusLlama` has its text read by llama.cpp, without
+            bounds; what a server's clients send goes to `GrammarConstraint` instead.
         prompt_length: tokens of the prompt, which the grammar says nothing about.
 
     Raises:
@@ -61,15 +60,11 @@ class GrammarMask:
     """
 
     def __init__(self, model: GgufModel, grammar: Any, prompt_length: int) -> None:
-        self._bounded = grammar if isinstance(grammar, Grammar) else None
-        text, root = (grammar.text, "root") if isinstance(grammar, Grammar) else (grammar._grammar, grammar._root)
-        handle = library.make_grammar(model.vocab, text, root)
+        handle = library.make_grammar(model.vocab, grammar._grammar, grammar._root)
         if not handle:
-            must = "be GBNF with a rule named root" if self._bounded is None else "not repeat what may be empty"
-            raise ValueError(f"llama.cpp cannot read the grammar: it must {must}")
-        self._prompt_length, self._vocab, self._ends = prompt_length, model.vocab, frozenset(model.stop_token_ids)
-        followed = None if self._bounded is None else self._bounded.start()
-        self._tokens, self._states = list[int](), {0: _State(handle, followed)}
+            raise ValueError("llama.cpp cannot read the grammar: it must not repeat what may be empty")
+        self._prompt_length = prompt_length
+        self._tokens, self._states = list[int](), {0: _State(handle)}
         self._candidates = np.zeros(model.vocabulary_size, library.CANDIDATE)
         self._candidates["id"] = np.arange(model.vocabulary_size)
 
@@ -94,14 +89,9 @@ class GrammarMask:
             state, token = self._states[depth], tokens[depth]
             if not state.allows(token):
                 return None
-            self._states[depth + 1] = state.after(token, self._follow(state.followed, token))
+            self._states[depth + 1] = state.after(token)
             self._tokens.append(token)
         return self._states[len(tokens)]
-
-    def _follow(self, followed: Followed | None, token: int) -> Followed | None:
-        if self._bounded is None or followed is None or token in self._ends:
-            return followed
-        return self._bounded.after(followed, library.token_piece(self._vocab, token))
 
 
 def _near(depth: int, known: int) -> bool:

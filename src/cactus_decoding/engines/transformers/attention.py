@@ -37,7 +37,14 @@ def attend(
     """
     count, heads, group = query.shape[2], key.shape[1], query.shape[1] // key.shape[1]
     masked = attention_mask is not None and attention_mask.shape[1] > 1  # by heads
-    if group == 1 or count > MAX_QUERIES or (attention_mask is None and count > 1) or masked or dropout or len(query) > 1:
+    if (
+        group == 1
+        or count > MAX_QUERIES
+        or (attention_mask is None and count > 1)
+        or masked
+        or dropout
+        or len(query) > 1
+    ):
         own: tuple[Tensor, None] = compatibility.sdpa()(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more
         )

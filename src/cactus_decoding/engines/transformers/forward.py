@@ -19,7 +19,6 @@ from cactus_decoding.engines.transformers import compatibility
 from cactus_decoding.engines.transformers.attention import registered_attention, takes_attention
 from cactus_decoding.engines.transformers.row_cache import RowLayer, with_rows_in_place
 
-
 _FEW = 64
 """Rows from which on it does not matter whether they are a multiple of 4."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
@@ -65,7 +64,10 @@ class RowLayer(DynamicLayer):
     def _reserved(self, end: int, used: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return stores with room for so many tokens, and the used part in them."""
         room = max(end, MIN_CAPACITY, 0 if self._stores is None else 2 * self._stores[0].shape[-2])
-        made = keys.new_empty(*keys.shape[:2], room, keys.shape[3]), values.new_empty(*values.shape[:2], room, values.shape[3])
+        made = (
+            keys.new_empty(*keys.shape[:2], room, keys.shape[3]),
+            values.new_empty(*values.shape[:2], room, values.shape[3]),
+        )
         if used:
             made[0][:, :, :used], made[1][:, :, :used] = self.keys, self.values
         return made

@@ -34,6 +34,7 @@ class GgufTokenizer:
         self._model, self._pieces = model, dict[int, bytes]()
         known = library.words(model.vocab, model.vocabulary_size)
         self.all_special_ids = known.special
+        self.unused_ids = known.unused
         self._special, self._unused = frozenset(known.special), frozenset(known.unused)
         self.eos_token_id, self.bos_token_id = known.eos, known.bos
         self._drops_space = known.sentence_piece and model.metadata("tokenizer.ggml.add_space_prefix") != "false"

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
+from cactus_decoding.core.constraints.base import Constraint
+from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
@@ -30,6 +32,7 @@ class Completion:
         defaults: settings of requests that say nothing.
         model: the name that answers bear.
         on_step: told of every step.
+        constraint: of the first choice; if None, it is made of what is asked.
 
     Raises:
         TypeError, ValueError: for what cannot be answered, before a token is read.
@@ -43,11 +46,12 @@ class Completion:
         defaults: Mapping[str, Any],
         model: str,
         on_step: StepReader = lambda *_: None,
+        constraint: Constraint | None = None,
     ) -> None:
         self._asked, self._on_step, self._tokenizer = asked, on_step, pair.tokenizer
         self._num_read = sum(map(len, prompts))
         self._answers = [
-            answer_to(pair, asked, prompts[index // asked.n], defaults, index)
+            answer_to(pair, asked, prompts[index // asked.n], defaults, index, constraint if index == 0 else None)
             for index in range(len(prompts) * asked.n)
         ]
         kind = "chat.completion" if asked.chat else "text_completion"
@@ -66,7 +70,8 @@ class Completion:
             text = "".join(piece.text for piece in pieces)
             logprobs = [each for piece in pieces for each in piece.logprobs]
             said = self._message(text) if self._asked.chat else {"text": self._echo(index) + text}
-            finish_reason = "tool_calls" if "tool_calls" in said.get("message", {}) else pieces[-1].finish_reason
+            called, finish_reason = "tool_calls" in said.get("message", {}), pieces[-1].finish_reason
+            finish_reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
             choices.append(
                 {"index": index} | said | {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
             )
@@ -112,7 +117,7 @@ class Completion:
                 numbered = [{"index": number} | call for number, call in enumerate(calls)]
                 yield _delta(self._called(numbered), self._logprobs(held, 0))
             if piece.finish_reason is not None:
-                yield _delta({}, None, "tool_calls" if calls else piece.finish_reason)
+                yield _delta({}, None, "tool_calls" if calls and piece.finish_reason == "stop" else piece.finish_reason)
 
     def _message(self, text: str) -> dict[str, Any]:
         """Return a message as a whole."""
@@ -185,7 +190,14 @@ def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
     return prompts
 
 
-def answer_to(pair: Pair, asked: Asked, prompt_ids: list[int], defaults: Mapping[str, Any], index: int = 0) -> Answer:
+def answer_to(
+    pair: Pair,
+    asked: Asked,
+    prompt_ids: list[int],
+    defaults: Mapping[str, Any],
+    index: int = 0,
+    constraint: Constraint | None = None,
+) -> Answer:
     """Return one of a request's choices.
 
     Args:
@@ -194,6 +206,7 @@ def answer_to(pair: Pair, asked: Asked, prompt_ids: list[int], defaults: Mapping
         prompt_ids: one of `prompts_of`.
         defaults: settings of requests that say nothing.
         index: which choice; of those of a prompt, each has the next seed.
+        constraint: of the choice; if None, it is made of what is asked.
 
     Raises:
         TypeError, ValueError: for what cannot be answered, before a token is read.
@@ -201,4 +214,7 @@ def answer_to(pair: Pair, asked: Asked, prompt_ids: list[int], defaults: Mapping
     settings = {**defaults, **asked.settings, **asked.sampling, "stop": asked.stop, "max_new_tokens": asked.max_tokens}
     settings["seed"] = asked.seed + index % asked.n
     processors = [LogitBias(asked.logit_bias, pair.target.vocabulary_size)] if asked.logit_bias else []
-    return Answer(pair, prompt_ids, settings, processors, asked.penalties, asked.grammar)
+    if constraint is None and asked.grammar is not None:
+        ends = pair.stop_token_ids
+        constraint = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, ends).constraint(asked.grammar)
+    return Answer(pair, prompt_ids, settings, processors, asked.penalties, constraint=constraint)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.core.declared import Declared, fields_of
 from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.engines.llama_cpp.gbnf import Grammar
 from cactus_decoding.engines.llama_cpp.server import fields as read
 from cactus_decoding.engines.llama_cpp.server.tools import Tools, grammar_of
 from cactus_decoding.engines.openai.counters import REPORT_KEY
@@ -182,6 +182,9 @@ _READERS: dict[str, read.Reader] = {
     "stream": read.flag,
     "stream_options": read.stream_options,
     "grammar": read.text,
+    "guided_regex": read.text,
+    "structured_outputs": read.an_object,
+    "response_format": read.an_object,
     "n": read.integer(1, MAX_CHOICES),
     **dict.fromkeys(("user", "service_tier", "safety_identifier", "prompt_cache_key"), read.text),
     **dict.fromkeys(("store", "parallel_tool_calls"), read.flag),
@@ -206,7 +209,6 @@ _CHAT: dict[str, read.Reader] = {
     "tool_choice": read.kind((str, dict), "a text or an object"),
     "functions": read.objects,
     "function_call": read.kind((str, dict), "a text or an object"),
-    "response_format": read.an_object,
     **dict.fromkeys(("chat_template_kwargs", "prediction"), read.an_object),
     "modalities": read.only(["text"], "answers are text"),
     **dict.fromkeys(("reasoning_effort", "verbosity", "prompt_cache_retention"), read.text),

@@ -15,11 +15,11 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
-from anyio import CancelScope
+from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from cactus_decoding.core.constraints.base import Constraint, ConstraintError
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request as GenerationRequest
@@ -35,6 +36,7 @@ from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.counters import RuleCounters
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
+from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 from cactus_decoding.engines.llama_cpp.server.request import Asked, read_completion
 from cactus_decoding.engines.llama_cpp.server.seats import Seats
 from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
@@ -49,6 +51,8 @@ from cactus_decoding.engines.openai.serving import (
 MAX_BODY = 4 * 2**20
 """Bytes of a request."""
 _ASKS_FOR_KEY = "/v1/"
+_READERS = 4
+"""Requests that are checked at a time: what grammars take is not taken from the threads that answer."""
 
 
 class LlamaServer:
@@ -68,6 +72,7 @@ class LlamaServer:
         self._shared = shared
         self.name, self._seats, self._defaults = name, seats, defaults
         self.queue, self.counters = RequestQueue(waiting, len(seats.pairs)), RuleCounters()
+        self._constraints = ConstraintMaker(seats.pairs[0])
         self._counting = threading.Lock()
         self._begun, self._running = int(time.time()), set[threading.Event]()
         self._ready, self._preparing, self._stopping = Future[None](), threading.Lock(), threading.Event()
@@ -89,13 +94,22 @@ class LlamaServer:
     async def complete(self, request: Request, *, chat: bool) -> ASGIApp:
         """Check what is asked, and answer when it is its turn."""
         body = await read_json(request, MAX_BODY)
-        # a thread, because a large grammar takes a second to check and other answers go on meanwhile
-        asked = await run_sync(partial(read_completion, body, self._defaults, chat=chat))
+        # in a thread, because a grammar may take seconds, and before it is its turn: other answers go on meanwhile
+        asked, constraint = await run_sync(partial(self._read, body, chat=chat), limiter=self._readers)
         self.queue.check_open()
         cancelled = threading.Event()
         kind = "text/event-stream" if asked.stream else "application/json"
         owner = None if self._shared else request.scope.get(WHO)
-        return StreamedResponse(self._answer(asked, cancelled, owner), kind, cancelled.set)
+        return StreamedResponse(self._answer(asked, constraint, cancelled, owner), kind, cancelled.set)
+
+    def _read(self, body: Mapping[str, Any], *, chat: bool) -> tuple[Asked, Constraint | None]:
+        """Return what is asked for, and the constraint of its first choice."""
+        asked = read_completion(body, self._defaults, chat=chat)
+        return asked, None if asked.grammar is None else self._constraints.make(asked.grammar)
+
+    @cached_property
+    def _readers(self) -> CapacityLimiter:
+        return CapacityLimiter(_READERS)
 
     def get_ready(self, prepare: Callable[[Pair], None], failed: Callable[[], None]) -> None:
         """Do what takes seconds and what requests wait for, in a thread of its own."""
@@ -105,6 +119,7 @@ class LlamaServer:
                 if not self._stopping.is_set():
                     with self._seats.take([], self._stopping) as pair:
                         prepare(pair)
+                    self._constraints.prepare()
             self._ready.set_result(None)
         except Exception as error:
             self._ready.set_exception(error)
@@ -117,12 +132,15 @@ class LlamaServer:
         """End what runs; raise `ValueError` where the server could never answer."""
         for event in [self._stopping, *self._running]:
             event.set()
+        self._constraints.close()
         with self._preparing:  # models must not be freed before they are left
             error = self._ready.exception() if self._ready.done() else None
         if error is not None and not isinstance(error, Cancelled):
             raise ValueError(f"the server cannot answer: {type(error).__name__}: {error}") from error
 
-    async def _answer(self, asked: Asked, cancelled: threading.Event, owner: int | None) -> AsyncGenerator[bytes]:
+    async def _answer(
+        self, asked: Asked, constraint: Constraint | None, cancelled: threading.Event, owner: int | None
+    ) -> AsyncGenerator[bytes]:
         """Yield an answer's JSON, or server-sent events; an error behind the first of these is the last."""
         with self.queue.join() as place:
             async for _ in place.ahead():
@@ -133,7 +151,9 @@ class LlamaServer:
                 raise HTTPException(503, "the server could not get ready, and stops") from error
             begun = False
             try:
-                async with aclosing(self._run(partial(self._parts, asked, cancelled, owner), cancelled)) as parts:
+                async with aclosing(
+                    self._run(partial(self._parts, asked, constraint, cancelled, owner), cancelled)
+                ) as parts:
                     async for part in parts:
                         yield part
                         begun = True
@@ -142,10 +162,15 @@ class LlamaServer:
             except Exception as error:
                 if not begun or isinstance(error, Cancelled):
                     raise
+                if isinstance(error, ConstraintError):
+                    yield _event(_error(str(error), "invalid_request_error"))
+                    return
                 logging.getLogger(__name__).exception("a stream failed")
                 yield _event(_error(f"the server failed at this: {type(error).__name__}", "server_error"))
 
-    def _parts(self, asked: Asked, cancelled: threading.Event, owner: int | None) -> Iterator[bytes]:
+    def _parts(
+        self, asked: Asked, constraint: Constraint | None, cancelled: threading.Event, owner: int | None
+    ) -> Iterator[bytes]:
         """Yield the parts of an answer, in the thread that reads the model."""
 
         def count(request: GenerationRequest, outcome: Outcome) -> None:
@@ -156,7 +181,7 @@ class LlamaServer:
 
         prompts = prompts_of(self._seats.pairs[0], asked)
         with self._seats.take(prompts[0], cancelled, owner) as pair:
-            completion = Completion(pair, asked, prompts, self._defaults, self.name, count)
+            completion = Completion(pair, asked, prompts, self._defaults, self.name, count, constraint)
             if asked.stream:
                 yield from map(_event, completion.chunks())
             else:

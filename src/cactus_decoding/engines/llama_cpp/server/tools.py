@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cactus_decoding.core.constraints.grammar import Grammar, as_grammar, schema_grammar
+from cactus_decoding.core.constraints.schema import checked_schema
 from cactus_decoding.core.mistakes import check_choice, shown
-from cactus_decoding.engines.llama_cpp.gbnf import Grammar
-from cactus_decoding.engines.llama_cpp.schemas import schema_grammar
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 """Around a call where models write what they please: Hermes' form, which Qwen's and others' templates teach."""
+_FORMS = ("response_format", "grammar", "guided_regex", "structured_outputs")
+_STRUCTURED = ("json", "regex", "grammar")
 
 
 @dataclass(frozen=True)
@@ -63,19 +65,33 @@ class Tools:
         return [{"type": "function", "function": each} for each in self.functions]
 
     @property
-    def schema(self) -> dict[str, Any] | None:
-        """Of the text that a forced call is; None where the model decides."""
-        if len(self.forced) == 1:
-            return _parameters(self.forced[0])
+    def grammar(self) -> Grammar | None:
+        """Of the text that a forced call is; None where the model decides.
+
+        Raises:
+            ValueError: with the tool's name, for parameters with a keyword that is not supported.
+        """
+        if not self.forced:
+            return None
+        alone = tuple(schema_grammar(_named(each), _parameters(each)) for each in self.forced)
+        if len(alone) == 1:
+            return alone[0]
+        parts = {
+            f"t{i}": checked_schema(_named(each), _parameters(each), f"#/$defs/t{i}")
+            for i, each in enumerate(self.forced)
+        }
         calls = [
             {
                 "type": "object",
-                "properties": {"name": {"const": each["name"]}, "arguments": _parameters(each)},
+                "properties": {"name": {"const": each["name"]}, "arguments": {"$ref": f"#/$defs/{part}"}},
                 "required": ["name", "arguments"],
+                "additionalProperties": False,
             }
-            for each in self.forced
+            for part, each in zip(parts, self.forced, strict=True)
         ]
-        return {"anyOf": calls} if calls else None
+        return Grammar(
+            "json_schema", json.dumps({"anyOf": calls, "$defs": parts}), "the tools' JSON schemas together", alone
+        )
 
     def read(self, text: str) -> tuple[str | None, list[dict[str, Any]]]:
         """Return what an answer says and what it calls.
@@ -127,6 +143,10 @@ def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
     return function.get("parameters") or {"type": "object"}
 
 
+def _named(function: Mapping[str, Any]) -> str:
+    return f"the JSON schema of the tool {shown(function['name'])}"
+
+
 def _call(name: str, arguments: str) -> dict[str, Any]:
     return {
         "id": f"call_{secrets.token_hex(12)}",
@@ -139,41 +159,40 @@ def grammar_of(values: Mapping[str, Any], tools: Tools | None) -> Grammar | None
     """Return the grammar of what a request's answer must look like; None where it may be anything.
 
     Raises:
-        ValueError: for a form that is not known, a schema that llama.cpp cannot read, a grammar beyond the bounds of
-            `Grammar`, or two forms at once.
+        TypeError, ValueError: for a form that is not known, a schema with a keyword that is not supported, or two forms
+            at once.
     """
-    forms: list[str] = []
-    if (form := values.get("response_format")) is not None and form.get("type") != "text":
-        forms.append("response_format")
-    if tools is not None and tools.schema is not None:
+    forms = [name for name in _FORMS if values.get(name, "") != ""]
+    if values.get("response_format", {}).get("type") == "text":
+        forms.remove("response_format")
+    if tools is not None and tools.forced:
         forms.append("tools")
-    if values.get("grammar"):
-        forms.append("grammar")
     if len(forms) > 1:
         raise ValueError(f"{forms[0]} and {forms[1]} exclude each other: each says what the answer looks like")
-    if "response_format" in forms:
-        return schema_grammar("the JSON schema of response_format", _schema_of(values["response_format"]))
-    if tools is not None and tools.schema is not None:
-        try:
-            return schema_grammar("the tools' JSON schemas together", tools.schema)
-        except ValueError:
-            for each in tools.forced:
-                schema_grammar(f"the JSON schema of the tool {shown(each['name'])}", _parameters(each))
-            raise
-    if "grammar" not in forms:
+    if not forms:
         return None
-    try:
-        return Grammar(values["grammar"])
-    except ValueError as error:
-        raise ValueError(f"cannot read the grammar: {error}") from None
+    [form] = forms
+    if form == "tools":
+        assert tools is not None
+        return tools.grammar
+    if form == "grammar":
+        return Grammar("gbnf", values["grammar"], "the grammar")
+    if form == "guided_regex":
+        return Grammar("regex", values["guided_regex"], "guided_regex")
+    if form == "structured_outputs":
+        return _structured(values["structured_outputs"])
+    return as_grammar(values["response_format"])
 
 
-def _schema_of(form: Mapping[str, Any]) -> Any:
-    kind, described = form.get("type"), form.get("json_schema")
-    if kind == "json_object":
-        return form.get("schema") or {"type": "object"}
-    if kind != "json_schema":
-        raise ValueError(f"response_format must be of type text, json_object or json_schema, but is {shown(kind)}")
-    if not isinstance(described, dict) or not isinstance(described.get("schema"), dict):
-        raise ValueError(f"response_format must have a json_schema with a schema, but it is {shown(described)}")
-    return described["schema"]
+def _structured(given: Mapping[str, Any]) -> Grammar:
+    """Return the grammar of vLLM's ``structured_outputs``."""
+    named = [name for name, value in given.items() if value is not None]
+    if len(named) != 1 or named[0] not in _STRUCTURED:
+        raise ValueError(f"structured_outputs must have one of {', '.join(_STRUCTURED)}, but has {shown(named)}")
+    [name] = named
+    value, called = given[name], f"{name} of structured_outputs"
+    if name == "json":
+        return schema_grammar(called, value)
+    if not isinstance(value, str):
+        raise TypeError(f"{called} must be a text, but is {shown(value)}")
+    return Grammar("regex" if name == "regex" else "gbnf", value, called)

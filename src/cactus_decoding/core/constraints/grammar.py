@@ -1,0 +1,103 @@
+"""What clients and users write: a schema, a regular expression or a grammar, which is not compiled yet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cactus_decoding.core.constraints.schema import checked_schema
+from cactus_decoding.core.mistakes import check_choice, shown
+
+Kind = Literal["json_schema", "regex", "lark", "gbnf"]
+MAX_BYTES = 2**18
+"""Of a schema, an expression or a grammar, as text."""
+RESPONSE_FORMATS = ("text", "json_object", "json_schema", "grammar")
+_SYNTAXES = ("regex", "lark", "gbnf")
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """A description of texts, which is not compiled yet.
+
+    Args:
+        kind: ``json_schema``, ``regex``, ``lark`` or ``gbnf``.
+        text: the description; a schema as JSON.
+        name: what messages call it.
+        parts: grammars that this one is made of; where it cannot be compiled, the message names the first of these
+            that cannot be compiled either.
+
+    Raises:
+        ValueError: for more than `MAX_BYTES` of text, or text that is not valid Unicode.
+    """
+
+    kind: Kind
+    text: str
+    name: str
+    parts: tuple[Grammar, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            size = len(self.text.encode())
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"cannot read {self.name}: it has half of a surrogate pair, which is no character"
+            ) from None
+        if size > MAX_BYTES:
+            raise ValueError(f"cannot read {self.name}: it may have {MAX_BYTES:,} bytes, but has {size:,}")
+
+
+def schema_grammar(name: str, schema: Any, parts: tuple[Grammar, ...] = ()) -> Grammar:
+    """Return the grammar of the JSON that a schema allows.
+
+    Raises:
+        ValueError: for a schema that nests too deeply, or has a keyword that is not supported.
+
+    Example:
+        >>> schema_grammar("the schema", {"type": "array", "uniqueItems": True})
+        Traceback (most recent call last):
+        ValueError: cannot read the schema: uniqueItems at # is not supported: leave it out, and check the answer for it
+    """
+    return Grammar("json_schema", json.dumps(checked_schema(name, schema)), name, parts)
+
+
+def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_format") -> Grammar | None:
+    """Return the grammar that a ``response_format`` asks for; None for ordinary text.
+
+    Args:
+        response_format: as OpenAI's API has it: ``{"type": "json_object"}``, or ``{"type": "json_schema",
+            "json_schema": {"schema": …}}``. Its grammars of custom tools are taken too: ``{"type": "grammar", "syntax":
+            "regex", "definition": …}``; the syntax is ``regex``, ``lark`` or ``gbnf``.
+        name: what messages call it.
+
+    Raises:
+        TypeError, ValueError: for a format that is not known, or one that cannot be read.
+
+    Example:
+        >>> as_grammar({"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}).kind
+        'regex'
+    """
+    if response_format is None:
+        return None
+    if not isinstance(response_format, Mapping):
+        raise TypeError(f"{name} must be an object with a type, but is {shown(response_format)}")
+    kind = response_format.get("type")
+    if kind not in RESPONSE_FORMATS:
+        raise ValueError(f"{name} must be of type {', '.join(RESPONSE_FORMATS)}, but is {shown(kind)}")
+    if kind == "text":
+        return None
+    if kind == "grammar":
+        syntax, definition = response_format.get("syntax"), response_format.get("definition")
+        check_choice(f"the syntax of {name}", syntax, _SYNTAXES)
+        if not isinstance(definition, str):
+            raise TypeError(f"the definition of {name} must be a text, but is {shown(definition)}")
+        return Grammar(syntax, definition, f"the {syntax} of {name}")  # type: ignore[arg-type]
+    if kind == "json_object":
+        schema = response_format.get("schema") or {"type": "object"}
+    else:
+        described = response_format.get("json_schema")
+        if not isinstance(described, Mapping) or not isinstance(described.get("schema"), dict | bool):
+            raise ValueError(f"{name} must have a json_schema with a schema, but it is {shown(described)}")
+        schema = described["schema"]
+    return schema_grammar(f"the JSON schema of {name}", schema)

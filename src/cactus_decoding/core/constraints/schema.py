@@ -1,0 +1,156 @@
+"""What of JSON Schema is supported: everything else is refused by its name, because nothing may be ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cactus_decoding.core.mistakes import shown, suggestion
+
+MAX_DEPTH = 200
+"""Objects and lists within each other."""
+FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
+"""Of strings: those that are enforced."""
+_SUPPORTED = frozenset(
+    [
+        *("type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"),
+        *("properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties"),
+        *("items", "prefixItems", "additionalItems", "minItems", "maxItems"),
+        *("minLength", "maxLength", "pattern", "format"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+        *("$defs", "definitions", "$id", "$anchor", "$schema"),
+    ]
+)
+_ANNOTATIONS = frozenset(
+    [
+        *("title", "description", "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "$comment"),
+        "discriminator",
+    ]
+)
+"""These say nothing about what is valid: a ``discriminator`` only names the property by which ``oneOf`` is told."""
+_CHECK_AFTERWARDS = "leave it out, and check the answer for it"
+_ANY_OF = "write the cases as anyOf"
+_HINTS = {
+    "uniqueItems": _CHECK_AFTERWARDS,
+    "contains": _CHECK_AFTERWARDS,
+    "minContains": _CHECK_AFTERWARDS,
+    "maxContains": _CHECK_AFTERWARDS,
+    "not": "say with enum, anyOf or pattern what is allowed",
+    **dict.fromkeys(("if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies"), _ANY_OF),
+    "propertyNames": "write patternProperties, with additionalProperties false",
+    "unevaluatedProperties": "write additionalProperties false",
+    "unevaluatedItems": "write items false after prefixItems",
+    "nullable": 'write "null" among its types',
+    **dict.fromkeys(("contentEncoding", "contentMediaType", "contentSchema"), "write a pattern"),
+    **dict.fromkeys(("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"), "write $ref"),
+    "x-guidance": "how JSON is written is decided here",
+}
+_SCHEMAS = frozenset(["additionalProperties", "additionalItems", "items"])
+_LISTS = frozenset(["allOf", "anyOf", "oneOf", "prefixItems", "items"])
+_NAMED = frozenset(["properties", "patternProperties", "$defs", "definitions"])
+_ESCAPED = frozenset("\b\f\n\r\t")
+"""Control characters that JSON writes with a letter; the others, as ``\\u0001``, are not written."""
+
+
+def checked_schema(name: str, schema: Any, base: str = "#") -> Any:
+    """Return a schema without what changes nothing, or raise `ValueError` with the first keyword that is not supported.
+
+    Args:
+        name: what messages call the schema.
+        schema: as a client sends it.
+        base: where the schema will stand in a larger one, as its references then have to say.
+
+    Example:
+        >>> checked_schema("it", {"properties": {"n": {"type": "integer", "minimun": 1}}})
+        Traceback (most recent call last):
+        ValueError: cannot read it: minimun at #/properties/n is not supported; did you mean 'minimum'?
+    """
+
+    def refuse(said: str) -> ValueError:
+        return ValueError(f"cannot read {name}: {said}")
+
+    if _depth_is_over(schema, MAX_DEPTH):
+        raise refuse(f"it may nest {MAX_DEPTH} objects and lists, but has more")
+    if not isinstance(schema, dict | bool):
+        raise refuse(f"it must be an object, true or false, but is {shown(schema)}")
+    whole: dict[str, Any] = {}
+    todo: list[tuple[str, Any, dict[Any, Any] | list[Any], Any]] = [("#", schema, whole, "schema")]
+    while todo:
+        path, each, parent, key = todo.pop()
+        if not isinstance(each, dict):  # true, false, or what the compiler refuses
+            parent[key] = each
+            continue
+        copy: dict[str, Any] = {}
+        parent[key] = copy
+        for word, value in each.items():
+            where = f"{path}/{word}"
+            if word in _ANNOTATIONS or (word.startswith("x-") and word not in _HINTS):
+                continue
+            if word == "uniqueItems" and value is False:
+                continue
+            if base != "#" and word in ("$id", "$schema"):
+                continue
+            if word not in _SUPPORTED:
+                hint = f": {_HINTS[word]}" if word in _HINTS else suggestion(word, _SUPPORTED)
+                raise refuse(f"{word} at {path} is not supported{hint}")
+            if word in _NAMED and isinstance(value, dict):
+                copy[word] = dict.fromkeys(value)  # the order of properties is that of the answer
+                todo += [(f"{where}/{named}", part, copy[word], named) for named, part in value.items()]
+            elif word in _LISTS and isinstance(value, list):
+                copy[word] = [None] * len(value)
+                todo += [(f"{where}/{i}", part, copy[word], i) for i, part in enumerate(value)]
+            elif word in _SCHEMAS:
+                todo.append((where, value, copy, word))
+            else:
+                copy[word] = _checked(word, value, path, each, base, refuse)
+    return whole["schema"]
+
+
+def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str, refuse: Any) -> Any:
+    """Return the value of a keyword whose value is no schema."""
+    if word == "format" and value not in FORMATS:
+        raise refuse(f"format {shown(value)} at {path} is not supported; known are {', '.join(FORMATS)}")
+    if word == "$ref":
+        if not isinstance(value, str) or not value.startswith("#"):
+            raise refuse(
+                f"$ref at {path} must lead to a part of the schema, as in '#/$defs/name', but is {shown(value)}"
+            )
+        return value if base == "#" or value[1:2] not in ("", "/") else base + value[1:]
+    if word in ("enum", "const") and (bad := _control_character(value)):
+        raise refuse(f"{word} at {path} has the control character {bad!r}, which is not supported")
+    # an object may name a key twice, and then has one property: that is seen to only where keys are told apart
+    if word == "minProperties" and isinstance(value, int) and value > 1:
+        free = schema.get("additionalProperties") is not False or "patternProperties" in schema
+        if free and not (isinstance(named := schema.get("required"), list) and value <= len(named)):
+            raise refuse(
+                f"minProperties at {path} may be 1 where keys are free, but is {value}: name required properties instead"
+            )
+    return value
+
+
+def _depth_is_over(value: Any, depth: int) -> bool:
+    """Return whether objects and lists nest more deeply than that; nothing here is recursive."""
+    todo = [(value, 1)]
+    while todo:
+        each, level = todo.pop()
+        if not isinstance(each, dict | list):
+            continue
+        if level > depth:
+            return True
+        todo += [(part, level + 1) for part in (each.values() if isinstance(each, dict) else each)]
+    return False
+
+
+def _control_character(value: Any) -> str:
+    """Return the first control character, in texts of any depth, that JSON can only write as a number."""
+    todo = [value]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, str):
+            for letter in each:
+                if letter < " " and letter not in _ESCAPED:
+                    return letter
+        elif isinstance(each, dict):
+            todo += [*each, *each.values()]
+        elif isinstance(each, list):
+            todo += each
+    return ""
