@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import secrets
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -59,6 +60,12 @@ def generate(
         "Learn from the response: the draft in this folder proposes, and is trained a step after it where a tenth of "
         "all responses' time allows. A new folder begins as a copy of the draft. The optimizer's moments and earlier "
         "responses are not kept between commands.", "DIR", MODELS, shown="none", file_okay=False)] = None,
+    json_schema: Annotated[Path | None, option(
+        "Answer in JSON that fits the JSON schema in this file.", "FILE", OUTPUT,
+        shown="none")] = None,
+    regex: Annotated[str | None, option(
+        "Answer in text that fits this regular expression from its beginning to its end.", "PATTERN", OUTPUT,
+        shown="none")] = None,
     profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
@@ -70,6 +77,11 @@ def generate(
 
     if raw and chat:
         raise ValueError("--raw and --chat exclude each other: give one of them")
+    response_format = _response_format(json_schema, regex)
+    if response_format is not None and trace is not None:
+        raise ValueError(
+            "--trace goes neither with --json-schema nor with --regex: traces show unconstrained responses"
+        )
     text = _read(prompt, raw)
     given = profiles.Chosen(target, draft, settings["num_speculative_tokens"] or settings["tree"], threads)
     target, draft, proposals, threads = profiles.with_profile(profile, given)
@@ -123,7 +135,7 @@ def generate(
             text = as_prompt(text)
         steps: Iterable[Outcome | TracedStep]
         if trace is None:
-            response = stream(pair, text, request)
+            response = stream(pair, text, request, response_format=response_format)
             steps = response if adaptation is None else adaptation.watch(response)
         else:
             from cactus_decoding.lab.tracing import stream_trace, written
@@ -149,7 +161,8 @@ def generate(
             "metrics": response.metrics.as_dict(),
             "budget_left": None if left is None or math.isinf(left) else left,
             "pass_times": response.pass_times,
-            "arguments": {"target": target, "draft": named, "prompt": text} | request.as_dict(),
+            "arguments": {"target": target, "draft": named, "prompt": text, "response_format": response_format}
+            | request.as_dict(),
         }
         typer.echo(to_json(result))
     else:
@@ -161,6 +174,23 @@ def generate(
         errors.print(adaptation.summary(), soft_wrap=True, markup=False)
     if trace is not None and not as_json:
         errors.print(f"\nwrote {trace}: 'cactus trace {trace}' makes a page of it", soft_wrap=True, markup=False)
+
+
+def _response_format(json_schema: Path | None, regex: str | None) -> dict[str, Any] | None:
+    """Return what the response must look like; `ValueError` for what cannot be read."""
+    if json_schema is not None and regex is not None:
+        raise ValueError("--json-schema and --regex exclude each other: give one of them")
+    if regex is not None:
+        return {"type": "grammar", "syntax": "regex", "definition": regex}
+    if json_schema is None:
+        return None
+    try:
+        schema = json.loads(json_schema.read_bytes())
+    except OSError as error:
+        raise ValueError(f"cannot read {json_schema}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{json_schema} must be a JSON schema, but is no JSON: {error}") from None
+    return {"type": "json_schema", "json_schema": {"schema": schema}}
 
 
 def _read(prompt: str, raw: bool) -> str:

@@ -90,7 +90,9 @@ def stream(
 
 def constraint_of(pair: Pair, response_format: Mapping[str, Any] | Constraint | None) -> Constraint | None:
     """Return the constraint of one response; see `generate` for what may be asked."""
-    if response_format is None or hasattr(response_format, "allowed"):
+    if response_format is not None and not isinstance(response_format, Mapping):
+        if not hasattr(response_format, "allowed"):
+            raise TypeError(f"response_format must be an object or a Constraint, but is {shown(response_format)}")
         return response_format
     grammar = as_grammar(response_format)
     if grammar is None:

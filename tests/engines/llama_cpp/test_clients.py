@@ -53,12 +53,13 @@ def check_choice(choice, body):
     assert choice["role"] == "assistant"
     ended = choice["finish_reason"]
     assert ended in ("stop", "length", "tool_calls")
-    assert (ended == "tool_calls") == bool(choice["calls"])
+    assert ended != "tool_calls" or choice["calls"]
     for call in choice["calls"]:
         assert call["id"].startswith("call_")
         assert call["type"] == "function"
         assert call["function"]["name"] in [each["function"]["name"] for each in body["tools"]]
-        json.loads(call["function"]["arguments"])
+        if ended != "length":
+            json.loads(call["function"]["arguments"])
     if body.get("tool_choice") and ended != "length":
         assert len(choice["calls"]) == 1
     if body.get("response_format", {"type": "text"})["type"] != "text" and ended == "stop":

@@ -9,10 +9,12 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-JSON_OPTIONS = {
-    # between two tokens of JSON: nothing, a space, or a new line with up to 20 spaces or tabs. A model can thus write
-    # its JSON compactly or indented, but not spaces without end.
-    "whitespace_pattern": r" |\n[ \t]{0,20}",
+JSON_OPTIONS: Any = {
+    # one way to write spaces, that of Python's json.dumps, which models have seen most in calls of tools: none can write
+    # spaces without end, and most of what stands between two values is forced
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
     # without \uXXXX, which could write a key a second way, and halves of surrogate pairs, which are no text
     "json_allowed_escapes": '"\\nrtbf',
 }
@@ -127,6 +129,8 @@ def short(message: str) -> str:
     line = " ".join(message.partition("<non-verbose/>")[0].split())
     if line.startswith("oneOf constraints are not supported"):
         return "oneOf is supported where no answer fits two of its options: write anyOf"
+    if line.startswith("Unable to determine if regex is empty"):
+        return "it has patterns that must hold together, and these are too hard to combine"
     return line if len(line) <= 160 else f"{line[:157]}..."
 
 

@@ -48,8 +48,8 @@ class Grammar:
             raise ValueError(f"cannot read {self.name}: it may have {MAX_BYTES:,} bytes, but has {size:,}")
 
 
-def schema_grammar(name: str, schema: Any, parts: tuple[Grammar, ...] = ()) -> Grammar:
-    """Return the grammar of the JSON that a schema allows.
+def schema_grammar(name: str, schema: Any, *, closed: bool = False) -> Grammar:
+    """Return the grammar of the JSON that a schema allows; see `checked_schema` for ``closed``.
 
     Raises:
         ValueError: for a schema that nests too deeply, or has a keyword that is not supported.
@@ -59,7 +59,7 @@ def schema_grammar(name: str, schema: Any, parts: tuple[Grammar, ...] = ()) -> G
         Traceback (most recent call last):
         ValueError: cannot read the schema: uniqueItems at # is not supported: leave it out, and check the answer for it
     """
-    return Grammar("json_schema", json.dumps(checked_schema(name, schema)), name, parts)
+    return Grammar("json_schema", json.dumps(checked_schema(name, schema, closed=closed)), name)
 
 
 def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_format") -> Grammar | None:
@@ -67,8 +67,9 @@ def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_
 
     Args:
         response_format: as OpenAI's API has it: ``{"type": "json_object"}``, or ``{"type": "json_schema",
-            "json_schema": {"schema": …}}``. Its grammars of custom tools are taken too: ``{"type": "grammar", "syntax":
-            "regex", "definition": …}``; the syntax is ``regex``, ``lark`` or ``gbnf``.
+            "json_schema": {"schema": …}}``, where ``"strict": True`` beside the schema closes its objects. Grammars, as
+            OpenAI's custom tools have them, are taken too: ``{"type": "grammar", "syntax": "regex", "definition": …}``;
+            the syntax is ``regex``, ``lark`` or ``gbnf``.
         name: what messages call it.
 
     Raises:
@@ -94,10 +95,10 @@ def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_
             raise TypeError(f"the definition of {name} must be a text, but is {shown(definition)}")
         return Grammar(syntax, definition, f"the {syntax} of {name}")  # type: ignore[arg-type]
     if kind == "json_object":
-        schema = response_format.get("schema") or {"type": "object"}
+        schema, closed = response_format.get("schema") or {"type": "object"}, False
     else:
         described = response_format.get("json_schema")
         if not isinstance(described, Mapping) or not isinstance(described.get("schema"), dict | bool):
             raise ValueError(f"{name} must have a json_schema with a schema, but it is {shown(described)}")
-        schema = described["schema"]
-    return schema_grammar(f"the JSON schema of {name}", schema)
+        schema, closed = described["schema"], described.get("strict") is True
+    return schema_grammar(f"the JSON schema of {name}", schema, closed=closed)

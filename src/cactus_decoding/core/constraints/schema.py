@@ -51,13 +51,15 @@ _ESCAPED = frozenset("\b\f\n\r\t")
 """Control characters that JSON writes with a letter; the others, as ``\\u0001``, are not written."""
 
 
-def checked_schema(name: str, schema: Any, base: str = "#") -> Any:
+def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = False) -> Any:
     """Return a schema without what changes nothing, or raise `ValueError` with the first keyword that is not supported.
 
     Args:
         name: what messages call the schema.
         schema: as a client sends it.
         base: where the schema will stand in a larger one, as its references then have to say.
+        closed: whether objects have no other properties than those that are named, where the schema does not say. This
+            is left out where schemas are combined, which would then exclude each other.
 
     Example:
         >>> checked_schema("it", {"properties": {"n": {"type": "integer", "minimun": 1}}})
@@ -73,6 +75,7 @@ def checked_schema(name: str, schema: Any, base: str = "#") -> Any:
     if not isinstance(schema, dict | bool):
         raise refuse(f"it must be an object, true or false, but is {shown(schema)}")
     whole: dict[str, Any] = {}
+    objects = list[dict[str, Any]]()
     todo: list[tuple[str, Any, dict[Any, Any] | list[Any], Any]] = [("#", schema, whole, "schema")]
     while todo:
         path, each, parent, key = todo.pop()
@@ -81,6 +84,7 @@ def checked_schema(name: str, schema: Any, base: str = "#") -> Any:
             continue
         copy: dict[str, Any] = {}
         parent[key] = copy
+        objects.append(copy)
         for word, value in each.items():
             where = f"{path}/{word}"
             if word in _ANNOTATIONS or (word.startswith("x-") and word not in _HINTS):
@@ -102,7 +106,18 @@ def checked_schema(name: str, schema: Any, base: str = "#") -> Any:
                 todo.append((where, value, copy, word))
             else:
                 copy[word] = _checked(word, value, path, each, base, refuse)
+    if closed and not any(_combines(each) for each in objects):
+        for each in objects:
+            if "properties" in each and "patternProperties" not in each:
+                each.setdefault("additionalProperties", False)
     return whole["schema"]
+
+
+def _combines(schema: dict[str, Any]) -> bool:
+    """Return whether an object has to fit several schemas at once, each of which may name some of its properties."""
+    several = [schema[word] for word in ("allOf", "anyOf", "oneOf") if word in schema]
+    beside = len(several) + ("$ref" in schema) + ("properties" in schema)
+    return (several != [] and beside > 1) or len(schema.get("allOf", [])) > 1
 
 
 def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str, refuse: Any) -> Any:
@@ -122,7 +137,7 @@ def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str
         free = schema.get("additionalProperties") is not False or "patternProperties" in schema
         if free and not (isinstance(named := schema.get("required"), list) and value <= len(named)):
             raise refuse(
-                f"minProperties at {path} may be 1 where keys are free, but is {value}: name required properties instead"
+                f"minProperties at {path} may be 1 where keys are free, but is {value}: name required properties"
             )
     return value
 

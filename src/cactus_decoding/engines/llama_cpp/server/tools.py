@@ -73,11 +73,11 @@ class Tools:
         """
         if not self.forced:
             return None
-        alone = tuple(schema_grammar(_named(each), _parameters(each)) for each in self.forced)
+        alone = tuple(schema_grammar(_named(each), _parameters(each), closed=True) for each in self.forced)
         if len(alone) == 1:
             return alone[0]
         parts = {
-            f"t{i}": checked_schema(_named(each), _parameters(each), f"#/$defs/t{i}")
+            f"t{i}": checked_schema(_named(each), _parameters(each), f"#/$defs/t{i}", closed=True)
             for i, each in enumerate(self.forced)
         }
         calls = [
