@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 JSON_OPTIONS: Any = {
-    # one way to write spaces, that of Python's json.dumps, which models have seen most in calls of tools: none can write
+    # spaces are written in one way, that of Python's json.dumps, which models have often seen: none writes
     # spaces without end, and most of what stands between two values is forced
     "whitespace_flexible": False,
     "item_separator": ", ",

@@ -59,7 +59,10 @@ def schema_grammar(name: str, schema: Any, *, closed: bool = False) -> Grammar:
         Traceback (most recent call last):
         ValueError: cannot read the schema: uniqueItems at # is not supported: leave it out, and check the answer for it
     """
-    return Grammar("json_schema", json.dumps(checked_schema(name, schema, closed=closed)), name)
+    checked = checked_schema(name, schema, closed=closed)
+    if checked is False:
+        raise ValueError(f"cannot read {name}: it is false, which allows nothing")
+    return Grammar("json_schema", json.dumps({} if checked is True else checked), name)
 
 
 def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_format") -> Grammar | None:

@@ -147,18 +147,21 @@ class GrammarConstraint:
                 raise ConstraintError(f"the constraint failed after {depth} tokens: {error}") from None
             self._check()
             if self._matcher.is_stopped() and not self._matcher.is_accepting():
-                raise ConstraintError(
-                    f"the constraint cannot go on after {depth} tokens: the model has no token for what must follow"
-                )
+                raise self._stuck()
             self._masks[depth] = mask
             self._masks.pop(depth - _KEPT_MASKS, None)
         return self._masks[depth]
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise ConstraintError(
-                f"the constraint gave up after {len(self._tokens)} tokens: {compiling.short(self._matcher.get_error())}"
-            )
+            said = compiling.short(self._matcher.get_error())
+            if said.startswith("NoExtension"):
+                raise self._stuck()
+            raise ConstraintError(f"the constraint gave up after {len(self._tokens)} tokens: {said}")
+
+    def _stuck(self) -> ConstraintError:
+        after = f"after {len(self._tokens)} tokens"
+        return ConstraintError(f"the constraint cannot go on {after}: the model has no token for what must follow")
 
 
 def vocabulary_of(tokenizer: Any, ends: Sequence[int]) -> compiling.Vocabulary:
@@ -211,4 +214,4 @@ def _llguidance(tokenizer: Any, size: int, ends: list[int]) -> Any:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise ValueError(f"cannot constrain responses with this tokenizer: {compiling.short(str(error))}") from None
+        return vocabulary_of(tokenizer, ends).llguidance()
