@@ -318,7 +318,7 @@ def test_tokenizers_of_transformers_of_each_kind_are_read(kind):
 
 
 def test_a_tokenizer_whose_tokens_are_not_known_in_bytes_is_refused():
-    with pytest.raises(ValueError, match="cannot constrain responses of a .*: it does not tell its tokens' bytes"):
+    with pytest.raises(ValueError, match=r"cannot constrain responses of a .*: it does not tell its tokens' bytes"):
         GrammarVocabulary.of(tiny_tokenizer("word_piece"), 400, [0])
 
 

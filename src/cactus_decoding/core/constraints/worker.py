@@ -100,6 +100,7 @@ class GrammarWorker:
         if self._closed:
             raise ValueError("the server stops")
         if self._process is None or self._process.poll() is not None:
+            self._end()
             command = [sys.executable, "-P", str(Path(compiling.__file__))]
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

@@ -1,0 +1,227 @@
+"""Grammars, schemas and tools of clients at a real server: none ends it, and each is answered or refused by a sentence."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import closing
+
+import pytest
+from jsonschema import Draft202012Validator
+from support.llama_server import events_of, serving
+
+CHATS = "/v1/chat/completions"
+LONG = {"type": "string", "maxLength": 20_000}
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+DOUBLING = {
+    f"d{i}": {"properties": {name: {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}]} for name in "abcd"}} for i in range(20)
+} | {"d20": {"type": "integer"}}
+
+
+def chained(rules: int, form: str) -> str:
+    """Return rules of which each names the next, the last of which is a letter."""
+    lines = [f"r{i} ::= {form.replace('NEXT', f'r{i + 1}')}" for i in range(rules)]
+    return "\n".join(["root ::= r0", *lines, f'r{rules} ::= "a"'])
+
+
+def nested(depth: int) -> dict:
+    schema: dict = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+GRAMMARS = {
+    "parentheses": "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000,
+    "open parentheses": "root ::= " + "(" * 100_000,
+    "a long chain": chained(9_000, "NEXT"),
+    "visits that double": chained(40, "NEXT | NEXT"),
+    "stacks that double": chained(40, 'NEXT "x" | NEXT "y"'),
+    "mutual left recursion": 'root ::= a "x" | "b"\na ::= root "c"',
+    "hidden left recursion": 'root ::= a root "x" | "y"\na ::= b\nb ::= "" | "q"',
+    "many alternatives": "root ::= " + " | ".join(f'"{i}"' for i in range(5_000)),
+    "a hundred thousand": "root ::= " + " | ".join(f'"{i}"' for i in range(100_000)),
+    "a huge text": 'root ::= "' + "a" * 150_000 + '"',
+    "a huge set": "root ::= [" + "a" * 150_000 + "]",
+    "a huge count": 'root ::= "a"{1,99999999999999}',
+    "a count without end": 'root ::= "a"{1,' + "9" * 5_000 + "}",
+    "counts turned round": 'root ::= "a"{5,2} "b"',
+    "counts in counts": 'root ::= (("a"{1,600} "b"){1,600}){1,600}',
+    "repetitions": 'root ::= "a"{0,20000}',
+    "plus after plus": 'root ::= "a"' + "+" * 3_000,
+    "ambiguous nesting": 'root ::= [ a-z] root "b" | [ a-z] root "c" | "d"',
+    "ambiguous repetition": "root ::= ([ a-z] | [ a-z] | [ a-z])*",
+    "ambiguous ends": 'root ::= "a" root root "x" | "a"',
+    "tokens by number": "root ::= <[10]>",
+    "a token that it is not": 'root ::= "a" !<[5]>',
+    "an unknown rule": 'root ::= foo "a"',
+    "no root": 'foo ::= "a"',
+    "a NUL": 'root ::= "a\0b"',
+    "half a pair": 'root ::= "\ud800"',
+    "an open text": 'root ::= "€',
+    "words": "frob",
+}
+SCHEMAS = {
+    "maxLength": LONG,
+    "maxItems": {"type": "array", "items": PERSON, "maxItems": 20_000},
+    "a pattern": {"type": "string", "pattern": "^a{0,20000}$"},
+    "a deep pattern": {"type": "string", "pattern": "^" + "(" * 5_000 + "a" + ")" * 5_000 + "$"},
+    "counts in patterns": {"type": "string", "pattern": "^((a{1,1000}){1,1000}){1,1000}$"},
+    "many properties": {"properties": {str(i): PERSON for i in range(2_000)}},
+    "many values": {"enum": list(range(5_000))},
+    "references that double": {"$defs": DOUBLING, "properties": {"a": {"$ref": "#/$defs/d0"}}},
+    "a reference to itself": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+    "the whole": {"$ref": "#"},
+    "depth": nested(150),
+    "too much depth": nested(250),
+    "many patterns": {"allOf": [{"type": "string", "pattern": f"{i}.*{i}"} for i in range(39)]},
+    "false": {"type": "object", "properties": {"a": False}},
+    "no schema at all": {"type": "object", "properties": [1, 2]},
+    "a type that is none": {"type": "object", "properties": {"a": {"type": "strin"}}},
+    "half a pair": {"const": "\ud800"},
+    "a keyword": {"type": "array", "uniqueItems": True},
+}
+
+
+def json_schema(schema, **more):
+    return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema} | more}
+
+
+def tool(name, parameters):
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+@pytest.fixture(scope="module")
+def server(gguf):
+    file = f"{gguf('target', 'q8_0')}:context_size=512"
+    with serving(file, "--draft", "ngram", "--threads", "1", "--port", "0", "--parallel", "2") as running:
+        running.ask("POST", CHATS, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})  # it is ready
+        yield running
+
+
+def chat(server, **body):
+    given = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 60, "seed": 1, "temperature": 1.3} | body
+    return server.ask("POST", CHATS, given)
+
+
+@pytest.mark.slow
+def test_no_request_ends_the_server(server):
+    for name, text in GRAMMARS.items():
+        status, answer = server.complete(prompt="Hi", max_tokens=8, grammar=text)
+        assert status in (200, 400), (name, answer)
+        if status == 400:
+            message = answer["error"]["message"]
+            assert "the grammar" in message or "the constraint" in message, (name, message)
+            assert len(message) < 300
+    for name, schema in SCHEMAS.items():
+        status, answer = chat(server, response_format=json_schema(schema), max_tokens=100)
+        assert status in (200, 400), (name, answer)
+        if status == 400:
+            message = answer["error"]["message"]
+            assert "response_format" in message or "the constraint" in message or "nest" in message, (name, message)
+            assert len(message) < 300
+        elif answer["choices"][0]["finish_reason"] == "stop":
+            Draft202012Validator(schema).validate(json.loads(answer["choices"][0]["message"]["content"]))
+    assert server.process.poll() is None
+    assert server.ask("GET", "/health") == (200, {"status": "ok"})
+
+
+@pytest.mark.slow
+def test_other_requests_are_answered_while_a_grammar_is_compiled(server):
+    answers = []
+    slow = threading.Thread(
+        target=lambda: answers.append(server.complete(prompt="Hi", max_tokens=8, grammar=chained(8_999, "NEXT")))
+    )
+    slow.start()
+    answered = 0
+    while slow.is_alive():
+        assert server.ask("GET", "/health")[0] == 200
+        assert server.complete(prompt="Hi", max_tokens=2)[0] == 200
+        answered += 1
+    [(status, answer)] = answers
+    assert status == 400
+    assert answer["error"]["message"] == "cannot read the grammar: it takes longer than 5 seconds to compile"
+    assert answered >= 3
+
+
+@pytest.mark.slow
+def test_answers_are_valid_json_of_their_schema(server):
+    schema = {
+        "type": "object",
+        "properties": {
+            "n": {"type": "integer", "minimum": 1, "maximum": 5},
+            "say": {"enum": ['say "hi"', "a\\b", "a\nb", "tab\t", "😀"]},
+            "code": {"type": "string", "pattern": r"^\d+[\w-]$", "maxLength": 6},
+            "any": {"allOf": [{"type": "string"}, {"maxLength": 4}]},
+            "next": {"$ref": "#/$defs/next"},
+        },
+        "required": ["n", "say", "code", "any", "next"],
+        "additionalProperties": False,
+        "$defs": {"next": {"type": ["null", "boolean"]}},
+    }
+    for seed in range(20):
+        form = json_schema(schema)
+        status, answer = chat(server, response_format=form, seed=seed, temperature=1.5, max_tokens=200)
+        assert status == 200, answer
+        [choice] = answer["choices"]
+        assert choice["finish_reason"] == "stop"
+        Draft202012Validator(schema).validate(json.loads(choice["message"]["content"]))
+
+
+@pytest.mark.slow
+def test_expressions_and_grammars_by_every_key(server):
+    digits = {"type": "grammar", "syntax": "regex", "definition": "[0-9]{3}"}
+    for given in (
+        {"grammar": "root ::= [0-9] [0-9] [0-9]"},
+        {"guided_regex": "[0-9]{3}"},
+        {"response_format": digits},
+        {"structured_outputs": {"regex": "[0-9]{3}"}},
+        {"structured_outputs": {"grammar": "root ::= [0-9]{3}"}},
+        {"structured_outputs": {"json": {"type": "integer", "minimum": 100, "maximum": 999}}},
+        {"response_format": json_schema({"type": "integer", "minimum": 100, "maximum": 999}), "n": 2},
+    ):
+        status, answer = server.complete(prompt="Hi", max_tokens=8, **given)
+        assert status == 200, answer
+        for choice in answer["choices"]:
+            assert (len(choice["text"]), choice["text"].isdecimal()) == (3, True)
+    for given, said in (
+        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs must have one of json, regex, grammar"),
+        ({"guided_regex": "(a"}, "cannot read guided_regex: "),
+        ({"guided_regex": "a", "grammar": "b"}, "exclude each other"),
+        ({"response_format": digits | {"syntax": "ebnf"}}, "the syntax of response_format must be"),
+    ):
+        status, answer = server.complete(prompt="Hi", max_tokens=8, **given)
+        assert (status, said in answer["error"]["message"]) == (400, True), answer
+
+
+@pytest.mark.slow
+def test_forced_calls_that_are_cut_say_so_and_a_broken_tool_is_named(server):
+    tools = [tool(f"tool{i}", PERSON) for i in range(31)]
+    status, answer = chat(server, tools=tools, tool_choice="required", max_tokens=200, temperature=0.2)
+    assert status == 200
+    for choice in ("required", {"type": "function", "function": {"name": "tool3"}}):
+        status, answer = chat(server, tools=tools, tool_choice=choice, max_tokens=4)
+        assert (status, answer["choices"][0]["finish_reason"]) == (200, "length")
+        body = {"messages": [{"role": "user", "content": "Hi"}], "tools": tools, "tool_choice": choice, "max_tokens": 4}
+        with closing(server.connect("POST", CHATS, body | {"stream": True, "seed": 1})) as connection:
+            events = [*events_of(connection.getresponse())]
+        assert events[-1]["choices"][0]["finish_reason"] == "length"
+    for broken, said in (
+        ({"type": "object", "properties": {"a": {"not": {}}}}, "not at #/properties/a is not supported"),
+        ({"type": "object", "properties": {"a": {"type": "strin"}}}, "Invalid type: strin"),
+    ):
+        tools[17] = tool("tool17", broken)
+        status, answer = chat(server, tools=tools, tool_choice="required")
+        assert status == 400
+        assert f"cannot read the JSON schema of the tool 'tool17': {said}" in answer["error"]["message"]
+        assert len(answer["error"]["message"]) < 200
+    # references of a tool lead into its own schema
+    node = {
+        "type": "object",
+        "properties": {"n": {"$ref": "#/$defs/n"}},
+        "$defs": {"n": {"enum": [7]}},
+        "required": ["n"],
+    }
+    status, answer = chat(server, tools=[tool("a", node), tool("b", node)], tool_choice="required", max_tokens=100)
+    [call] = answer["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"n": 7}
