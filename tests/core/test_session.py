@@ -97,14 +97,14 @@ def test_it_ends_at_stop_strings_end_tokens_and_limits(target, draft):
     assert (len(whole), reason) == (30, "length")
     text = LETTERS.decode(whole)
     stop = text[5:7]
-    cut, reason = ended(replace(ASKED, stop=(stop,)))
+    cut, reason = ended(ASKED.replace(stop=(stop,)))
     assert (LETTERS.decode(cut), reason) == (text[: text.index(stop) + 2], "stop")
-    own, reason = ended(replace(ASKED, stop=(stop,)), stop=lambda ids: len(ids) == 20)
+    own, reason = ended(ASKED.replace(stop=(stop,)), stop=lambda ids: len(ids) == 20)
     assert (own, reason) == (whole[: 20 - len(PROMPT)], "stop"), "what is given decides alone"
     assert len(ended(ASKED, max_length=12)[0]) == 12 - len(PROMPT)
-    long = replace(ASKED, max_new_tokens=10**6)
+    long = ASKED.replace(max_new_tokens=10**6)
     assert len(ended(long)[0]) == 64 - len(PROMPT), "the context window ends it"
-    assert len(ended(replace(long, max_new_tokens=80), max_length=10**6)[0]) == 80, "a window that may be left"
+    assert len(ended(long.replace(max_new_tokens=80), max_length=10**6)[0]) == 80, "a window that may be left"
     end = whole[7]
     ending = letter_tokenizer("abcdefgh")
     ending.eos_token = "abcdefgh"[end]
@@ -115,7 +115,7 @@ def test_it_ends_at_stop_strings_end_tokens_and_limits(target, draft):
 
 def test_random_numbers_come_from_the_seed_the_generator_or_torch(target, draft):
     def tokens(seed, **given):
-        return decided(steps(target, ModelDrafter(draft), replace(ASKED, seed=seed), **given))
+        return decided(steps(target, ModelDrafter(draft), ASKED.replace(seed=seed), **given))
 
     assert tokens(3) == tokens(3) != tokens(4)
     assert tokens(4, generator=torch.Generator().manual_seed(3)) == tokens(3)
@@ -149,7 +149,7 @@ def test_no_step_is_taken_before_it_is_asked_for_nor_after_it_is_closed(target, 
 @all_of(
     "given, error, said",
     [
-        ({"request": replace(ASKED, num_speculative_tokens=64)}, ValueError, "must be below the target's 64 positions"),
+        ({"request": ASKED.replace(num_speculative_tokens=64)}, ValueError, "must be below the target's 64 positions"),
         ({"token_ids": [1] * 64}, ValueError, "must be shorter than the target's 64 positions, but has 64"),
         ({"token_ids": [1] * 9, "max_length": 9}, ValueError, "shorter than the target's 9 positions"),
         ({"token_ids": []}, ValueError, "at least one token"),

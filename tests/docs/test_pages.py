@@ -24,7 +24,7 @@ NOT_RUN = {
     "docs/laptop_benchmarks.md": 1,
     "docs/proposals.md": 1,
     "docs/traces_and_playground.md": 1,
-    "docs/vllm.md": 6,
+    "docs/vllm.md": 4,
 }
 
 

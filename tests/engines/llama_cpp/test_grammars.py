@@ -1,4 +1,4 @@
-"""Grammars, schemas and tools of clients at a real server: none ends it, and each is answered or refused by a sentence."""
+"""Grammars, schemas and tools of clients at a real server: none ends it, each is answered or refused in a sentence."""
 
 from __future__ import annotations
 

@@ -39,7 +39,6 @@ def test_it_is_light_to_import() -> None:
     code = "import sys; from cactus_decoding.engines.vllm import frontend; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"transformers", "tokenizers", "typer", "vllm"} & set(loaded)
-    assert not any(name.startswith("cactus_decoding.core.models") for name in loaded)
 
 
 def test_good_values_go_on_to_the_stock_check() -> None:

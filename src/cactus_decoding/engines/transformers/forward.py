@@ -24,7 +24,7 @@ _FEW = 64
 
 
 class GeneralForward(StatefulForward):
-    """Calls the model with a cache of transformers whose rows stay in place, and with `attend` where the model takes it.
+    """Calls the model with a cache whose rows stay in place, and with `attend` where the model takes it.
 
     The last call's outputs are kept only where there are ``extra_inputs``, keyword arguments of each call.
     """
