@@ -93,7 +93,7 @@ class LlamaServer:
         asked = await run_sync(partial(read_completion, body, self._defaults, chat=chat))
         self.queue.check_open()
         cancelled = threading.Event()
-        kind = "text/event-stream" if asked.stream else "application/json"
+        kind = "text/event-stream" if asked.body.stream else "application/json"
         owner = None if self._shared else request.scope.get(WHO)
         return StreamedResponse(self._answer(asked, cancelled, owner), kind, cancelled.set)
 
@@ -141,7 +141,7 @@ class LlamaServer:
                     async for part in parts:
                         yield part
                         begun = True
-                if asked.stream:
+                if asked.body.stream:
                     yield b"data: [DONE]\n\n"
             except Exception as error:
                 if not begun or isinstance(error, Cancelled):
@@ -160,8 +160,8 @@ class LlamaServer:
 
         prompts = prompts_of(self._seats.pairs[0], asked)
         with self._seats.take(prompts[0], cancelled, owner) as pair:
-            completion = Completion(pair, asked, prompts, self._defaults, self.name, count)
-            if asked.stream:
+            completion = Completion(pair, asked, prompts, self.name, count)
+            if asked.body.stream:
                 yield from map(_event, completion.chunks())
             else:
                 yield as_json(completion.whole()).encode()
