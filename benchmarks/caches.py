@@ -2,7 +2,8 @@
 
 Ways of ``passes``: ``transformers``, its `DynamicCache` and its attention; ``rows``, the same with rows in place; and
 ``rows, keys unrepeated``, what the package does. The model has the shape of Qwen3-0.6B and random weights, the context
-random keys and values. Times are of the process, on one thread; ratios are medians over rounds in which every way was timed.
+random keys and values. Times are of the process, on one thread; ratios are medians over rounds in which every way
+was timed.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def told(
     def count(request: Request, outcome: Outcome) -> None:
         outcomes.append(outcome)
 
-    pieces = list(answer_to(pair, asked, prompt_ids, usual).pieces(count, asked.logprobs))
+    pieces = list(answer_to(pair, asked, prompt_ids).pieces(count, asked.body.num_logprobs))
     logprobs = [each.logprob for piece in pieces for each in piece.logprobs]
     answer = [token for outcome in outcomes for token in outcome.token_ids]
     answer = answer[: len(logprobs)]  # of an end token nothing is told

@@ -206,7 +206,7 @@ def test_a_rule_that_the_server_was_started_with_may_be_named() -> None:
     with pytest.raises(ValueError, match=r"acceptance_rule: rule 'somewhere:Nowhere' is not taken from here"):
         read_completion({"prompt": "Hi", RULE_KEY: "somewhere:Nowhere"}, {}, chat=False)
     for spelling in ("lossless", "cactus:delta=1"):
-        assert read_completion({"prompt": "Hi", RULE_KEY: spelling}, {}, chat=False).settings == {"rule": spelling}
+        assert read_completion({"prompt": "Hi", RULE_KEY: spelling}, {}, chat=False).settings["rule"] == spelling
 
 
 @pytest.mark.parametrize("value", ["\ud800", "cactus:delta=\udfff", "digits|\ud800"])

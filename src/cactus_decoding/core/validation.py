@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
@@ -13,14 +13,21 @@ from pydantic.fields import FieldInfo
 
 from cactus_decoding.core.mistakes import check_choice, check_integer, check_number, shown, suggestion
 
+_WORDS: dict[type, str] = {bool: "True or False", str: "a text"}
+
 
 def mistake(
-    error: ValidationError, fields: Mapping[str, FieldInfo], *, what: str, called: str = ""
+    error: ValidationError,
+    fields: Mapping[str, FieldInfo],
+    *,
+    what: str,
+    called: str = "",
+    words: Mapping[type, str] = _WORDS,
 ) -> TypeError | ValueError:
     """Return the error that says in one sentence what pydantic found first.
 
     ``what`` is what the fields belong to, with its article; ``called`` is what the sentence calls a field, if not by
-    its name.
+    its name; ``words`` are what it calls types.
     """
     found = error.errors(include_url=False)[0]
     raised = found.get("ctx", {}).get("error")
@@ -32,13 +39,13 @@ def mistake(
     if found["type"] == "missing":
         return TypeError(f"{what} must have {name}")
     try:
-        check_declared(called or name, found["input"], fields[name])
+        check_declared(called or name, found["input"], fields[name], words)
     except (TypeError, ValueError) as said:
         return said
-    return ValueError(f"{called or name} must be {_said_of(fields[name])}, but is {shown(found['input'])}")
+    return ValueError(f"{called or name} must be {_said_of(fields[name], words)}, but is {shown(found['input'])}")
 
 
-def check_declared(name: str, value: object, field: FieldInfo) -> None:
+def check_declared(name: str, value: object, field: FieldInfo, words: Mapping[type, str] = _WORDS) -> None:
     kinds, choices = kinds_of(field), choices_of(field)
     if value is None and NoneType in get_args(field.annotation):
         return
@@ -52,13 +59,14 @@ def check_declared(name: str, value: object, field: FieldInfo) -> None:
         else:
             check_integer(name, value, low, None if high == math.inf else high)
     elif not any(isinstance(value, kind) for kind in kinds if isinstance(kind, type)):
-        raise TypeError(f"{name} must be {_said_of(field)}, but is {shown(value)}")
+        raise TypeError(f"{name} must be {_said_of(field, words)}, but is {shown(value)}")
 
 
 def kinds_of(field: FieldInfo) -> set[Any]:
     """Return the types that a field allows, without None."""
     several = get_origin(field.annotation) in (Union, UnionType)
-    return {*(get_args(field.annotation) if several else (field.annotation,))} - {NoneType}
+    kinds = get_args(field.annotation) if several else (field.annotation,)
+    return {get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds} - {NoneType}
 
 
 def choices_of(field: FieldInfo) -> tuple[str, ...]:
@@ -66,15 +74,12 @@ def choices_of(field: FieldInfo) -> tuple[str, ...]:
     return next((get_args(kind) for kind in kinds_of(field) if get_origin(kind) is Literal), ())
 
 
-_SAID = {bool: "True or False", str: "a text"}
-
-
-def _said_of(field: FieldInfo) -> str:
+def _said_of(field: FieldInfo, words: Mapping[type, str]) -> str:
     names = []
     for kind in kinds_of(field):
         kind = get_origin(kind) or kind
         name = getattr(kind, "__name__", str(kind))
-        names.append(_SAID.get(kind) or f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}")
+        names.append(words.get(kind) or f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}")
     return " or ".join(sorted(names))
 
 

@@ -23,7 +23,7 @@ def ask(gguf):
 
     def completion(body):
         asked = read_completion({"seed": 3} | body, usual, chat="messages" in body)
-        return Completion(pair, asked, prompts_of(pair, asked), usual, "m"), asked
+        return Completion(pair, asked, prompts_of(pair, asked), "m"), asked.body
 
     return completion
 
@@ -74,9 +74,9 @@ def check_choice(choice, body):
 @all_of("client", CHATS)
 def test_clients_find_in_a_conversation_s_answer_what_they_read(ask, client):
     body = CHATS[client]
-    completion, asked = ask(body)
-    assert asked.stream == body.get("stream", False)
-    if asked.stream:
+    completion, read = ask(body)
+    assert read.stream == body.get("stream", False)
+    if read.stream:
         chunks = [json.loads(json.dumps(chunk)) for chunk in completion.chunks()]
         choices, last = joined(chunks), chunks[-1]
         assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}

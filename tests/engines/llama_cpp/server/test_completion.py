@@ -37,7 +37,7 @@ def pair(gguf):
 def ask(pair):
     def completion(on_step=lambda *_: None, **body):
         asked = read_completion(body, {"num_speculative_tokens": 4}, chat="messages" in body)
-        return Completion(pair, asked, prompts_of(pair, asked), {"num_speculative_tokens": 4}, "m", on_step)
+        return Completion(pair, asked, prompts_of(pair, asked), "m", on_step)
 
     return completion
 
@@ -99,7 +99,7 @@ def test_log_probabilities_are_the_targets_whoever_wrote_the_token(pair, ask, sa
     assert {Fate.ACCEPTED, Fate.RECOVERED, Fate.BONUS} == {*fates}
     told, prompt = choice["logprobs"], pair.tokenizer(QUESTION).input_ids
     asked = read_completion({"prompt": QUESTION} | same, {}, chat=False)
-    to_probs = answer_to(pair, asked, prompt, {}).sampling
+    to_probs = answer_to(pair, asked, prompt).sampling
     twin = pair.target.twin()
     logits = twin.append(prompt + tokens, len(tokens) + 1)
     for i, token in enumerate(tokens[: len(told["tokens"])]):

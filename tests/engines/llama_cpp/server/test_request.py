@@ -21,30 +21,36 @@ def read(usual=(), *, chat=False, **body):
 
 def test_what_is_not_asked_for_is_what_vllm_takes():
     asked = read()
-    assert asked.sampling == {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
-    assert (asked.stream, asked.n, asked.logprobs, asked.max_tokens, read(chat=True).max_tokens) == (
-        False, 1, None, 16, None
-    )  # fmt: skip
-    assert asked.seed != read().seed
-    assert "rule" not in asked.settings  # the server's own settings decide
+    seed = asked.settings["seed"]
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+    # of everything else the server's own settings decide
+    assert asked.settings == sampling | {"stop": (), "seed": seed, "max_new_tokens": 16}
+    assert (asked.body.stream, asked.body.n, asked.body.num_logprobs) == (False, 1, None)
+    assert seed != read().settings["seed"]
+    assert "max_new_tokens" not in read({"max_new_tokens": 9}, chat=True).settings
 
 
 def test_names_of_openai_and_ours_become_those_of_a_completion():
     asked = read(
         chat=True, max_completion_tokens=5, acceptance_rule="cactus:delta=1", budget=0.5, protect="json|digits"
     )
-    assert asked.max_tokens == 5
-    assert asked.settings == {"rule": "cactus:delta=1", "budget": 0.5, "protect": "digits|json"}
-    assert read(prompt=[[1, 2], [3]]).prompts == [[1, 2], [3]]
-    assert [read(prompt=each).prompts for each in ("a", ["a", "b"], [1, 2])] == [["a"], ["a", "b"], [[1, 2]]]
-    assert read(stop="x").stop == ("x",)
-    assert (read(logprobs=0).logprobs, read(n=3).n, read(acceptance_report=True).report) == (0, 3, True)
+    own = {"rule": "cactus:delta=1", "budget": 0.5, "protect": "digits|json", "max_new_tokens": 5}
+    assert {name: asked.settings.get(name) for name in own} == own
+    assert read(prompt=[[1, 2], [3]]).body.prompt == [[1, 2], [3]]
+    assert [read(prompt=each).body.prompt for each in ("a", ["a", "b"], [1, 2])] == [["a"], ["a", "b"], [[1, 2]]]
+    assert read(stop="x").settings["stop"] == ("x",)
+    assert (read(logprobs=0).body.num_logprobs, read(n=3).body.n) == (0, 3)
+    assert read(acceptance_report=True).body.acceptance_report
     told = [{"logprobs": True}, {"logprobs": True, "top_logprobs": 4}, {"logprobs": False}, {"top_logprobs": 0}]
-    assert [read(chat=True, **each).logprobs for each in told] == [0, 4, None, None]
+    assert [read(chat=True, **each).body.num_logprobs for each in told] == [0, 4, None, None]
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    assert read(chat=True, messages=[{"role": "developer", "content": parts}]).messages == [
-        {"role": "system", "content": "ab"}
-    ]
+    (message,) = read(chat=True, messages=[{"role": "developer", "content": parts}]).body.messages
+    assert message.as_dict() == {"role": "system", "content": "ab"}
+
+
+def meant(asked):
+    """Return what a request asks for: fields that change nothing are no part of it."""
+    return asked.body.model_dump(exclude={"response_format"}), asked.settings, asked.tools, asked.grammar
 
 
 def test_what_clients_send_besides_is_taken_and_changes_nothing():
@@ -53,10 +59,10 @@ def test_what_clients_send_besides_is_taken_and_changes_nothing():
         "prompt_cache_key": "y", "parallel_tool_calls": True, "model": "gpt-4", "logit_bias": None, "seed": 1,
         "stream_options": {"include_usage": False, "include_obfuscation": False},
     }  # fmt: skip
-    assert read(**besides, best_of=1) == read(seed=1)
+    assert meant(read(**besides, best_of=1)) == meant(read(seed=1)) != meant(read(seed=2))
     chat = {"reasoning_effort": "low", "verbosity": "low", "modalities": ["text"], "response_format": {"type": "text"}}
     chat |= {"prediction": {"type": "content", "content": "Hello"}}
-    assert read(chat=True, **besides, **chat) == read(chat=True, seed=1)
+    assert meant(read(chat=True, **besides, **chat)) == meant(read(chat=True, seed=1))
 
 
 def test_a_server_s_settings_can_be_taken_back():

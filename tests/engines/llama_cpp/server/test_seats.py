@@ -43,7 +43,7 @@ def answer(seats, body, cancelled=None, on_step=lambda *_: None):
     asked = read_completion({"max_tokens": 40} | body, USUAL, chat="messages" in body)
     prompts = prompts_of(seats.pairs[0], asked)
     with seats.take(prompts[0], cancelled or threading.Event()) as pair:
-        whole = Completion(pair, asked, prompts, USUAL, "m", on_step).whole()
+        whole = Completion(pair, asked, prompts, "m", on_step).whole()
     choices = whole["choices"]
     for choice in choices:
         choice["logprobs"] = choice["logprobs"] and choice["logprobs"]["tokens"]

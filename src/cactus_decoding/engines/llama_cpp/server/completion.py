@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -17,6 +17,7 @@ from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.request import Asked
+from cactus_decoding.engines.openai.bodies import ChatBody
 from cactus_decoding.engines.openai.counters import REPORT_KEY
 
 StepReader = Callable[[Request, Outcome], None]
@@ -29,7 +30,6 @@ class Completion:
         pair: which answers, of GGUF files.
         asked: what was asked.
         prompts: from `prompts_of`.
-        defaults: settings of requests that say nothing.
         model: the name that answers bear.
         on_step: told of every step.
         constraint: of the first choice; if None, it is made of what is asked.
@@ -43,7 +43,6 @@ class Completion:
         pair: Pair,
         asked: Asked,
         prompts: list[list[int]],
-        defaults: Mapping[str, Any],
         model: str,
         on_step: StepReader = lambda *_: None,
         constraint: Constraint | None = None,
@@ -51,8 +50,8 @@ class Completion:
         self._asked, self._on_step, self._tokenizer = asked, on_step, pair.tokenizer
         self._num_read = sum(map(len, prompts))
         self._answers = [
-            answer_to(pair, asked, prompts[index // asked.n], defaults, index, constraint if index == 0 else None)
-            for index in range(len(prompts) * asked.n)
+            answer_to(pair, asked, prompts[index // asked.body.n], index, constraint if index == 0 else None)
+            for index in range(len(prompts) * asked.body.n)
         ]
         kind = "chat.completion" if asked.chat else "text_completion"
         self._head = {
@@ -66,7 +65,7 @@ class Completion:
         """Return the answer in one."""
         choices = []
         for index, answer in enumerate(self._answers):
-            pieces = [*answer.pieces(self._on_step, self._asked.logprobs)]
+            pieces = [*answer.pieces(self._on_step, self._asked.body.num_logprobs)]
             text = "".join(piece.text for piece in pieces)
             logprobs = [each for piece in pieces for each in piece.logprobs]
             said = self._message(text) if self._asked.chat else {"text": self._echo(index) + text}
@@ -81,17 +80,17 @@ class Completion:
         """Yield the answer bit by bit; the usage comes last, where it was asked for."""
         head = self._head | {"object": "chat.completion.chunk"} if self._asked.chat else self._head
         for index, answer in enumerate(self._answers):
-            last = answer is self._answers[-1] and not self._asked.usage
+            last = answer is self._answers[-1] and not self._asked.body.stream_options.include_usage
             for choice in self._deltas(answer) if self._asked.chat else self._texts(answer, self._echo(index)):
                 chunk = head | {"choices": [{"index": index} | choice]}
                 yield chunk | (self._metrics if last and choice["finish_reason"] else {})
-        if self._asked.usage:
+        if self._asked.body.stream_options.include_usage:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
     def _texts(self, answer: Answer, echo: str) -> Iterator[dict[str, Any]]:
         """Yield the parts of a completion."""
         offset = len(echo)
-        for piece in answer.pieces(self._on_step, self._asked.logprobs):
+        for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs):
             logprobs = self._logprobs(piece.logprobs, offset)
             yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
             echo, offset = "", offset + sum(len(text_of(each.token)) for each in piece.logprobs)
@@ -99,7 +98,7 @@ class Completion:
     def _deltas(self, answer: Answer) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its role, its text as it grows, calls as a whole, and why it ended."""
         text, shown, begun, held = "", 0, False, list[TokenLogprobs]()
-        for piece in answer.pieces(self._on_step, self._asked.logprobs):
+        for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs):
             if not begun:
                 begun = True
                 yield _delta({"role": "assistant", "content": ""})
@@ -133,7 +132,7 @@ class Completion:
 
     def _logprobs(self, logprobs: list[TokenLogprobs], offset: int) -> dict[str, Any] | None:
         """Return log-probabilities in the form that each kind of answer has for them."""
-        if self._asked.logprobs is None:
+        if self._asked.body.num_logprobs is None:
             return None
         if self._asked.chat:
             content = [
@@ -150,9 +149,10 @@ class Completion:
         }
 
     def _echo(self, index: int) -> str:
-        if not self._asked.echo:
+        body = self._asked.body
+        if isinstance(body, ChatBody) or not body.echo:
             return ""
-        given = self._asked.prompts[index // self._asked.n]
+        given = body.prompt[index // body.n]
         return given if isinstance(given, str) else self._tokenizer.decode(given)
 
     @property
@@ -163,7 +163,7 @@ class Completion:
     @property
     def _metrics(self) -> dict[str, Any]:
         """The report, where vLLM's responses have it too; of several choices a list."""
-        if not self._asked.report:
+        if not self._asked.body.acceptance_report:
             return {}
         reports = [answer.counts.report() for answer in self._answers]
         return {"metrics": {"speculative_decoding": {REPORT_KEY: reports[0] if len(reports) == 1 else reports}}}
@@ -182,8 +182,13 @@ def _entry(token: bytes, logprob: float) -> dict[str, Any]:
 def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
     """Return a request's prompts in tokens; raise `ValueError` for one that the model cannot read."""
     tokenizer: Any = pair.tokenizer
-    tools = {} if asked.tools is None else {"tools": asked.tools.described}
-    texts = asked.prompts or [conversation_prompt(tokenizer, asked.messages, **asked.template, **tools)]
+    texts: list[str | list[int]]
+    if isinstance(asked.body, ChatBody):
+        messages = [message.as_dict() for message in asked.body.messages]
+        tools = {} if asked.tools is None else {"tools": asked.tools.described}
+        texts = [conversation_prompt(tokenizer, messages, **asked.body.chat_template_kwargs, **tools)]
+    else:
+        texts = asked.body.prompt
     prompts = [list(tokenizer(text).input_ids if isinstance(text, str) else text) for text in texts]
     if any(not ids or max(ids) >= pair.target.vocabulary_size for ids in prompts):
         raise ValueError(f"prompt must be tokens from 0 to {pair.target.vocabulary_size - 1}, and at least one of them")
@@ -191,12 +196,7 @@ def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
 
 
 def answer_to(
-    pair: Pair,
-    asked: Asked,
-    prompt_ids: list[int],
-    defaults: Mapping[str, Any],
-    index: int = 0,
-    constraint: Constraint | None = None,
+    pair: Pair, asked: Asked, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
 ) -> Answer:
     """Return one of a request's choices.
 
@@ -204,17 +204,15 @@ def answer_to(
         pair: which answers, of GGUF files.
         asked: what was asked.
         prompt_ids: one of `prompts_of`.
-        defaults: settings of requests that say nothing.
         index: which choice; of those of a prompt, each has the next seed.
         constraint: of the choice; if None, it is made of what is asked.
 
     Raises:
         TypeError, ValueError: for what cannot be answered, before a token is read.
     """
-    settings = {**defaults, **asked.settings, **asked.sampling, "stop": asked.stop, "max_new_tokens": asked.max_tokens}
-    settings["seed"] = asked.seed + index % asked.n
-    processors = [LogitBias(asked.logit_bias, pair.target.vocabulary_size)] if asked.logit_bias else []
+    body, settings = asked.body, asked.settings | {"seed": asked.body.seed + index % asked.body.n}
+    processors = [LogitBias(body.logit_bias, pair.target.vocabulary_size)] if body.logit_bias else []
     if constraint is None and asked.grammar is not None:
         ends = pair.stop_token_ids
         constraint = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, ends).constraint(asked.grammar)
-    return Answer(pair, prompt_ids, settings, processors, asked.penalties, constraint=constraint)
+    return Answer(pair, prompt_ids, settings, processors, body.penalties, constraint=constraint)

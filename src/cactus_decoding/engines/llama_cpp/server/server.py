@@ -98,7 +98,7 @@ class LlamaServer:
         asked, constraint = await run_sync(partial(self._read, body, chat=chat), limiter=self._readers)
         self.queue.check_open()
         cancelled = threading.Event()
-        kind = "text/event-stream" if asked.stream else "application/json"
+        kind = "text/event-stream" if asked.body.stream else "application/json"
         owner = None if self._shared else request.scope.get(WHO)
         return StreamedResponse(self._answer(asked, constraint, cancelled, owner), kind, cancelled.set)
 
@@ -157,7 +157,7 @@ class LlamaServer:
                     async for part in parts:
                         yield part
                         begun = True
-                if asked.stream:
+                if asked.body.stream:
                     yield b"data: [DONE]\n\n"
             except Exception as error:
                 if not begun or isinstance(error, Cancelled):
@@ -181,8 +181,8 @@ class LlamaServer:
 
         prompts = prompts_of(self._seats.pairs[0], asked)
         with self._seats.take(prompts[0], cancelled, owner) as pair:
-            completion = Completion(pair, asked, prompts, self._defaults, self.name, count, constraint)
-            if asked.stream:
+            completion = Completion(pair, asked, prompts, self.name, count, constraint)
+            if asked.body.stream:
                 yield from map(_event, completion.chunks())
             else:
                 yield as_json(completion.whole()).encode()

@@ -1,0 +1,433 @@
+"""Bodies of OpenAI-compatible requests: their fields, what each may hold, and the `Request` that they ask for.
+
+Null is the same as a field that is left out. Fields that clients send and that change nothing here are checked, and
+left out of dumps (``exclude``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    create_model,
+    model_validator,
+)
+
+from cactus_decoding.core.declared import Declared, fields_of
+from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.request import SETTINGS, Request
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.validation import mistake
+from cactus_decoding.engines.openai.keys import ALLOWED, FILE_KEY, KEYS, LIMITS, NOT_FROM_CLIENTS, RULE_KEY, read_keys
+
+MAX_SEED = 2**32 - 2
+MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS = 32, 16, 20
+_COMPLETION_TOKENS = 16
+"""OpenAI's own limit of a completion, where a request says nothing; conversations have none."""
+_ROLES = {"developer": "system"}
+"""Roles that chat templates do not know, and what they call them."""
+_JSON_WORDS: dict[type, str] = {bool: "true or false", str: "a text", dict: "an object", list: "a list"}
+_BEST_OF = "the likeliest of several answers is not looked for"
+_UNKNOWN_DISTRIBUTION = "the law that it samples from would not be known"
+NOT_SERVED = {
+    "best_of": _BEST_OF,
+    "suffix": "models are not asked to fill gaps",
+    **dict.fromkeys(NOT_FROM_CLIENTS, ALLOWED),
+    FILE_KEY: f"a request may read no file; the server is started with one, and a request may set {LIMITS}",
+    "typical_p": _UNKNOWN_DISTRIBUTION,
+    "mirostat_mode": _UNKNOWN_DISTRIBUTION,
+}
+"""Fields that clients know and that are refused where a body does not have them, and why."""
+
+# isinstance checks, because pydantic refuses texts with lone surrogates, and would copy objects
+Text = InstanceOf[str]
+Object = InstanceOf[dict[str, Any]]
+
+
+def encodable(text: str) -> str:
+    """Replace lone surrogates, which JSON can spell and which are no text."""
+    return text.encode(errors="replace").decode()
+
+
+def _neutral(description: str) -> Any:
+    """Return a field that clients send and that changes nothing here."""
+    return Field(default=None, exclude=True, description=f"{description} It changes nothing.")
+
+
+def _only(allowed: object, why: str) -> AfterValidator:
+    def check(value: object, info: ValidationInfo) -> object:
+        if value != allowed:
+            raise ValueError(f"{info.field_name} of {shown(value)} is not served: {why}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _each_an_object(value: Any, info: ValidationInfo) -> Any:
+    for each in value if isinstance(value, list) else ():
+        if not isinstance(each, dict):
+            raise TypeError(f"each of {info.field_name} must be an object, but is {shown(each)}")
+    return value
+
+
+Objects = Annotated[InstanceOf[list[dict[str, Any]]], BeforeValidator(_each_an_object)]
+
+
+def _stop_strings(value: Any) -> tuple[str, ...]:
+    strings = [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(each, str) and each for each in strings):
+        raise TypeError(f"stop must be a text or a list of texts that are not empty, but is {shown(value)}")
+    return tuple(strings)
+
+
+def _prompts(value: Any) -> list[str | list[int]]:
+    """Return texts, or tokens of each; one may come without a list around it."""
+    several = isinstance(value, list) and value and isinstance(value[0], str | list)
+    given = value if several else [value]
+    if len(given) > MAX_PROMPTS:
+        raise ValueError(f"prompt must be at most {MAX_PROMPTS} prompts, but is {len(given)}")
+    return [_prompt(each) for each in given]
+
+
+def _prompt(value: Any) -> str | list[int]:
+    if isinstance(value, str) and value:
+        return encodable(value)
+    if isinstance(value, list) and value and all(type(each) is int and each >= 0 for each in value):
+        return value
+    raise TypeError(f"prompt must be a text, its tokens, or a list of these, and not empty, but is {shown(value)}")
+
+
+# --- messages ---
+
+
+class TextPart(BaseModel):
+    """A part of a message's content."""
+
+    type: str = Field(default="text", description="Kind of the part; only texts are read.")
+    text: str = Field(description="What it says.")
+
+
+def _content(value: Any) -> str:
+    if isinstance(value, list):
+        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in value):
+            raise ValueError("a message's content must be text: this server reads neither images nor sounds")
+        value = "".join(part["text"] for part in value)
+    if not isinstance(value, str | None):
+        raise TypeError(f"a message's content must be text, but is {shown(value)}")
+    return encodable(value or "")  # some templates add it to a text, also beside calls
+
+
+def _calls(value: Any) -> list[dict[str, Any]] | None:
+    """Return calls with their arguments as objects, which templates write as JSON; clients send them as texts."""
+    if not value:
+        return [] if isinstance(value, list) else None
+    if not isinstance(value, list):
+        raise TypeError(f"tool_calls must be a list, but is {shown(value)}")
+    if wrong := [each for each in value if not isinstance(each, dict)]:
+        raise TypeError(f"each of tool_calls must be an object, but is {shown(wrong[0])}")
+    return [_call(each) for each in value]
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+        with suppress(ValueError):  # or else the text
+            return call | {"function": function | {"arguments": json.loads(function["arguments"])}}
+    return call
+
+
+class Message(BaseModel):
+    """A message of a conversation, as chat templates read it; they are also told what else it holds."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="allow")
+
+    role: Annotated[Text, AfterValidator(lambda role: _ROLES.get(role, role))] = Field(
+        description="Who says it: system, developer, user, assistant or tool."
+    )
+    content: Annotated[str, PlainValidator(_content, json_schema_input_type=str | list[TextPart] | None)] = Field(
+        default="", description="What is said: a text, or parts that are texts."
+    )
+    tool_calls: Annotated[
+        list[dict[str, Any]] | None,
+        PlainValidator(_calls, json_schema_input_type=list[dict[str, Any]] | None),
+    ] = Field(default=None, description="Functions that an earlier answer called.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_a_role(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or not isinstance(given.get("role"), str):
+            raise TypeError(f"a message must be an object with a role, but is {shown(given)}")
+        return {"content": None} | {encodable(name): value for name, value in given.items()}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the message for a chat template: its role, its content as a text, and what else was given."""
+        return self.model_dump(exclude_unset=True)
+
+
+def _some_messages(value: Any) -> Any:
+    if not isinstance(value, list) or not value:
+        raise TypeError(f"messages must be a list of objects that is not empty, but is {shown(value)}")
+    return value
+
+
+class StreamOptions(BaseModel):
+    """What comes with a stream."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    include_usage: bool = Field(default=False, description="Whether the tokens are counted at the end.")
+    include_obfuscation: bool = Field(default=False, exclude=True, description="Ignored.")
+    continuous_usage_stats: bool = Field(default=False, exclude=True, description="Ignored.")
+
+
+def _stream_options(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(value)
+    except ValidationError:
+        known = ", ".join(StreamOptions.model_fields)
+        raise ValueError(f"stream_options may hold {known}, true or false, but is {shown(value)}") from None
+
+
+# --- bodies ---
+
+
+class _Written(BaseModel):
+    """What both kinds of bodies have in common, without the settings that a `Request` declares."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    model: Text | None = _neutral("Name of a model; the one that is served answers.")
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="Upper limit of an answer's length; as much as there is room for, if absent."
+    )
+    top_k: Annotated[int, AfterValidator(lambda top_k: max(top_k, 0))] = Field(
+        default=0, ge=-1, description="Sample from this many most likely tokens; all of them, if 0 or -1."
+    )
+    presence_penalty: float = Field(
+        default=0.0, ge=-2, le=2, description="Taken off the logits of tokens that the answer has already."
+    )
+    frequency_penalty: float = Field(
+        default=0.0, ge=-2, le=2, description="Taken off a token's logit for each time that the answer has it already."
+    )
+    repeat_penalty: float = Field(
+        default=1.0, gt=0, lt=math.inf, description="Divides the logits of tokens that the answer has already."
+    )
+    logit_bias: Object = Field(default={}, description="What is added to logits, by token.")
+    stop: Annotated[tuple[str, ...], PlainValidator(_stop_strings, json_schema_input_type=str | list[str])] = Field(
+        default=(), description="Texts that end an answer, without being part of it."
+    )
+    seed: int = Field(
+        default_factory=lambda: secrets.randbelow(MAX_SEED),
+        ge=0,
+        le=MAX_SEED,
+        description="The same seed gives the same text; drawn, if absent. Further choices have the next seeds.",
+    )
+    stream: bool = Field(default=False, description="Whether the answer comes bit by bit.")
+    stream_options: Annotated[StreamOptions, WrapValidator(_stream_options)] = Field(
+        default=StreamOptions(), description="What a stream holds beside the answer."
+    )
+    response_format: Object = Field(
+        default={"type": "text"}, description="Form of the answer: text, json_object or json_schema."
+    )
+    grammar: Text = Field(default="", description="Grammar of the answer, in llama.cpp's GBNF.")
+    guided_regex: Text = Field(default="", description="Regular expression of the answer.")
+    structured_outputs: Object = Field(default={}, description="Form of the answer, as vLLM's servers name it.")
+    n: int = Field(default=1, ge=1, le=MAX_CHOICES, description="How many choices each prompt gets.")
+    user: Text | None = _neutral("Name of the user.")
+    service_tier: Text | None = _neutral("OpenAI's tiers of service.")
+    safety_identifier: Text | None = _neutral("Identifier of the user.")
+    prompt_cache_key: Text | None = _neutral("Key of OpenAI's prompt cache.")
+    store: bool | None = _neutral("Whether OpenAI stores the answer.")
+    parallel_tool_calls: bool | None = _neutral("Whether several functions may be called at once.")
+    metadata: Object | None = _neutral("The client's own notes.")
+    acceptance_report: bool = Field(default=False, description="Whether the answer says what the rule did.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Leave nulls out, and say which names are not known or not served."""
+        if not isinstance(given, Mapping):
+            return given
+        given, known = {name: value for name, value in given.items() if value is not None}, cls.model_fields
+        unknown = [name for name in given if name not in known]
+        if other := [name for name in unknown if name not in NOT_SERVED]:
+            raise ValueError(
+                f"a request has no {other[0]!r}{suggestion(other[0], known)}; known are {', '.join(known)}"
+            )
+        if unknown:
+            raise ValueError(f"{unknown[0]} is not served: {NOT_SERVED[unknown[0]]}")
+        return given
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Self:
+        """Return the body that a JSON object is.
+
+        Raises:
+            TypeError: for a value of the wrong type, or a field that is missing.
+            ValueError: for an unknown name, or a value that is out of range or not served.
+        """
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise mistake(error, cls.model_fields, what="a request", words=_JSON_WORDS) from None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that the request has, by name."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """Upper limit of each choice's length; None for as much as there is room for."""
+        return self.max_tokens
+
+    @property
+    def penalties(self) -> tuple[float, float, float]:
+        """For repeated tokens: llama.cpp's factor, per time, and once."""
+        return self.repeat_penalty, self.frequency_penalty, self.presence_penalty
+
+    def settings(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is asked for by the names of `Request.from_dict`, where it is checked as a whole.
+
+        Sampling that is not asked for is OpenAI's and vLLM's, temperature 1 and no cuts, whatever the defaults say.
+        Without ``max_new_tokens`` an answer may be as long as there is room for.
+
+        Args:
+            defaults: settings of requests that say nothing.
+
+        Raises:
+            TypeError, ValueError: for a setting that clients may not send, or settings that do not go together.
+        """
+        given = self.given
+        settings = {**defaults, **read_keys({key: given[key] for key in KEYS if key in given}, defaults)}
+        settings |= {each.name: getattr(self, each.key) for each in fields_of(SamplingParams)}
+        settings |= {"stop": self.stop, "seed": self.seed, "max_new_tokens": self.max_new_tokens}
+        if self.max_new_tokens is None:
+            del settings["max_new_tokens"]
+        Request.from_dict(settings)
+        return settings
+
+
+def _field_of(setting: Declared) -> Any:
+    """Return a request's setting as a body's field; what clients may send of it, `read_keys` decides."""
+    kind: Any = Any
+    if setting.key == RULE_KEY:
+        kind = Text
+    elif setting.setting.from_clients is True:
+        annotation: Any = setting.field.annotation
+        kind = Annotated[annotation | None, *setting.field.metadata]
+    default = setting.default if "sampling" in setting.groups else None
+    return kind, Field(default=default, description=setting.doc)
+
+
+if TYPE_CHECKING:
+    _Body = _Written
+else:
+    _Body = create_model(
+        "_Body",
+        __base__=_Written,
+        **{
+            each.key: _field_of(each)
+            for each in SETTINGS.values()
+            if each.setting.from_clients and each.key not in _Written.model_fields
+        },
+    )
+
+
+class CompletionBody(_Body):
+    """What ``/v1/completions`` is sent.
+
+    Example:
+        >>> body = CompletionBody.read({"prompt": "Hi", "acceptance_rule": "cactus:delta=1", "top_k": -1, "user": None})
+        >>> settings = body.settings({"budget": 0.5})
+        >>> [settings[name] for name in ("rule", "budget", "temperature", "top_k", "max_new_tokens")]
+        ['cactus:delta=1', 0.5, 1.0, 0, 16]
+        >>> CompletionBody.read({"prompt": "Hi", "n": 17})
+        Traceback (most recent call last):
+        ValueError: n must be between 1 and 16, but is 17
+    """
+
+    prompt: Annotated[
+        list[str | list[int]],
+        PlainValidator(_prompts, json_schema_input_type=str | list[int] | list[str] | list[list[int]]),
+    ] = Field(description=f"What is completed: a text or its tokens, or a list of up to {MAX_PROMPTS} of these.")
+    max_tokens: int = Field(default=_COMPLETION_TOKENS, ge=1, description="Upper limit of an answer's length.")
+    echo: bool = Field(default=False, description="Whether the prompt stands before each choice.")
+    best_of: Annotated[Any, _only(1, _BEST_OF)] = _neutral("Only 1 is served.")
+    logprobs: int | None = Field(
+        default=None, ge=0, le=MAX_LOGPROBS, description="How many of the likeliest tokens are named at each place."
+    )
+
+    @model_validator(mode="after")
+    def _reads_no_prompt(self) -> Self:
+        if self.logprobs is not None and self.echo:
+            raise ValueError("echo with logprobs is not served: the rows of prompts are not kept")
+        return self
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to name at each place; None for no log-probabilities."""
+        return self.logprobs
+
+
+class ChatBody(_Body):
+    """What ``/v1/chat/completions`` is sent.
+
+    Example:
+        >>> body = ChatBody.read({"messages": [{"role": "developer", "content": "Be brief."}], "logprobs": True})
+        >>> body.messages[0].as_dict(), body.num_logprobs
+        ({'role': 'system', 'content': 'Be brief.'}, 0)
+    """
+
+    messages: Annotated[list[Message], BeforeValidator(_some_messages)] = Field(description="The conversation.")
+    max_completion_tokens: int | None = Field(
+        default=None, ge=1, description="Upper limit of an answer's length, in the place of max_tokens."
+    )
+    logprobs: bool = Field(default=False, description="Whether the log-probability of each token is told.")
+    top_logprobs: int | None = Field(
+        default=None, ge=0, le=MAX_LOGPROBS, description="How many of the likeliest tokens are named at each place."
+    )
+    tools: Objects = Field(default=[], description="Functions that the answer may call, each with a JSON schema.")
+    tool_choice: Text | Object = Field(
+        default="auto", description="Whether a tool is called: none, auto, required, or the one that is named."
+    )
+    functions: Objects = Field(default=[], description="Older form of tools.")
+    function_call: Text | Object = Field(default="auto", description="Older form of tool_choice.")
+    chat_template_kwargs: Object = Field(default={}, description="Further names for the chat template.")
+    prediction: Object | None = _neutral("What the answer may look like.")
+    modalities: Annotated[Any, _only(["text"], "answers are text")] = _neutral('Only ["text"] is served.')
+    reasoning_effort: Text | None = _neutral("How much a model of OpenAI's thinks.")
+    verbosity: Text | None = _neutral("How much a model of OpenAI's says.")
+    prompt_cache_retention: Text | None = _neutral("How long OpenAI's prompt cache keeps a prompt.")
+
+    @model_validator(mode="after")
+    def _names_tokens_it_tells(self) -> Self:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError(f"top_logprobs needs logprobs to be true, but is {shown(self.top_logprobs)}")
+        return self
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        """Upper limit of each choice's length; None for as much as there is room for."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens to name at each place; None for no log-probabilities."""
+        return (self.top_logprobs or 0) if self.logprobs else None
