@@ -92,6 +92,12 @@ def test_halves_of_characters_are_replaced_in_what_the_model_reads():
     assert [each.as_dict() for each in body.messages] == [{"role": "user", "content": "a?", "name": "b", "?": 1}]
 
 
+def test_objects_may_be_nested_deeply():
+    deep = json.loads("[" * 900 + "]" * 900)
+    body = ChatBody.read(least(ChatBody) | {"metadata": {"a": deep}, "messages": [{"role": "user", "notes": deep}]})
+    assert body.messages[0].as_dict() == {"role": "user", "content": "", "notes": deep}
+
+
 def test_calls_of_earlier_answers_have_their_arguments_as_objects():
     def calls(given):
         return ChatBody.read({"messages": [{"role": "assistant", "tool_calls": given}]}).messages[0].as_dict()

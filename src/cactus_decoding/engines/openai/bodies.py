@@ -177,7 +177,8 @@ class Message(BaseModel):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the message for a chat template: its role, its content as a text, and what else was given."""
-        return self.model_dump(exclude_unset=True)
+        read = {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+        return read | (self.model_extra or {})  # as it is: a dump would refuse what is nested deeply
 
 
 def _some_messages(value: Any) -> Any:
