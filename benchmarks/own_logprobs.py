@@ -19,9 +19,9 @@ from llama_cpp import Llama
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
+from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.server.completion import answer_to, prompts_of
-from cactus_decoding.engines.llama_cpp.server.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.request import read_completion
 
 QUESTIONS = (

@@ -15,13 +15,13 @@ from cactus_decoding.core.session import Session
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.llama_cpp.answering import Answer
 from cactus_decoding.engines.llama_cpp.calls import CallProcessors
+from cactus_decoding.engines.llama_cpp.loading import load_drafter
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.passes import CachedText
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias, as_sampling_params, row_processor
-from cactus_decoding.engines.llama_cpp.server.loading import load_drafter
 
 _RANDOM_SEED = 2**32 - 1
 """``LLAMA_DEFAULT_SEED``, with which llama.cpp draws a seed."""

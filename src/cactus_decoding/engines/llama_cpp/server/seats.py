@@ -13,10 +13,10 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.pair import Pair, Reservation
 from cactus_decoding.core.spelling import kept_limits
 from cactus_decoding.core.types import Drafter
+from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel, side_by_side
 from cactus_decoding.engines.llama_cpp.models.passes import Passes, given_back
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
-from cactus_decoding.engines.llama_cpp.server.loading import load_gguf_pair
 
 
 class Seats:
