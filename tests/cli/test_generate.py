@@ -173,3 +173,30 @@ def test_a_mistake_about_budgets_is_one_sentence_and_exit_code_2(run, arguments,
     assert (code, out) == (2, "")
     assert message in errors[0]
     assert len(errors) == 1
+
+
+def test_answers_of_a_form(run, tmp_path):
+    schema = {"type": "object", "properties": {"n": {"enum": [3, 4]}}, "required": ["n"], "additionalProperties": False}
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(schema))
+    code, out, _ = run("generate", QUESTION, "--json-schema", str(file), "--seed", "1")
+    assert (code, json.loads(out)["n"] in (3, 4)) == (0, True)
+    told = json.loads(run("generate", QUESTION, "--json-schema", str(file), "--seed", "1", "--json")[1])
+    assert told["text"] + "\n" == out
+    assert told["arguments"]["response_format"]["json_schema"]["schema"] == schema
+    assert run("generate", QUESTION, "--regex", "[a-c]{4}", "--seed", "1")[1].strip("abc") == "\n"
+
+
+def test_a_mistake_about_forms_is_one_sentence(run, tmp_path):
+    file = tmp_path / "schema.json"
+    file.write_text("{")
+    for options, said in (
+        (["--json-schema", str(file)], "must be a JSON schema, but is no JSON"),
+        (["--json-schema", str(tmp_path / "none")], "cannot read"),
+        (["--json-schema", str(file), "--regex", "a"], "--json-schema and --regex exclude each other"),
+        (["--regex", "(a"], "cannot read the regex"),
+        (["--regex", "a", "--trace", str(tmp_path / "t")], "--trace goes neither with --json-schema nor with --regex"),
+    ):
+        code, out, err = run("generate", QUESTION, *options)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert said in err

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import pairwise
 
 import pytest
 import torch
+from jsonschema import Draft202012Validator
 from support.tiny_models import tiny_llama
 from transformers import AutoTokenizer
 
@@ -240,3 +243,76 @@ def test_the_targets_forward_pass_is_chosen_by_name():
 def test_half_precision_runs():
     pair = load_pair(dtype=torch.bfloat16)
     assert generate(pair, "Question: 1?\nAnswer:", seed=0, max_new_tokens=10).metrics.generated > 0
+
+
+PENS = {
+    "type": "object",
+    "properties": {"say": {"type": "string", "maxLength": 9}, "pens": {"type": "integer", "minimum": 1, "maximum": 5}},
+    "required": ["say", "pens"],
+    "additionalProperties": False,
+}
+FORM = {"type": "json_schema", "json_schema": {"name": "pens", "schema": PENS}}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"temperature": 0.0},
+        {"rule": "cactus:delta=1", "temperature": 1.5},
+        {"rule": "clamped:width=2", "budget": 0.5, "top_p": 0.9},
+        {"verification": "block", "num_speculative_tokens": 4},
+        {"tree": "static=3.2.1"},
+        {"num_speculative_tokens": 0},
+    ],
+    ids=str,
+)
+def test_answers_fit_a_schema_whatever_else_is_asked(pair, prompts, settings):
+    for seed in range(3):
+        response = generate(pair, prompts[0], response_format=FORM, seed=seed, max_new_tokens=80, **settings)
+        assert response.finish_reason == "stop"
+        Draft202012Validator(PENS).validate(json.loads(response.text))
+
+
+def test_looked_up_proposals_do_not_leave_a_form(pair, prompts):
+    for rule in ("lossless", "typical", "top_k:k=5"):
+        response = generate(
+            pair.with_draft("ngram"),
+            prompts[0],
+            response_format={"type": "grammar", "syntax": "regex", "definition": "[0-9]{2}( [a-z]{2,4}){3}"},
+            rule=rule,
+            seed=1,
+        )
+        assert re.fullmatch("[0-9]{2}( [a-z]{2,4}){3}", response.text)
+
+
+def test_a_constraint_may_be_anything_that_says_what_is_allowed(pair, prompts):
+    class Alternating:
+        def allowed(self, token_ids):
+            mask = torch.zeros(pair.target.vocabulary_size, dtype=torch.bool)
+            mask[[20, 21] if len(token_ids) % 2 else [30, 31]] = True
+            return mask
+
+        def forced(self, token_ids):
+            return []
+
+        def may_end(self, token_ids):
+            return False
+
+    ids = generate(pair, prompts[0], response_format=Alternating(), max_new_tokens=9, seed=2).token_ids
+    assert [token // 10 for token in ids] == [3, 2, 3, 2, 3, 2, 3, 2, 3]
+
+
+def test_a_form_that_cannot_be_read_is_refused(pair, prompts):
+    for form, error, said in (
+        ("json", TypeError, "response_format must be an object or a Constraint, but is 'json'"),
+        ({"type": "xml"}, ValueError, "response_format must be of type"),
+        ({"type": "json_schema", "json_schema": {"schema": {"not": {}}}}, ValueError, "not at # is not supported"),
+        (
+            {"type": "grammar", "syntax": "regex", "definition": "(a"},
+            ValueError,
+            "cannot read the regex of response_for",
+        ),
+    ):
+        with pytest.raises(error, match=said):
+            generate(pair, prompts[0], response_format=form)
