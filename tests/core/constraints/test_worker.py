@@ -11,10 +11,15 @@ from cactus_decoding.core.constraints.compiling import Vocabulary
 from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.core.constraints.worker import GrammarWorker
 
-CHAIN = "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(12_000)) + '\nr12000 ::= "a"'
-"""Takes the compiler far longer than a second."""
+
+def chained(rules: int) -> Grammar:
+    """Return rules of which each names the next: the compiler's work grows faster than their number, and its stack."""
+    lines = [f"r{i} ::= r{i + 1}" for i in range(rules)]
+    return Grammar("gbnf", "\n".join(["root ::= r0", *lines, f'r{rules} ::= "a"']), "it")
+
+
 REFUSED = {
-    "a long chain": (Grammar("gbnf", CHAIN, "it"), "it takes longer than 1 seconds to compile"),
+    "a chain": (chained(3_000), "it needs more memory, or nests more deeply, than is allowed"),
     "alternatives": (Grammar("gbnf", "root ::= " + " | ".join(f'"{i}"' for i in range(20_000)), "it"), "max is 2000"),
     "parentheses": (Grammar("gbnf", "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000, "it"), "it nests too deeply"),
     "parentheses of Lark": (Grammar("lark", "start: " + "(" * 30_000 + '"a"' + ")" * 30_000, "it"), "deeply nested"),
@@ -29,7 +34,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def worker():
-    made = GrammarWorker(Vocabulary([bytes([i]) for i in range(256)] + [b"</s>"], [], [256]), seconds=1.0)
+    made = GrammarWorker(Vocabulary([bytes([i]) for i in range(256)] + [b"</s>"], [], [256]), seconds=60.0)
     yield made
     made.close()
 
@@ -42,6 +47,15 @@ def test_a_grammar_beyond_a_limit_is_refused_and_the_next_one_is_not(worker, cas
     assert len(str(error.value)) < 250
     fine = worker.check(schema_of({"type": "string", "maxLength": 20_000}))
     assert byte_vocabulary().constraint(fine).allowed([]).nonzero().flatten().tolist() == [ord('"')]
+
+
+def test_a_grammar_that_takes_too_long_is_refused_and_the_next_one_is_not():
+    made = GrammarWorker(Vocabulary([b"a", b"</s>"], [], [1]), seconds=0.5)
+    with pytest.raises(ValueError, match=r"^cannot read it: it takes longer than 0.5 seconds to compile"):
+        made.check(chained(14_000))  # which would take many seconds
+    made._seconds = 60.0
+    assert made.check(Grammar("regex", "a+", "it"))
+    made.close()
 
 
 def test_a_process_that_dies_is_replaced(worker):

@@ -34,7 +34,8 @@ def nested(depth: int) -> dict:
 GRAMMARS = {
     "parentheses": "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000,
     "open parentheses": "root ::= " + "(" * 100_000,
-    "a long chain": chained(9_000, "NEXT"),
+    "a chain": chained(3_000, "NEXT"),
+    "a long chain": chained(14_000, "NEXT"),
     "visits that double": chained(40, "NEXT | NEXT"),
     "stacks that double": chained(40, 'NEXT "x" | NEXT "y"'),
     "mutual left recursion": 'root ::= a "x" | "b"\na ::= root "c"',
@@ -130,7 +131,7 @@ def test_no_request_ends_the_server(server):
 def test_other_requests_are_answered_while_a_grammar_is_compiled(server):
     answers = []
     slow = threading.Thread(
-        target=lambda: answers.append(server.complete(prompt="Hi", max_tokens=8, grammar=chained(8_999, "NEXT")))
+        target=lambda: answers.append(server.complete(prompt="Hi", max_tokens=8, grammar=chained(14_500, "NEXT")))
     )
     slow.start()
     answered = 0
