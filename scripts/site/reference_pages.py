@@ -29,58 +29,67 @@ PARTS = {
     "generating": Part(
         "Generating",
         "Load a pair of models, generate or stream a response, read what was counted.",
-        ("generation", "sampling"),
+        (
+            "core.generate",
+            "core.session",
+            "core.request",
+            "core.pair",
+            "core.loop",
+            "core.metrics",
+            "core.sampling",
+            "core.constraints",
+        ),
     ),
     "rules": Part(
         "Rules",
         "Every rule is a frozen dataclass with two pure functions behind one protocol; "
         "[their pages](../rules/index.md) say what each does and costs.",
-        ("types", "rules", "arguments.spelling"),
+        ("core.types", "core.rules", "core.spelling"),
     ),
     "verifying": Part(
         "Verifying, auditing, budgets",
         "The one place where rules meet randomness, and what looks at the same distributions: the audit and the meter.",
-        ("verification", "auditing", "policy", "divergences"),
+        ("core.verification", "core.audit", "core.policy", "core.divergences"),
     ),
     "drafting": Part(
         "Drafting",
         "Where proposals come from, and how many of them a step makes.",
-        ("drafting",),
+        ("core.drafting",),
     ),
     "integrations": Part(
-        "Integrations",
-        "Translations to other libraries; they hold no mathematics. [Hugging Face](../hugging_face.md) and "
-        "[vLLM](../vllm.md) have pages of their own.",
-        ("integrations",),
+        "Engines",
+        "Where models run: translations to other libraries, without mathematics of their own. "
+        "[Hugging Face](../hugging_face.md) and [vLLM](../vllm.md) have pages of their own.",
+        ("engines",),
     ),
     "evaluation": Part(
         "Evaluation",
         "What `cactus eval`, `frontier`, `calibrate` and `report` are made of.",
-        ("evaluation", "files.provenance"),
+        ("lab.evaluation", "lab.reporting", "lab.frontier", "lab.tuning", "core.files.provenance"),
     ),
     "traces": Part(
         "Traces and playground",
         "What happened at every position of a response, and the two pages that show it: see "
         "[traces and playground](../traces_and_playground.md).",
-        ("tracing", "playground"),
+        ("lab.tracing", "lab.playground"),
     ),
     "models": Part(
         "Models",
         "Caches that can be rolled back, and the forward passes that read tokens into them.",
-        ("models",),
+        ("core.models",),
     ),
     "bundled": Part(
         "The bundled pair",
         "The models that ship with the package, the problems that they know, and what trains drafts and importance.",
-        ("zoo", "training"),
+        ("zoo", "lab.training"),
     ),
     "others": Part("All other modules", "What the parts above share, and what is built on top of them.", ()),
 }
 LEFT_OUT = ("cli",)  # has a page that is made from the commands
 CONSTANTS = {
-    "RULES": ("rules.RULES", "Every rule by its name."),
-    "DRAFTERS": ("drafting.registry.DRAFTERS", "Drafters that need no weights of their own, by name."),
-    "DRAFT_LENGTHS": ("drafting.registry.DRAFT_LENGTHS", "Every draft length by its name."),
+    "RULES": ("core.rules.RULES", "Every rule by its name."),
+    "DRAFTERS": ("core.drafting.registry.DRAFTERS", "Drafters that need no weights of their own, by name."),
+    "DRAFT_LENGTHS": ("core.drafting.registry.DRAFT_LENGTHS", "Every draft length by its name."),
 }
 NAMES = """# Public names
 

@@ -36,8 +36,11 @@ def _home(module: ModuleType, name: str) -> str:
     value = getattr(module, name)
     if hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    home = f"cactus_decoding.{cactus_decoding._homes()[name]}" if module is cactus_decoding else module.__name__
-    return f"{home}.{name}"
+    if module is not cactus_decoding:
+        return f"{module.__name__}.{name}"
+    stub = Path(cactus_decoding.__file__).with_suffix(".pyi").read_text()
+    [home] = re.findall(rf"^from (\.[\w.]+) import {name} as {name}$", stub, re.MULTILINE)
+    return f"cactus_decoding{home}.{name}"
 
 
 def _walk() -> list[pkgutil.ModuleInfo]:

@@ -193,6 +193,7 @@ def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Itera
 
 
 def write_trace(trace: Trace, path: Path, *, rows: bool = True) -> None:
+    """Write a whole trace to a file of JSON lines."""
     write_atomically(path, "".join(lines_of(trace, rows=rows)))
 
 

@@ -68,6 +68,8 @@ class TracedPosition:
 
 @dataclass(frozen=True)
 class TracedNode:
+    """One of a tree's proposals."""
+
     token_id: int
     token: str
     parent: int  # the place in the tree of the token before it; -1 for the text

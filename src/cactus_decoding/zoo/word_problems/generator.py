@@ -18,6 +18,8 @@ _ANSWER = re.compile(r"####\s*(-?[\d,]*\d)")
 
 @dataclass(frozen=True)
 class WordProblem:
+    """A question, one of its worked solutions, and the answer."""
+
     question: str
     solution: str  # one arithmetic step a line, then ``#### answer``
     answer: int
