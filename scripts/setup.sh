@@ -8,7 +8,7 @@
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
-extras="grammar,report,playground${1:+,$1}"
+extras="report,playground,grammar${1:+,$1}"
 python="${PYTHON:-python3}"
 say() { printf '%s\n' "setup: $*" >&2; }
 die() { say "$*"; exit 1; }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -181,8 +183,12 @@ def work() -> None:
                 answers.append({"error": short(str(error)) or type(error).__name__})
 
         thread = threading.Thread(target=answer)
+        if hasattr(signal, "alarm"):
+            signal.alarm(math.ceil(asked["seconds"]) + 5)  # where nobody is there to end this process
         thread.start()
         thread.join()
+        if hasattr(signal, "alarm"):
+            signal.alarm(0)
         _reply(answers[0])
 
 
