@@ -226,3 +226,20 @@ def test_forced_calls_that_are_cut_say_so_and_a_broken_tool_is_named(server):
     status, answer = chat(server, tools=[tool("a", node), tool("b", node)], tool_choice="required", max_tokens=100)
     [call] = answer["choices"][0]["message"]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"n": 7}
+
+
+@pytest.mark.slow
+def test_a_constraint_that_cannot_go_on_ends_its_response_by_a_sentence(server):
+    """A mask is too much work after some dozens of tokens, which is not found before."""
+    names = [f"r{i}" for i in range(2_500)]
+    rules = [f'{name} ::= "x" {name} "y" | "{name}"' for name in names]
+    grammar = "\n".join(["root ::= [ab]{60} rest", "rest ::= " + " | ".join(names), *rules])
+    said = "the constraint gave up after"
+    status, answer = server.complete(prompt="Hi", max_tokens=100, grammar=grammar)
+    assert (status, said in answer["error"]["message"]) == (400, True), answer
+    with closing(server.connect("POST", "/v1/completions", {"prompt": "Hi", "max_tokens": 100, "grammar": grammar,
+                                                            "stream": True})) as connection:  # fmt: skip
+        *parts, last = events_of(connection.getresponse())
+    assert set("".join(part["choices"][0]["text"] for part in parts)[:60]) == {"a", "b"}
+    assert (said in last["error"]["message"], last["error"]["type"]) == (True, "invalid_request_error")
+    assert server.complete(prompt="Hi", max_tokens=4)[0] == 200
