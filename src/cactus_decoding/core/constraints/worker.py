@@ -83,7 +83,8 @@ class GrammarWorker:
 
     def _try(self, grammar: Grammar) -> str:
         process = self._started()
-        reply = self._ask(process, {"kind": grammar.kind, "text": grammar.text, "seconds": self._seconds}, self._seconds)
+        asked = {"kind": grammar.kind, "text": grammar.text, "seconds": self._seconds}
+        reply = self._ask(process, asked, self._seconds)
         if reply is None:
             late = process.poll() is None
             self._end()
