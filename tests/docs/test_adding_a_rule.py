@@ -41,7 +41,9 @@ def edits() -> dict[str, dict[str, str]]:
             '    "Cactus",': '    "Boosted",\n',
             '    "clamped": ClampedRatio': '    "boosted": Boosted,\n',
         },
-        "src/cactus_decoding/__init__.py": {'    "sampling.params"': '    "rules.boosted": "Boosted",\n'},
+        "src/cactus_decoding/__init__.pyi": {
+            "from .core.rules import Cactus as": "from .core.rules import Boosted as Boosted\n",
+        },
         "docs/rules/boosted.md": {
             "": page.replace("ensemble.Ensemble", "boosted.Boosted").replace("ensemble", "boosted")
         },

@@ -34,8 +34,15 @@ def test_runs_survive_the_way_through_json():
 
 def test_fields_that_are_missing_or_unknown_are_named():
     values = config_of().as_dict()
-    with pytest.raises(ValueError, match=r"lacks \['top_k'\] and adds \['top_q'\]"):
-        RunConfig.from_dict({name.replace("top_k", "top_q"): value for name, value in values.items()})
+    with pytest.raises(ValueError, match=r"lacks \['problems'\] and adds \['problms'\]"):
+        RunConfig.from_dict({name.replace("problems", "problms"): value for name, value in values.items()})
+    with pytest.raises(ValueError, match=r"lacks \[\] and adds \['top_q'\]"):
+        RunConfig.from_dict(values | {"top_q": 3})
+
+
+def test_a_file_from_before_a_setting_has_its_default():
+    values = config_of().as_dict()
+    assert RunConfig.from_dict({name: value for name, value in values.items() if name != "min_p"}) == config_of()
 
 
 def test_an_unlimited_budget_is_none_because_the_audit_measures():

@@ -68,8 +68,10 @@ def request_of(
         key, value = next((key, asked[key]) for key in KEYS if asked.get(key) is not None)
         raise ValueError(f"{key} is given ({shown(value)}) without {RULE_KEY}, and the server has no default rule")
     rule, budget = settings.pop("rule", None), settings.pop("budget", defaults.budget)
+    others = {name: settings.pop(name) for name in [*settings] if name in Request.model_fields}
     policy = relaxation_policy(**defaults.policy.as_dict() | settings)
-    return Request(defaults.rule if rule is None else _parse(rule, any_pattern), budget, policy=policy)
+    rule = defaults.rule if rule is None else _parse(rule, any_pattern)
+    return defaults.replace(rule=rule, budget=budget, policy=policy, **others)
 
 
 def asked_of(request: Request) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.policy.budget import Budget
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
-from cactus_decoding.core.request import Request
+from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.rules import as_rule, recorded_rule
 from cactus_decoding.core.types import DraftLength
 from cactus_decoding.core.verification.declarations import scheme_for
@@ -67,8 +67,8 @@ class RunConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
         names = set(cls("", "", "").as_dict())
-        if names != set(values) - {"tree", "chat", "system", "max_relaxed", *RelaxationPolicy().as_dict()}:
-            missing, unknown = sorted(names - set(values)), sorted(set(values) - names)
+        unknown = sorted(set(values) - names - {"tree", "chat", "system", *SETTINGS})
+        if (missing := sorted({*_OWN, "rule"} - set(values))) or unknown:
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
         asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}
         own = {name: values[name] for name in _OWN}
