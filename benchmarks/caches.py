@@ -1,9 +1,8 @@
-"""Time passes over the same tokens with several caches, in turn in one process, and whole answers of the bundled pair.
+"""Time passes over the same tokens with several caches, in turn in one process.
 
-Ways of ``passes``: ``transformers``, its `DynamicCache` and its attention; ``rows``, the same with rows in place; and
+Ways: ``transformers``, its `DynamicCache` and its attention; ``rows``, the same with rows in place; and
 ``rows, keys unrepeated``, what the package does. The model has the shape of Qwen3-0.6B and random weights, the context
-random keys and values. Times are of the process, on one thread; ratios are medians over rounds in which every way
-was timed.
+random keys and values. Times are of the process, on one thread; ratios are medians over rounds of every way.
 """
 
 from __future__ import annotations
@@ -19,9 +18,8 @@ from pairing import write
 from transformers import DynamicCache, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from cactus_decoding.core.models.base import Forward
+from cactus_decoding.engines.transformers.compatibility import remove_last
 from cactus_decoding.engines.transformers.forward import GeneralForward
-from cactus_decoding.engines.transformers.lean.forward import LeanForward
-from cactus_decoding.engines.transformers.lean.weights import read_weights
 
 QWEN3 = {
     "vocab_size": 151936,
@@ -42,19 +40,13 @@ def ways(model: PreTrainedModel) -> dict[str, Forward]:
     plain._cache = DynamicCache(config=model.config)
     for each in (plain, rows):
         each._shares_keys = False
-    plain._fills_rows = False
-    named = {"transformers": plain, "rows": rows, "rows, keys unrepeated": GeneralForward(model, {})}
-    return named | {"lean": LeanForward(read_weights(model))}
+    plain._fills_rows = plain._in_place = False
+    return {"transformers": plain, "rows": rows, "rows, keys unrepeated": GeneralForward(model, {})}
 
 
 def fill(forward: Any, keys: torch.Tensor) -> None:
     """Put the same keys and values into every layer."""
-    if isinstance(forward, LeanForward):
-        forward._reserve(keys.shape[2] + 64, 0)
-        for store in (*forward._cache.keys, *forward._cache.values):
-            store[:, : keys.shape[2]] = keys[0]
-        return
-    forward._cache.crop(-forward._cache.get_seq_length())
+    remove_last(forward._cache, forward._cache.get_seq_length())
     for layer in forward._cache.layers:
         layer.update(keys, keys)
 
@@ -100,27 +92,10 @@ def passes(
 
             timed = {name: (lambda forward=forward: one(forward)) for name, forward in named.items()}
             in_turn(timed, 1)
-            row = {"dtype": dtype, "context": context, "block": block} | summary(in_turn(timed, rounds), "lean")
+            row = {"dtype": dtype, "context": context, "block": block} | summary(in_turn(timed, rounds), "transformers")
             print(row, flush=True)
             found.append(row)
     return found
-
-
-def answers(problems: int, rounds: int) -> dict[str, Any]:
-    """Time the bundled pair's answers to the same problems, by 6 proposals, lossless, temperature 1."""
-    from cactus_decoding import generate, load_pair
-    from cactus_decoding.zoo.word_problems import EXAMPLES
-
-    pairs = {forward: load_pair(forward=forward) for forward in ("lean", "transformers")}
-
-    def one(forward: str) -> None:
-        for seed in range(problems):
-            prompt = EXAMPLES[seed % len(EXAMPLES)].prompt
-            generate(pairs[forward], prompt, num_speculative_tokens=6, temperature=1.0, seed=seed)
-
-    timed = {forward: (lambda forward=forward: one(forward)) for forward in pairs}
-    in_turn(timed, 1)
-    return {"problems": problems} | summary(in_turn(timed, rounds), "lean")
 
 
 def main() -> None:
@@ -131,17 +106,12 @@ def main() -> None:
     parser.add_argument("--blocks", nargs="+", type=int, default=[1, 4, 7, 8])
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--layers", type=int, default=QWEN3["num_hidden_layers"])
-    parser.add_argument("--problems", type=int, default=12)
     parser.add_argument("--output", default="caches", help="a name in results/")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    result: dict[str, Any] = {"answers": answers(given.problems, 2 * given.rounds)} if given.problems else {}
-    print(result)
     shape = QWEN3 | {"num_hidden_layers": given.layers}
-    result["passes"] = [
-        row for dtype in given.dtypes for row in passes(dtype, given.contexts, given.blocks, given.rounds, shape)
-    ]
-    write(given.output, vars(given), result)
+    found = [row for dtype in given.dtypes for row in passes(dtype, given.contexts, given.blocks, given.rounds, shape)]
+    write(given.output, vars(given), {"passes": found})
 
 
 if __name__ == "__main__":

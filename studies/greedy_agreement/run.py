@@ -25,8 +25,7 @@ DTYPES = ("float32", "bfloat16")
 MAX_NEW_TOKENS = 200
 WAYS = {
     "assisted": "`generate` with `assistant_model`",
-    "transformers": '`forward="transformers"`',
-    "auto": '`forward="auto"`',
+    "drafted": "this package",
 }
 
 
@@ -40,19 +39,12 @@ def by_itself(pair: Pair, prompt: str, **options: Any) -> list[int]:
 
 def ways(dtype: str) -> dict[str, Callable[[str], list[int]]]:
     """Return functions from a prompt to its greedy answer, by name."""
-    pairs = {
-        name: load_pair(draft="bundled:draft", dtype=getattr(torch, dtype), forward=name)
-        for name in ("auto", "transformers")
+    pair = load_pair(draft="bundled:draft", dtype=getattr(torch, dtype))
+    return {
+        "alone": lambda prompt: by_itself(pair, prompt),
+        "assisted": lambda prompt: by_itself(pair, prompt, assistant_model=pair.drafter.model),
+        "drafted": lambda prompt: generate(pair, prompt, temperature=0, max_new_tokens=MAX_NEW_TOKENS).token_ids,
     }
-
-    def assisted(prompt: str) -> list[int]:
-        return by_itself(pairs["auto"], prompt, assistant_model=pairs["auto"].drafter.model)
-
-    def drafted(name: str) -> Callable[[str], list[int]]:
-        return lambda prompt: generate(pairs[name], prompt, temperature=0, max_new_tokens=MAX_NEW_TOKENS).token_ids
-
-    functions: dict[str, Callable[[str], list[int]]] = {"alone": lambda prompt: by_itself(pairs["auto"], prompt)}
-    return functions | {"assisted": assisted} | {name: drafted(name) for name in pairs}
 
 
 def measure(dtype: str, problems: int, seed: int) -> dict[str, Any]:

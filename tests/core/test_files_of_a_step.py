@@ -49,5 +49,5 @@ def files_of_steps(settings: dict, before: int = 2, count: int = 3) -> set[str]:
 def test_a_step_executes_few_files(settings: dict, most: int) -> None:
     files_of_steps(settings)  # what is used for the first time is imported
     found = files_of_steps(settings)
-    assert {"core/loop.py", "core/verification/walk.py", "engines/transformers/lean/forward.py"} <= found
+    assert {"core/loop.py", "core/verification/walk.py", "engines/transformers/forward.py"} <= found
     assert len(found) <= most, f"{len(found)}: {', '.join(sorted(found))}"

@@ -230,16 +230,6 @@ def test_models_that_cannot_roll_back_are_refused():
         CachedModel(model)
 
 
-def test_the_targets_forward_pass_is_chosen_by_name():
-    pair = load_pair(forward="transformers")
-    assert pair.twin().target.forward == pair.target.forward == "transformers"
-    settings = {"temperature": 0, "max_new_tokens": 20}
-    prompt = "Question: Tom has 4 pens. He buys 2 more pens. How many pens does he have now?\nAnswer:"
-    assert generate(pair, prompt, **settings).token_ids == generate(load_pair(), prompt, **settings).token_ids
-    with pytest.raises(ValueError, match="forward must be one of auto, lean, transformers, but is 'own'"):
-        load_pair("no such model", "ngram", forward="own")
-
-
 def test_half_precision_runs():
     pair = load_pair(dtype=torch.bfloat16)
     assert generate(pair, "Question: 1?\nAnswer:", seed=0, max_new_tokens=10).metrics.generated > 0

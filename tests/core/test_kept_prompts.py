@@ -11,6 +11,7 @@ from support.architectures import tiny_architecture
 from support.interruptions import lines_of
 from support.reads import reads
 from support.tiny_pair import tiny_pair
+from support.versions import since
 
 import cactus_decoding
 from cactus_decoding import ModelDrafter, Pair, generate, load_pair, stream
@@ -95,13 +96,6 @@ def gguf_pair(gguf, kept_prompts: int) -> Pair:
     return load_pair(*files, kept_prompts=kept_prompts)
 
 
-def transformers_pair(gguf, kept_prompts: int) -> Pair:
-    pair = pair_of()
-    target = CachedModel(pair.target.model, "transformers")
-    drafter = ModelDrafter(CachedModel(pair.drafter.model, "transformers"))
-    return Pair(target, drafter, pair.tokenizer, kept_prompts=kept_prompts)
-
-
 def hybrid_pair(gguf, kept_prompts: int) -> Pair:
     """A model with a recurrent state beside keys and values, which drafts for itself."""
     pair, model = pair_of(), tiny_architecture("falcon_h1", vocab_size=len(LOADED.tokenizer))
@@ -111,9 +105,7 @@ def hybrid_pair(gguf, kept_prompts: int) -> Pair:
 CONVERSATIONS = ("Tom has 4 pens. He buys 2", "Ann owns 9 boats and sells", "How many nuts does Finn eat")
 
 
-@pytest.mark.parametrize(
-    "make", [lambda gguf, kept: pair_of(kept), transformers_pair, gguf_pair], ids=["lean", "transformers", "gguf"]
-)
+@pytest.mark.parametrize("make", [lambda gguf, kept: pair_of(kept), gguf_pair], ids=["transformers", "gguf"])
 def test_several_conversations_are_kept_and_the_one_used_last_longest(make, gguf):
     def asked(pair: Pair, prompt: str) -> tuple[list[int], int]:
         with reads() as found:
@@ -133,7 +125,9 @@ def test_several_conversations_are_kept_and_the_one_used_last_longest(make, gguf
     assert [(cache.length, cache.saved) for cache in caches(pair)] == [(0, [])] * 2
 
 
-@pytest.mark.parametrize("make", [lambda gguf, kept: pair_of(kept), transformers_pair, hybrid_pair, gguf_pair])
+@pytest.mark.parametrize(
+    "make", [lambda gguf, kept: pair_of(kept), pytest.param(hybrid_pair, marks=since("5.19.0")), gguf_pair]
+)
 def test_copies_take_no_more_memory_than_they_have_room_for(make, gguf):
     """Those of target and draft together; what was used longest ago goes first."""
 
@@ -217,20 +211,20 @@ def test_nothing_is_kept_of_a_model_that_has_changed(change, role):
         (None, lambda gguf, kept: pair_of(kept), 16),
         pytest.param(None, lambda gguf, kept: pair_of(kept), 1, marks=pytest.mark.slow),
         pytest.param("static=2.2", lambda gguf, kept: pair_of(kept), 1, marks=pytest.mark.slow),
-        pytest.param(None, transformers_pair, 1, marks=pytest.mark.slow),
         pytest.param(None, gguf_pair, 1, marks=pytest.mark.slow),
-        pytest.param(None, hybrid_pair, 7, marks=pytest.mark.slow),
+        pytest.param(None, hybrid_pair, 7, marks=[pytest.mark.slow, since("5.19.0")]),
     ],
-    ids=["some lines", "lean", "tree", "transformers", "gguf", "hybrid"],
+    ids=["some lines", "every line", "tree", "gguf", "hybrid"],
 )
 def test_an_interruption_at_any_line_leaves_caches_that_hold_what_they_say(tree, make, every, gguf):
     """One conversation is in the caches, and another one, which is then asked for, was saved."""
     folder = Path(cactus_decoding.__file__).parent
     names = (
-        "core/models/base.py", "core/models/recurrent.py", "core/drafting/model.py", "core/loop.py",
-        "engines/transformers/forward.py", "engines/transformers/lean/forward.py",
-        "engines/llama_cpp/models/context.py", "engines/llama_cpp/models/model.py",
-    )  # fmt: skip
+        *(f"core/models/{name}.py" for name in ("base", "recurrent")),
+        *(f"engines/transformers/{name}.py" for name in ("cached_model", "forward", "row_cache")),
+        *(f"engines/llama_cpp/models/{name}.py" for name in ("context", "model")),
+        *("core/drafting/model.py", "core/loop.py"),
+    )
     files = tuple(f"{folder}/{name}" for name in names)
     settings = SETTINGS | {"max_new_tokens": 2}
     if tree is not None:

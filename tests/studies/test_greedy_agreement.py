@@ -27,5 +27,3 @@ def test_in_float32_answers_are_those_of_generate(tmp_path: Path) -> None:
     assert run("--problems", 3, "--results", results, "--page", page).returncode == 0
     rows = {row["dtype"]: row["equal"] for row in json.loads(results.read_text())["rows"]}
     assert set(rows["float32"].values()) == {3}
-    # both of this package's passes round alike in 16 bits
-    assert rows["bfloat16"]["auto"] == rows["bfloat16"]["transformers"]

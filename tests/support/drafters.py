@@ -31,7 +31,6 @@ from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.engines.transformers.forward import GeneralForward
-from cactus_decoding.engines.transformers.lean.forward import LeanForward
 from support.chi_square import rejects
 from support.loop_runs import PROMPT, decided, run, tokens
 from support.pass_times import PASS_TIMES
@@ -300,8 +299,7 @@ def striking(call: int, *, after: bool) -> Iterator[list[int]]:
         return wrapped
 
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (LeanForward, GeneralForward):
-            patch.setattr(kind, "append", struck(kind.append))
+        patch.setattr(GeneralForward, "append", struck(GeneralForward.append))
         patch.setattr(AssistedCandidateGenerator, "get_candidates", struck(AssistedCandidateGenerator.get_candidates))
         yield calls
 

@@ -48,7 +48,7 @@ GEMMA4 = SMALL | {
     "use_double_wide_mlp": False,
 }
 
-LEAN_SIZES = {
+LLAMA_SIZES = {
     "vocab_size": 50,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -67,14 +67,14 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 128,
 }
-LEAN_CONFIGS = {
-    "llama": LlamaConfig(**LEAN_SIZES),
-    "llama, a key head for each query head": LlamaConfig(**LEAN_SIZES | {"num_key_value_heads": 4}),
-    "llama, one key head, tied": LlamaConfig(**LEAN_SIZES | {"num_key_value_heads": 1}, tie_word_embeddings=True),
-    "llama with llama3 frequencies": LlamaConfig(**LEAN_SIZES, rope_parameters=LLAMA3),
-    "llama with yarn frequencies": LlamaConfig(**LEAN_SIZES, rope_parameters=YARN),
-    "qwen2": Qwen2Config(**{k: v for k, v in LEAN_SIZES.items() if k != "head_dim"}),
-    "qwen3": Qwen3Config(**LEAN_SIZES),
+LLAMA_CONFIGS = {
+    "llama": LlamaConfig(**LLAMA_SIZES),
+    "llama, a key head for each query head": LlamaConfig(**LLAMA_SIZES | {"num_key_value_heads": 4}),
+    "llama, one key head, tied": LlamaConfig(**LLAMA_SIZES | {"num_key_value_heads": 1}, tie_word_embeddings=True),
+    "llama with llama3 frequencies": LlamaConfig(**LLAMA_SIZES, rope_parameters=LLAMA3),
+    "llama with yarn frequencies": LlamaConfig(**LLAMA_SIZES, rope_parameters=YARN),
+    "qwen2": Qwen2Config(**{k: v for k, v in LLAMA_SIZES.items() if k != "head_dim"}),
+    "qwen3": Qwen3Config(**LLAMA_SIZES),
 }
 
 

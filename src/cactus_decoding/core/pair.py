@@ -8,18 +8,17 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, takewhile
 from pathlib import Path
 from statistics import median
-from typing import Any, get_args
+from typing import Any
 from weakref import ref
 
 import torch
 
 from cactus_decoding import zoo
-from cactus_decoding.core.checks import check_choice
 from cactus_decoding.core.drafting.lengths.base import FixedLength, PerResponse
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.core.loop import decode
-from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.core.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.core.models.saved import SavedRoom
@@ -210,7 +209,6 @@ def load_pair(
     *,
     dtype: str | torch.dtype = "auto",
     device: str | torch.device | None = None,
-    forward: ForwardName = "auto",
     kept_prompts: int | str = 1,
 ) -> Pair:
     """Load a target and a draft that share a tokenizer: the bundled pair, or any local path, GGUF file or hub name.
@@ -227,21 +225,16 @@ def load_pair(
             and fits into half of the free memory, and for the bundled pair. GGUF files have their own.
         device: where to run; a GPU if there is one, else the CPU. With a GGUF file, probabilities are on the CPU, and
             its ``gpu_layers`` says what a GPU holds.
-        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
-            one or an error, ``auto`` for the faster one wherever that computes the same. A draft is always read as
-            ``auto``: its proposals are drawn from whatever it computes, so the output stays exact.
         kept_prompts: see `Pair`.
 
     Raises:
-        ValueError: if a model cannot be loaded, or the vocabularies differ; for an unknown ``forward``, and for
-            ``lean`` where that is not the target's pass.
+        ValueError: if a model cannot be loaded, or the vocabularies differ.
 
     Example:
         >>> pair = load_pair()
         >>> pair.tokenizer.eos_token
         '<eos>'
     """
-    check_choice("forward", forward, get_args(ForwardName))  # before anything is loaded
     kept_limits(kept_prompts)
     bundled = target is None or target == BUNDLED
     if bundled:
@@ -255,14 +248,14 @@ def load_pair(
     named = parse_drafter(draft) if isinstance(draft, str) else None
     check_names(target, draft)
     dtype = checked_dtype(dtype)
-    device = checked_device(device_beside_files(target, None if named else draft, dtype, device, forward))
+    device = checked_device(device_beside_files(target, None if named else draft, dtype, device))
     local = only_cached("target", target)
     tokenizer = load_tokenizer("target", target, local=local)
     draft_local = named is None and only_cached("draft", draft)
     if named is None:  # compared first: weights may be large
         theirs = load_tokenizer("draft", draft, local=draft_local)
         check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
-    verifier = load_cached("target", target, dtype, device, forward, local=local)
+    verifier = load_cached("target", target, dtype, device, local=local)
     if named is not None:
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled, kept_prompts)
     drafter = ModelDrafter(load_cached("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size)

@@ -12,6 +12,7 @@ from scipy.stats import chi2
 from support.architectures import tiny_architecture
 from support.gguf_files import law_of_two, two_tokens
 from support.loop_runs import FALSE_ALARM, PROMPT, begin, chi_square
+from support.versions import since
 from transformers import PreTrainedModel
 
 from cactus_decoding import ModelDrafter
@@ -32,6 +33,7 @@ def hybrid(name: str, seed: int) -> PreTrainedModel:
 
 
 @pytest.mark.slow
+@since("5.19.0")
 @pytest.mark.parametrize("name", ["falcon_h1", "bamba", "qwen3_5_text"])
 def test_two_tokens_follow_the_law_of_the_rule(name):
     target, draft = hybrid(name, 0), hybrid(name, 1)

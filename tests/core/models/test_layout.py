@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.tiny_architectures import LEAN_CONFIGS, perturbed, plain_logits, random_tokens
+from support.tiny_architectures import LLAMA_CONFIGS, perturbed, plain_logits, random_tokens
 from transformers import LlamaForCausalLM
 
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -12,7 +12,7 @@ from cactus_decoding.engines.transformers.loading import lay_out_for_small_produ
 
 
 def test_the_layout_changes_no_value_and_can_be_saved(tmp_path):
-    model, ids = perturbed(LEAN_CONFIGS["llama, one key head, tied"]), random_tokens(40)
+    model, ids = perturbed(LLAMA_CONFIGS["llama, one key head, tied"]), random_tokens(40)
     expected, before = plain_logits(model, ids), {name: p.clone() for name, p in model.named_parameters()}
     lay_out_for_small_products(model)
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())

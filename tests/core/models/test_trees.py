@@ -20,10 +20,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from cactus_decoding.engines.transformers import forward, row_cache
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.forward import GeneralForward
-from cactus_decoding.engines.transformers.lean import forward as lean
-from cactus_decoding.engines.transformers.lean.forward import LeanForward, StaticCache
 
 SIZES = {
     "vocab_size": 50,
@@ -38,16 +36,16 @@ EAGER = {"attn_implementation": "eager"}
 GPT2 = {"vocab_size": 50, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 100}
 OPT = {name: size for name, size in SIZES.items() if name != "intermediate_size"} | {"ffn_dim": 48, "pad_token_id": 1}
 MODELS = {
-    "llama": (LlamaConfig(**GROUPED), LeanForward),
-    "qwen2": (Qwen2Config(**GROUPED), LeanForward),
-    "qwen3": (Qwen3Config(**GROUPED, head_dim=12), LeanForward),
-    "qwen3, a key head for each query head": (Qwen3Config(**SIZES | {"num_key_value_heads": 4}), LeanForward),
-    "llama with biases": (LlamaConfig(**GROUPED, attention_bias=True), GeneralForward),
-    "gpt2": (GPT2Config(**GPT2), GeneralForward),
-    "gpt2, eager": (GPT2Config(**GPT2, **EAGER), GeneralForward),
-    "opt": (OPTConfig(**OPT, word_embed_proj_dim=32), GeneralForward),
-    "gpt_neox": (GPTNeoXConfig(**SIZES), GeneralForward),
-    "gpt_neox, eager": (GPTNeoXConfig(**SIZES, **EAGER), GeneralForward),
+    "llama": LlamaConfig(**GROUPED),
+    "qwen2": Qwen2Config(**GROUPED),
+    "qwen3": Qwen3Config(**GROUPED, head_dim=12),
+    "qwen3, a key head for each query head": Qwen3Config(**SIZES | {"num_key_value_heads": 4}),
+    "llama with biases": LlamaConfig(**GROUPED, attention_bias=True),
+    "gpt2": GPT2Config(**GPT2),
+    "gpt2, eager": GPT2Config(**GPT2, **EAGER),
+    "opt": OPTConfig(**OPT, word_embed_proj_dim=32),
+    "gpt_neox": GPTNeoXConfig(**SIZES),
+    "gpt_neox, eager": GPTNeoXConfig(**SIZES, **EAGER),
 }
 TREES = {
     "two children": [-1, -1],
@@ -84,12 +82,11 @@ def expected(model: PreTrainedModel, prompt: list[int], tokens: list[int], paren
 @pytest.fixture(params=MODELS.values(), ids=MODELS)
 def cached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CachedModel:
     """A model that has read 20 tokens, in chunks."""
-    monkeypatch.setattr(lean, "CHUNK", 8)
-    monkeypatch.setattr(StaticCache, "MIN_CAPACITY", 4)  # it grows several times
-    config, forward = request.param
-    cached = CachedModel(perturbed(config))
-    cached.append(random_tokens(20), rows=1)
-    assert type(cached._forward) is forward
+    monkeypatch.setattr(forward, "_CHUNK", 6)
+    monkeypatch.setattr(row_cache, "MIN_CAPACITY", 4)  # it grows several times
+    cached, ids = CachedModel(perturbed(request.param)), random_tokens(20)
+    cached.append(ids[:3], rows=1)
+    cached.append(ids[3:], rows=1)
     return cached
 
 
@@ -183,9 +180,9 @@ def test_chains_copy_nothing_and_compute_no_masks_of_trees(
     def never(*_: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr(StaticCache, "move", never)
-    monkeypatch.setattr(GeneralForward, "_tree_inputs", never)
-    monkeypatch.setattr(GeneralForward, "_check_takes_trees", never)
+    monkeypatch.setattr(row_cache.RowLayer, "keep", never)
+    monkeypatch.setattr(forward.GeneralForward, "_tree_inputs", never)
+    monkeypatch.setattr(forward.GeneralForward, "_check_takes_trees", never)
     cached.append([1, 2, 3], rows=3)
     cached.keep(range(21))
     cached.rollback(20)

@@ -118,10 +118,10 @@ def test_other_numbers_are_refused_with_what_to_install(newer, monkeypatch):
 
 
 def test_what_fails_is_refused_with_what_to_install(newer, monkeypatch):
-    def crop(self, tokens_to_remove):
+    def cut(self, count):
         raise RuntimeError("nothing is taken back")
 
-    monkeypatch.setattr(compatibility.DynamicCache, "crop", crop)
+    monkeypatch.setattr(RowLayer, "cut", cut)
     with refused(r"a block of tokens cannot be read and taken back \(RuntimeError: nothing is taken back\)"):
         CachedModel(tiny_architecture("llama"))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.architectures import greedy_answer, logits_of_all, tiny_architecture
-from support.tiny_architectures import LEAN_CONFIGS, perturbed, random_tokens
+from support.tiny_architectures import LLAMA_CONFIGS, perturbed, random_tokens
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -15,13 +15,11 @@ from cactus_decoding.engines.transformers.forward import GeneralForward
 @pytest.mark.parametrize("name", ["roberta", "camembert", "gpt2", "llama"])
 def test_positions_are_those_that_generate_gives(name):
     model, ids = tiny_architecture(name), random_tokens(12)
-    cached, answer = CachedModel(model, "transformers"), []
+    cached, answer = CachedModel(model), []
     while len(answer) < 6:
         answer.append(int(cached.append((ids + answer)[cached.length :], rows=1).argmax()))
     assert answer == greedy_answer(model, ids, 6)
-    torch.testing.assert_close(
-        CachedModel(model, "transformers").append(ids, rows=12), logits_of_all(model, ids), rtol=0, atol=2e-5
-    )
+    torch.testing.assert_close(CachedModel(model).append(ids, rows=12), logits_of_all(model, ids), rtol=0, atol=2e-5)
 
 
 def test_who_counts_positions_itself_is_given_none():
@@ -65,7 +63,7 @@ def test_a_cache_that_is_not_filled_is_noticed():
 
 
 def test_what_a_forward_pass_is_told_besides_goes_through_transformers():
-    model = perturbed(LEAN_CONFIGS["llama"])
+    model = perturbed(LLAMA_CONFIGS["llama"])
     cached = CachedModel(model)
     cached.extra_inputs = {"output_hidden_states": True}
     rows = cached.append([1, 2, 3], rows=3)

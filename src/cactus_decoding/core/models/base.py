@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import pairwise, takewhile
-from typing import Any, Literal, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,8 +15,6 @@ from cactus_decoding.core.models.saved import SavedRoom, SavedText
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.core.types.proposals import path_places, tree_inputs
 
-ForwardName = Literal["auto", "lean", "transformers"]
-"""Which forward pass reads a model: see `CachedModel`."""
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
 

@@ -14,7 +14,7 @@ from cactus_decoding.core.mistakes import shown, suggestion
 if TYPE_CHECKING:
     import torch
 
-    from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+    from cactus_decoding.core.models.base import BaseCachedModel
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 GROUP = "cactus_decoding.engines"
@@ -55,7 +55,6 @@ class Engine(Protocol):
         name: str | Path,
         dtype: str | torch.dtype,
         device: torch.device,
-        forward: ForwardName = "auto",
         *,
         local: bool = False,
     ) -> BaseCachedModel: ...
@@ -113,11 +112,10 @@ def load_cached(
     name: str | Path,
     dtype: str | torch.dtype,
     device: torch.device,
-    forward: ForwardName = "auto",
     *,
     local: bool = False,
 ) -> BaseCachedModel:
-    return engine_of(name).load_cached(role, name, dtype, device, forward, local=local)
+    return engine_of(name).load_cached(role, name, dtype, device, local=local)
 
 
 def with_cache(model: Any) -> BaseCachedModel:

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from cactus_decoding.core.checks import shown
-from cactus_decoding.core.models.base import ForwardName
 from cactus_decoding.core.models.loading import engine_of
 
 SMALL = 2**25
@@ -30,7 +29,6 @@ def device_beside_files(
     draft: str | Path | None,
     dtype: str | torch.dtype,
     device: str | torch.device | None,
-    forward: ForwardName,
 ) -> str | torch.device | None:
     """Return the device to use: the CPU beside a GGUF file. Raise `ValueError` for what llama.cpp does not do."""
     files = [name for name in (target, draft) if name is not None and engine_of(name).rows_on_cpu]
@@ -39,8 +37,6 @@ def device_beside_files(
     name = str(files[0])
     if device is not None and str(device) != "cpu":
         raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {shown(device)}")
-    if forward != "auto" and engine_of(target).rows_on_cpu:
-        raise ValueError(f"forward must be 'auto' for {name!r}, which llama.cpp reads, but is {forward!r}")
     if dtype != "auto" and all(each is None or engine_of(each).rows_on_cpu for each in (target, draft)):
         raise ValueError(f"dtype must be 'auto' for {name!r}, whose weights are read as they are stored: {dtype}")
     return "cpu"

@@ -12,7 +12,7 @@ from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gg
 if TYPE_CHECKING:
     import torch
 
-    from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+    from cactus_decoding.core.models.base import BaseCachedModel
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 
@@ -49,11 +49,10 @@ class LlamaCppEngine(Engine):
         name: str | Path,
         dtype: str | torch.dtype,
         device: torch.device,
-        forward: ForwardName = "auto",
         *,
         local: bool = False,
     ) -> BaseCachedModel:
-        """Return a file's model; dtype, device and forward pass are llama.cpp's to say."""
+        """Return a file's model; dtype and device are llama.cpp's to say."""
         from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 
         return LlamaCppModel.load(role, _file(name), copies=role == "target")

@@ -36,15 +36,8 @@ def attend(
     CPUs, where that would round otherwise, the kernel is told of the groups instead.
     """
     count, heads, group = query.shape[2], key.shape[1], query.shape[1] // key.shape[1]
-    masked = attention_mask is not None and attention_mask.shape[1] > 1  # by heads
-    if (
-        group == 1
-        or count > MAX_QUERIES
-        or (attention_mask is None and count > 1)
-        or masked
-        or dropout
-        or len(query) > 1
-    ):
+    plain = count == 1 if attention_mask is None else attention_mask.shape[1] == 1  # else it is causal, or by heads
+    if group == 1 or count > MAX_QUERIES or not plain or dropout or len(query) > 1:
         own: tuple[Tensor, None] = compatibility.sdpa()(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more
         )

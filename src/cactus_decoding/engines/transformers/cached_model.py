@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from cactus_decoding.core.checks import check_choice
-from cactus_decoding.core.models.base import BaseCachedModel, Forward, ForwardName
+from cactus_decoding.core.models.base import BaseCachedModel, Forward
 from cactus_decoding.core.models.recurrent import RecurrentForward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from cactus_decoding.engines.transformers.lean.forward import LeanForward
 
 _READ_ON = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "qwen3_next", "qwen3_5", "qwen3_5_text"})
 """Kinds whose blocks read on from a state; transformers begins those of Mamba, Jamba and others anew."""
@@ -23,29 +20,20 @@ class CachedModel(BaseCachedModel):
 
     Args:
         model: a decoder-only causal language model.
-        forward: ``transformers`` for the model's own forward pass, `GeneralForward`; ``lean`` for `LeanForward`, which
-            does less work; ``auto`` for the lean one wherever it computes what the model's own does.
 
     Attributes:
         model: the model.
-        forward: as given.
 
-    Raises `ValueError` for a model whose cache cannot be rolled back (most recurrent states) or that is no decoder; for
-    an unknown ``forward``, and for ``lean`` where that is not the model's pass.
+    Raises `ValueError` for a model whose cache cannot be rolled back (most recurrent states) or that is no decoder.
     """
 
-    def __init__(self, model: PreTrainedModel, forward: ForwardName = "auto") -> None:
+    def __init__(self, model: PreTrainedModel) -> None:
         check_can_roll_back(model, by_copies=True)
-        check_choice("forward", forward, get_args(ForwardName))
         super().__init__()
         self.model = model
-        self.forward = forward
         self.device = model.device
         self._extra_inputs: dict[str, Any] = {}  # which the first `append`, when it chooses a pass, must know
-        self._lean: LeanForward | None = None
         self._state: tuple[Any, ...] = ()  # of the model when the last response began
-        if forward == "lean":
-            self._choose_forward()
 
     @property
     def name(self) -> str:
@@ -72,7 +60,7 @@ class CachedModel(BaseCachedModel):
     def extra_inputs(self) -> dict[str, Any]:
         """Further keyword arguments of each forward pass until the next `reset`, such as ``output_hidden_states``.
 
-        They are set while the cache is empty, and call for transformers' own pass.
+        They are set while the cache is empty.
         """
         return self._extra_inputs
 
@@ -96,7 +84,7 @@ class CachedModel(BaseCachedModel):
 
     def forget_if_changed(self) -> None:
         """Forget everything, extra inputs too, where there were some, or weights or code of the model have changed."""
-        from cactus_decoding.engines.transformers.lean.recognition import state_of
+        from cactus_decoding.engines.transformers.model_state import state_of
 
         state = state_of(self.model)
         if state != self._state or self._extra_inputs:
@@ -105,29 +93,10 @@ class CachedModel(BaseCachedModel):
 
     def twin(self) -> CachedModel:
         """Return the same model with a cache of its own."""
-        return CachedModel(self.model, self.forward)
+        return CachedModel(self.model)
 
     def _choose_forward(self) -> Forward:
         """Return an empty forward pass; the model may have changed since the last response."""
-        # here, as below: whoever reads GGUF files, or has mistyped an option, does not wait for transformers
-        from cactus_decoding.engines.transformers.lean.agreement import read_if_lean
-
-        if self.forward == "transformers":
-            return self._general()
-        inputs = ", ".join(self._extra_inputs)
-        weights = f"it knows no {inputs}" if inputs else read_if_lean(self.model)
-        if isinstance(weights, str):
-            if self.forward == "lean":
-                raise ValueError(f"forward='lean' cannot read {type(self.model).__name__}: {weights}")
-            return self._general()
-        from cactus_decoding.engines.transformers.lean.forward import LeanForward
-
-        if self._lean is None or not self._lean.begin(weights):
-            self._lean = LeanForward(weights)
-        return self._lean
-
-    def _general(self) -> Forward:
-        """Return an empty pass of transformers' own."""
         return general_forward(self.model, self._extra_inputs)
 
 

@@ -34,6 +34,8 @@ except ImportError as error:  # a version that has renamed or moved one of them
     tried = f"'transformers>={TRIED[0]},<={TRIED[-1]}'"
     raise ImportError(f"{error}; install a version of transformers that was tried: pip install {tried}") from error
 
+_CACHES_OF_THEIR_OWN = frozenset({"flaubert", "xlm"})
+"""Kinds of models whose ``cache`` is none of transformers', or that are given the whole text beside it."""
 _CANDIDATES = {"input_ids", "assistant_model", "generation_config", "model_kwargs", "logits_processor"}
 _SIGNATURES: tuple[tuple[Any, str, set[str]], ...] = (
     (GenerationMixin, "generate", {"assistant_model", "streamer", "synced_gpus", "custom_generate", "kwargs"}),
@@ -139,7 +141,7 @@ def keeps_recurrent_state(model: PreTrainedModel) -> bool:
 
 def takes_dynamic_cache(model: PreTrainedModel) -> bool:
     """Whether a model fills the cache that `generate` makes."""
-    return bool(model._supports_default_dynamic_cache())
+    return bool(model._supports_default_dynamic_cache()) and model.config.model_type not in _CACHES_OF_THEIR_OWN
 
 
 def counts_positions_itself(model: PreTrainedModel) -> bool:

@@ -11,7 +11,7 @@ from cactus_decoding.core.models.loading import Engine
 if TYPE_CHECKING:
     import torch
 
-    from cactus_decoding.core.models.base import BaseCachedModel, ForwardName
+    from cactus_decoding.core.models.base import BaseCachedModel
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 
@@ -52,7 +52,6 @@ class TransformersEngine(Engine):
         name: str | Path,
         dtype: str | torch.dtype,
         device: torch.device,
-        forward: ForwardName = "auto",
         *,
         local: bool = False,
     ) -> BaseCachedModel:
@@ -60,7 +59,7 @@ class TransformersEngine(Engine):
         from cactus_decoding.engines.transformers.cached_model import CachedModel
         from cactus_decoding.engines.transformers.loading import load_model
 
-        return CachedModel(load_model(role, name, dtype, device, local=local), forward)
+        return CachedModel(load_model(role, name, dtype, device, local=local))
 
     def with_cache(self, model: Any) -> BaseCachedModel:
         """Return a model of transformers with an empty cache."""

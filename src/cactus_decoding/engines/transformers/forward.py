@@ -19,12 +19,14 @@ from cactus_decoding.engines.transformers import compatibility
 from cactus_decoding.engines.transformers.attention import registered_attention, takes_attention
 from cactus_decoding.engines.transformers.row_cache import RowLayer, with_rows_in_place
 
+_CHUNK = 512
+"""Tokens that are read at once behind others: the mask of a longer block would grow with its square."""
 _FEW = 64
 """Rows from which on it does not matter whether they are a multiple of 4."""
 
 
 class GeneralForward(StatefulForward):
-    """Calls the model with a cache whose rows stay in place, and with `attend` where the model takes it.
+    """Calls the model with a cache whose rows stay in place, and with an attention that repeats no key.
 
     The last call's outputs are kept only where there are ``extra_inputs``, keyword arguments of each call.
     """
@@ -32,7 +34,7 @@ class GeneralForward(StatefulForward):
     def __init__(self, model: PreTrainedModel, extra_inputs: dict[str, Any]) -> None:
         self.extra_inputs = extra_inputs
         self.outputs: Any = None
-        self._model = model
+        self._model, self._device = model, model.device
         self._config = model.config.get_text_config(decoder=True)
         named = inspect.signature(model.forward).parameters
         self._keeps_rows = "logits_to_keep" in named
@@ -41,12 +43,13 @@ class GeneralForward(StatefulForward):
         self._records = not compatibility.keeps_recurrent_state(model)
         self._cache = with_rows_in_place(compatibility.empty_cache(self._config, record_past=self._records))
         self._shares_keys = takes_attention(model)
+        self._eager = compatibility.attention_of(self._config) == "eager"
         self._slides = any(getattr(layer, "is_sliding", False) for layer in self._cache.layers)
         self._in_place = all(type(layer) is RowLayer for layer in self._cache.layers)
         # float32 matrix products on CPUs are faster with 4 or 8 rows than with 3 or 7
-        given_positions = self._takes_positions and not compatibility.counts_positions_itself(model)
-        fast = model.device.type == "cpu" and model.dtype == torch.float32
-        self._fills_rows = fast and given_positions and self._in_place
+        self._gives_positions = self._takes_positions and not compatibility.counts_positions_itself(model)
+        fast = self._device.type == "cpu" and model.dtype == torch.float32
+        self._fills_rows = fast and self._gives_positions and self._in_place
         self._trimmed = 0
 
     def append(
@@ -54,6 +57,10 @@ class GeneralForward(StatefulForward):
     ) -> Tensor:
         """Feed tokens; see `Forward.append`. Raise `ValueError` where the model takes no tree, or fills no cache."""
         count = len(token_ids)
+        if start and self._in_place and positions is None and mask is None and not self.extra_inputs:
+            while count - _CHUNK >= max(rows, 1):
+                self.append(token_ids[:_CHUNK], start, 1)
+                token_ids, start, count = token_ids[_CHUNK:], start + _CHUNK, count - _CHUNK
         if positions is None and mask is None:
             places = self._chain_inputs(start, count)
         else:
@@ -72,7 +79,7 @@ class GeneralForward(StatefulForward):
                 **self.extra_inputs,
             )
         if fill:
-            compatibility.remove_last(self._cache, 1)
+            self._forget(fill)
         if not start and (filled := self._cache.get_seq_length()) != len(token_ids):
             raise ValueError(f"{type(self._model).__name__} cached {filled} tokens where {len(token_ids)} were read")
         if not start and self._records and (layers := compatibility.uncroppable_layers(self._cache)):
@@ -91,14 +98,21 @@ class GeneralForward(StatefulForward):
             self._check_takes_trees()
             places = torch.tensor(path)
             for layer in self._cache.layers:
-                if layer.is_initialized:
-                    layer.keep(prefix, places.to(layer.keys.device))
+                layer.keep(prefix, places.to(self._device if layer.keys is None else layer.keys.device))
         elif self._slides and prefix < self._trimmed:
             return 0
         elif length > kept or (self._records and not self._in_place):  # windows are also trimmed here, after each block
-            compatibility.remove_last(self._cache, length - kept)
+            self._forget(length - kept)
         self._trimmed = kept
         return kept
+
+    def _forget(self, count: int) -> None:
+        """Take the last tokens back."""
+        if not self._in_place:
+            compatibility.remove_last(self._cache, count)
+            return
+        for layer in self._cache.layers:
+            layer.cut(count)
 
     def save(self, length: int) -> tuple[DynamicCache, int]:
         """Return a copy of the cache; of rows in place, the used ones."""
@@ -127,9 +141,9 @@ class GeneralForward(StatefulForward):
 
     def _chain_inputs(self, start: int, count: int) -> dict[str, Tensor | None]:
         """Return the positions that `generate` gives; some models count from elsewhere where they are given none."""
-        if not self._takes_positions or compatibility.counts_positions_itself(self._model):
+        if not self._gives_positions:
             return {}
-        return {"position_ids": torch.arange(start, start + count, device=self._model.device)[None]}
+        return {"position_ids": torch.arange(start, start + count, device=self._device)[None]}
 
     def _tree_inputs(
         self, start: int, count: int, positions: Tensor | None, mask: Tensor | None
@@ -137,10 +151,10 @@ class GeneralForward(StatefulForward):
         """Return positions and mask as the model takes them; it would count positions itself by a mask's columns."""
         self._check_takes_trees()
         if positions is None:
-            positions = torch.arange(start, start + count, device=self._model.device)
+            positions = torch.arange(start, start + count, device=self._device)
         if mask is not None:
             mask = mask[None, None]
-            if compatibility.attention_of(self._config) == "eager":  # it adds masks to its scores, others take booleans
+            if self._eager:  # it adds masks to its scores, others take booleans
                 dtype = self._model.dtype
                 mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
         return {"position_ids": positions[None], "attention_mask": mask}

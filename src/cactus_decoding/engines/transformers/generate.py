@@ -26,7 +26,6 @@ from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.drafting.registry import proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.metrics import Metrics
-from cactus_decoding.core.models.base import ForwardName
 from cactus_decoding.core.request import DECODING, Request
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.session import begin
@@ -62,7 +61,6 @@ def speculative_generate(
     generator: torch.Generator | None = None,
     seed: int | None = None,
     metrics: Metrics | None = None,
-    forward: ForwardName = "auto",
     streamer: BaseStreamer | None = None,
     stop_strings: str | Sequence[str] | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
@@ -95,8 +93,6 @@ def speculative_generate(
         generator: source of the random numbers, on the model's device; torch's default one if None.
         seed: makes a generator.
         metrics: counts and seconds are added to this object.
-        forward: how the target is read: ``transformers`` for its own forward pass, ``lean`` for this package's faster
-            one or an error, ``auto`` for the faster one wherever that computes the same.
         streamer: gets tokens one by one.
         stop_strings: end the response, as in `generate`; the tokenizer must be bound.
         tokenizer: the target's, for ``protect``, ``relax_within``, ``importance``, stop strings and a draft with other
@@ -140,7 +136,6 @@ def speculative_generate(
             "generator": generator,
             "seed": seed,
             "metrics": metrics,
-            "forward": forward,
             "streamer": streamer,
             "stop_strings": stop_strings,
             "tokenizer": tokenizer,
@@ -173,7 +168,7 @@ def speculative_generate(
     settings["tree" if isinstance(own, TreeShape) else "num_speculative_tokens"] = own
     settings |= vars(plain or SamplingParams(rows.temperature)) | {"seed": seed, "stop": stop.strings}
     request = Request.from_dict(settings | {"max_new_tokens": max(stop.max_length - len(prompt_ids), 1)})
-    target, reach = CachedModel(model, forward), position_limit(model, len(prompt_ids))
+    target, reach = CachedModel(model), position_limit(model, len(prompt_ids))
     proposer = assistance.choose_drafter() if request.draft_length.max_draft_tokens else NgramDrafter()
     session = begin(
         target,
@@ -201,21 +196,6 @@ def speculative_generate(
         warnings.warn(f"the response ends at the target's {reach.end} positions, {reach.cause}", stacklevel=2)
     sequences = torch.cat([input_ids, input_ids.new_tensor([session.token_ids])], dim=1)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
-
-
-def _with_settings(signature: inspect.Signature) -> inspect.Signature:
-    """Return a signature that names the settings: `generate` keeps from a callable what its signature does not."""
-    *own, others = signature.parameters.values()
-    asked = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in ASKED]
-    return signature.replace(parameters=[*own, *asked, others])
-
-
-speculative_generate.__signature__ = _with_settings(inspect.signature(speculative_generate))  # type: ignore[attr-defined]
-
-
-_PREPARED = {"model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "model_kwargs"}
-# `generate` has these two as well, and gives a streamer the prompt
-_OWN = inspect.signature(speculative_generate).parameters.keys() - _PREPARED - {"assistant_model", "streamer"}
 
 
 def generate_speculatively(model: PreTrainedModel, **arguments: Any) -> Tensor | GenerateDecoderOnlyOutput:
@@ -260,3 +240,18 @@ def generate_speculatively(model: PreTrainedModel, **arguments: Any) -> Tensor |
         return speculative_generate(*prepared, **{**given, **own})
 
     return model.generate(**arguments, custom_generate=bound)
+
+
+def _with_settings(signature: inspect.Signature) -> inspect.Signature:
+    """Return a signature that names the settings: `generate` keeps from a callable what its signature does not."""
+    *own, others = signature.parameters.values()
+    asked = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in ASKED]
+    return signature.replace(parameters=[*own, *asked, others])
+
+
+speculative_generate.__signature__ = _with_settings(inspect.signature(speculative_generate))  # type: ignore[attr-defined]
+
+
+_PREPARED = {"model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "model_kwargs"}
+# `generate` has these two as well, and gives a streamer the prompt
+_OWN = inspect.signature(speculative_generate).parameters.keys() - _PREPARED - {"assistant_model", "streamer"}

@@ -42,8 +42,15 @@ class RowLayer(DynamicLayer):
         self._use(end)
         return self.keys, self.values
 
+    def cut(self, count: int) -> None:
+        """Forget the last tokens."""
+        if count and self.is_initialized:
+            self.keys, self.values = self.keys[:, :, :-count], self.values[:, :, :-count]
+
     def keep(self, prefix: int, places: Tensor) -> None:
         """Keep the first tokens, and those at later places, ascending, which move next to them."""
+        if not self.is_initialized:
+            return
         end = prefix + len(places)
         for used in (self.keys, self.values):
             used[:, :, prefix:end] = used.index_select(-2, places)
@@ -64,13 +71,10 @@ class RowLayer(DynamicLayer):
     def _reserved(self, end: int, used: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return stores with room for so many tokens, and the used part in them."""
         room = max(end, MIN_CAPACITY, 0 if self._stores is None else 2 * self._stores[0].shape[-2])
-        made = (
-            keys.new_empty(*keys.shape[:2], room, keys.shape[3]),
-            values.new_empty(*values.shape[:2], room, values.shape[3]),
-        )
+        stores = [new.new_empty(*new.shape[:2], room, new.shape[3]) for new in (keys, values)]
         if used:
-            made[0][:, :, :used], made[1][:, :, :used] = self.keys, self.values
-        return made
+            stores[0][:, :, :used], stores[1][:, :, :used] = self.keys, self.values
+        return stores[0], stores[1]
 
 
 def with_rows_in_place(cache: DynamicCache) -> DynamicCache:

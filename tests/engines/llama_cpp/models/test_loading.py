@@ -132,7 +132,6 @@ def test_a_missing_library_is_told_by_the_line_that_installs_it(monkeypatch):
 def test_what_only_models_of_transformers_can_do(gguf):
     path = gguf("target")
     assert "whose weights are read as they are stored: torch.bfloat16" in refusal(path, "ngram", dtype="bfloat16")
-    assert "which llama.cpp reads, but is 'lean'" in refusal(path, "ngram", forward="lean")
     assert "rows of a GGUF file are on the CPU" in refusal(path, "ngram", device="meta")
     assert "has no list of layers to exit early from" in refusal(path, "early_exit:layers=2")
     lookup = CandidateGeneratorDrafter(PromptLookupCandidateGenerator(max_length=64))

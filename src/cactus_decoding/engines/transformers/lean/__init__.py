@@ -1,1 +1,0 @@
-"""A forward pass without the framework's overhead, for Llama and its relatives."""
