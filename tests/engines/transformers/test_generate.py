@@ -495,7 +495,6 @@ REFUSED = {
     "a draft's own flag": ({"is_assistant": True}, "is_assistant is what transformers sets for a draft"),
     "chunks": ({"prefill_chunk_size": 2}, "prefill_chunk_size is not supported"),
     "synced": ({"synced_gpus": True}, "synced_gpus is not supported"),
-    "early exit": ({"assistant_early_exit": 2, "drafter": None}, "exit_layer must be between 1 and 1"),
     "another vocabulary": ({"assistant_model": tiny_llama(1, 11)}, "vocabulary has 8 tokens, but the draft's has 11"),
     "another width": ({"drafter": ModelDrafter(tiny_llama(1, 11))}, "vocabulary has 8 tokens, but the draft's has 11"),
     "a long prompt": (
@@ -518,6 +517,7 @@ if at_least("5.19.0"):
         {"prompt": PROMPT, "mm_encoder_outputs": {"image": torch.ones(1)}},
         "given mm_encoder_outputs",
     )
+    REFUSED["early exit"] = ({"assistant_early_exit": 2, "drafter": None}, "exit_layer must be between 1 and 1")
     REFUSED["ensemble"] = ({"assistant_ensemble_weight": 0.5}, "give rule='ensemble:weight=...'")
 
 
