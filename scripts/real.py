@@ -33,7 +33,7 @@ class Check(NamedTuple):
 
 def pairs(files: list[Path]) -> Iterator[tuple[Path, Path]]:
     """Yield pairs of files with the same tokens, the larger first."""
-    from cactus_decoding.engines.transformers.loading import load_tokenizer
+    from cactus_decoding.core.models.loading import load_tokenizer
 
     ordered = sorted(files, key=lambda path: path.stat().st_size, reverse=True)
     tokens = {path: load_tokenizer("target", path).get_vocab() for path in ordered}

@@ -18,9 +18,10 @@ from support.tiny_pair import tiny_pair
 
 from cactus_decoding import Request, generate, load_pair, stream, zoo
 from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.models.loading import load_tokenizer
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.loading import load_model, load_tokenizer
+from cactus_decoding.engines.transformers.loading import load_model
 from cactus_decoding.lab.training import adaptation as adaptation_module
 from cactus_decoding.lab.training.acceptance.data import TokenSequence
 from cactus_decoding.lab.training.acceptance.row_cache import likeliest
