@@ -20,7 +20,7 @@ NOT_RUN = {
     "docs/adding_a_rule.md": 2,
     "docs/conformance.md": 2,
     "docs/installation.md": 4,
-    "docs/laptop.md": 2,
+    "docs/laptop.md": 3,
     "docs/laptop_benchmarks.md": 1,
     "docs/proposals.md": 1,
     "docs/traces_and_playground.md": 1,

@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-import transformers
 from packaging.version import Version
 from support.architectures import tiny_architecture
 from support.code_blocks import ROOT
@@ -26,7 +25,7 @@ PROMPT = torch.tensor([[1, 2, 3]])
 @pytest.fixture
 def newer(monkeypatch):
     """A version that nobody has tried; nothing was checked yet."""
-    monkeypatch.setattr(transformers, "__version__", "5.99.0")
+    monkeypatch.setattr(compatibility.transformers, "__version__", "5.99.0")
     monkeypatch.setattr(compatibility, "_numbers_checked", set())
 
 
