@@ -59,7 +59,9 @@ FIXED = {
 def environment_of(tree: Path, cache: Path) -> dict[str, str]:
     """Return the environment of a process that answers for a tree."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("CACTUS_", "FORCE_COLOR"))}
-    return inherited | FIXED | {"PYTHONPATH": str(tree / "src"), "XDG_CACHE_HOME": str(cache)}
+    # what else is in the path goes on being there: an older tree may need an older version of a library
+    path = os.pathsep.join([str(tree / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return inherited | FIXED | {"PYTHONPATH": path, "XDG_CACHE_HOME": str(cache)}
 
 
 def run(part: str, tree: Path, assets: Path, python: str, requests: list[Any] | None = None) -> list[Any]:
