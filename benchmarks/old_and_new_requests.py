@@ -126,7 +126,7 @@ def proposals(draw: random.Random, trees: bool = True) -> Ask:
     """Return how much is proposed, and how it is verified."""
     if trees and draw.random() < 0.4:
         shape = draw.choice(TREES)
-        by = {"num_speculative_tokens": f"tree:{shape}"} if draw.random() < 0.8 else {"tree": shape}
+        by = {"tree": shape}
         return by | {"verification": draw.choice(TREE_SCHEMES)}
     if draw.random() < 0.05:
         return {"num_speculative_tokens": 7, "verification": "fly", "rule": "lossless"}
