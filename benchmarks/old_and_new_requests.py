@@ -105,7 +105,7 @@ def consistent(more: Ask, given: Ask, draw: random.Random) -> Ask:
             given["num_speculative_tokens"] = draw.choice((1, 2, 4, 7))
         else:
             given.pop("tree", None)
-            given["num_speculative_tokens"] = "tree:static=2.2.2"
+            given["tree"] = "static=2.2.2"
     return given
 
 
