@@ -15,7 +15,6 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from cactus_decoding import Fate, Outcome, Response
     from cactus_decoding.core.detokenizer import TextPart

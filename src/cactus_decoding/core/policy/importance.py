@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from pydantic import Field, PlainSerializer, PlainValidator
@@ -20,9 +20,6 @@ from cactus_decoding.core.checks import check_floats, check_number, shown
 from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 FORMAT = Format("cactus_importance", schema=1, described="that 'cactus learn-importance' writes")
 LIMIT = 1e30  # of a weight's size

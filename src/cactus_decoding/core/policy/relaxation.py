@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 from torch import Tensor
 
@@ -18,9 +18,6 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import RULES, Lossless
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
-
-if TYPE_CHECKING:
-    from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 
 class RelaxationPolicy(Model):
@@ -65,8 +62,6 @@ class RelaxationPolicy(Model):
         """
         if self.everywhere:
             return None
-        from cactus_decoding.core.policy.vocabulary import Vocabulary
-
         reads_texts = self.protection is not None or self.limit is not None or self.phases.reads_text
         return self.fit_vocabulary(Vocabulary.of(tokenizer, size) if reads_texts else Vocabulary(()))
 
