@@ -96,22 +96,21 @@ def test_ten_architectures_write_their_own_greedy_answers(name: str, shape: str)
             parameter.add_(torch.randn_like(parameter) * 0.03)
     sampling = as_logits_to_probs(SamplingParams(temperature=0))
     request = Request(tree=shape)
-    for forward in ("auto", "transformers"):
-        outcomes = list(
-            decode(
-                CachedModel(model, forward),
-                ModelDrafter(CachedModel(draft, forward)),
-                prompt,
-                request.verifier(sampling, sampling),
-                sampling,
-                length=request.draft_length,
-                max_length=len(prompt) + 24,
-                stopping_criteria=lambda _: False,
-                generator=torch.Generator().manual_seed(0),
-            )
+    outcomes = list(
+        decode(
+            CachedModel(model),
+            ModelDrafter(CachedModel(draft)),
+            prompt,
+            request.verifier(sampling, sampling),
+            sampling,
+            length=request.draft_length,
+            max_length=len(prompt) + 24,
+            stopping_criteria=lambda _: False,
+            generator=torch.Generator().manual_seed(0),
         )
-        assert tokens(outcomes) == greedy_answer(model, prompt, 24)
-        assert any(outcome.path for outcome in outcomes)
+    )
+    assert tokens(outcomes) == greedy_answer(model, prompt, 24)
+    assert any(outcome.path for outcome in outcomes)
 
 
 # The law: each of these fails by chance with probability 1e-6 at most (the generator is fixed, so: always or never)
