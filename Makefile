@@ -3,11 +3,11 @@
 PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
-INPUTS := pyproject.toml constraints.txt scripts/setup.sh scripts/llama_cpp.cmake
+INPUTS := pyproject.toml packages/conform/pyproject.toml constraints.txt scripts/setup.sh scripts/llama_cpp.cmake
 CORE := .venv/.stamp-core
 DEV := .venv/.stamp-dev
 VLLM_BIN := .venv-vllm/bin
-VLLM_INPUTS := pyproject.toml requirements-vllm.txt scripts/setup_vllm.sh
+VLLM_INPUTS := pyproject.toml packages/conform/pyproject.toml requirements-vllm.txt scripts/setup_vllm.sh
 VLLM := .venv-vllm/.stamp
 
 .DEFAULT_GOAL := help

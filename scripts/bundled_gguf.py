@@ -14,11 +14,11 @@ import json
 from pathlib import Path
 
 import torch
+from cactus_conform.gguf_files import add_shape, tensor_name, tensor_values
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
-from cactus_decoding.lab.conformance.models import add_shape, tensor_name, tensor_values
 
 TYPES = {
     "float32": (GGMLQuantizationType.F32, LlamaFileType.ALL_F32),
@@ -32,7 +32,8 @@ def write_gguf(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase | Non
     stored, file_type = TYPES[kind]
     writer = GGUFWriter(path, "llama")
     writer.add_file_type(file_type)
-    add_shape(writer, Path(model.config.name_or_path).name or "random", model.config)
+    config = model.config.to_dict()
+    add_shape(writer, Path(model.config.name_or_path).name or "random", config)
     if tokenizer is None:
         writer.add_tokenizer_model("no_vocab")
     else:
@@ -40,9 +41,9 @@ def write_gguf(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase | Non
     for name, tensor in model.state_dict().items():
         if name == "lm_head.weight" and model.config.tie_word_embeddings:
             continue  # llama.cpp then takes the embedding
-        values = tensor_values(name, tensor.float().numpy(), model.config)
+        values = tensor_values(name, tensor.float().numpy(), config)
         of = stored if values.ndim == 2 else GGMLQuantizationType.F32
-        writer.add_tensor(tensor_name(name), quants.quantize(values, of), raw_dtype=of)
+        writer.add_tensor(tensor_name(name, config), quants.quantize(values, of), raw_dtype=of)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

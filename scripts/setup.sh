@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs this package, editable and at the pinned versions, into .venv.
+# Installs this package and cactus-conform, editable and at the pinned versions, into .venv.
 #
 #   bash scripts/setup.sh        what every command but eval --lm-eval and serve needs to run
 #   bash scripts/setup.sh dev    the development tools too
@@ -58,8 +58,8 @@ if [ -n "${1:-}" ] && ! .venv/bin/python -c 'import llama_cpp' 2>/dev/null; then
 fi
 
 # Naming torch again holds pip to the chosen build.
-say "installing cactus-decoding[$extras]"
-pip_install -c constraints.txt "$torch" -e ".[$extras]"
+say "installing cactus-decoding[$extras] and cactus-conform"
+pip_install -c constraints.txt "$torch" -e ".[$extras]" -e packages/conform
 
 # The report's page is tested in a real browser: an installed one, else Debian's (as root), else Playwright's own.
 install_browser() {

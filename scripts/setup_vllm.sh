@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs this package, editable, beside vLLM's CPU engine at pinned versions into .venv-vllm: its own environment,
+# Installs this package and cactus-conform, editable, beside vLLM's CPU engine at pinned versions into .venv-vllm: its own environment,
 # because the engine pins versions that differ from constraints.txt.
 #
 #   bash scripts/setup_vllm.sh
@@ -40,7 +40,7 @@ pip_install "$torch" 2>/dev/null ||
     pip_install --index-url https://download.pytorch.org/whl/cpu "$torch" ||
     die "could not install $torch, neither from pip's configured sources nor from download.pytorch.org"
 pip_install -r requirements-vllm.txt
-pip_install -e .
+pip_install -e . -e packages/conform
 
 rm "$unfinished"
 say "done"

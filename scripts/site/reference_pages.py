@@ -85,6 +85,8 @@ PARTS = {
     ),
     "others": Part("All other modules", "What the parts above share, and what is built on top of them.", ()),
 }
+CONFORM = ("suite.conform", "engine.Sampling", "engine.Engine", "engine.Query", "engine.Answer", "report.Report",
+           "models.write_models")  # fmt: skip
 LEFT_OUT = ("cli",)  # has a page that is made from the commands
 CONSTANTS = {
     "RULES": ("core.rules.RULES", "Every rule by its name."),
@@ -119,7 +121,9 @@ def reference_pages() -> dict[str, str]:
             modules = [each for each in every if not any(_is_below(each, name) for name in named)]
         sections = [_section(module, module in {e.rpartition(".")[0] for e in every}) for module in modules]
         pages[key] = "\n\n".join([f"# {part.title}", part.about, *sections]) + "\n"
-    return pages
+    about = "What `import cactus_conform` offers: see [Is an engine lossless?](../conformance.md)."
+    described = [f"## {name.partition('.')[2]}\n\n::: cactus_conform.{name}" for name in CONFORM]
+    return pages | {"conformance": "\n\n".join(["# cactus-conform", about, *described]) + "\n"}
 
 
 def _is_below(module: str, name: str) -> bool:

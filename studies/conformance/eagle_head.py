@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
-import torch
-from safetensors.torch import save_file
-
-from cactus_decoding.lab.conformance.models import tiny_llama, tokenizer, write_models
+import numpy as np
+from cactus_conform.models import CONFIG, WIDTH, norms, weights_of, write_models
+from safetensors.numpy import save_file
 
 
 def write_head(folder: Path) -> Path:
-    """Write the tiny models, and beside them ``eagle``: one layer behind a token's embedding and a hidden state."""
-    config = json.loads((write_models(folder) / "target" / "config.json").read_text())
-    place, width = folder / "eagle", config["hidden_size"]
-    tokenizer().save_pretrained(place)
-    (place / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    """Write the tiny models, and beside them ``eagle``: one layer after a token's embedding and a hidden state."""
+    place = folder / "eagle"
+    shutil.copytree(write_models(folder) / "target", place, dirs_exist_ok=True)
+    (place / "config.json").write_text(json.dumps(CONFIG | {"num_hidden_layers": 1}))
     weights = {
-        name.removeprefix("model."): weight.float().contiguous()
-        for name, weight in tiny_llama("bad").state_dict().items()
+        name.removeprefix("model."): weight
+        for name, weight in (weights_of("bad") | norms()).items()
         if name.startswith(("model.layers.0.", "model.embed_tokens")) and "input_layernorm" not in name
     }
-    generator = torch.Generator().manual_seed(0)
-    weights["fc.weight"] = torch.randn(width, 2 * width, generator=generator) / (2 * width) ** 0.5
+    shape = (WIDTH, 2 * WIDTH)
+    weights["fc.weight"] = (np.random.default_rng(0).normal(size=shape) / shape[1] ** 0.5).astype(np.float32)
     save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
     return place
 

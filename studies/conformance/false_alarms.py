@@ -15,11 +15,12 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from cactus_conform.reference import Reference
+from cactus_conform.suite import conform
+from cactus_conform.truth import Truth
+
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
-from cactus_decoding.lab.conformance.reference import Reference
-from cactus_decoding.lab.conformance.suite import conform
-from cactus_decoding.lab.conformance.truth import Truth
 
 
 @cache

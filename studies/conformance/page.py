@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.lab.conformance.asking import Sampling
-from cactus_decoding.lab.conformance.suite import SAMPLES
-from cactus_decoding.lab.conformance.truth import Truth, Wanted
+from cactus_conform.engine import Sampling
+from cactus_conform.suite import SAMPLES
+from cactus_conform.truth import Truth, Wanted
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"
@@ -95,7 +95,7 @@ def penalties() -> str:
     """Show what counting the prompt does to the first token: penalties of the output alone leave it as it is."""
     sampling, prompt = Sampling(presence_penalty=0.8, frequency_penalty=0.6), (1, 2, 3)
     names = {"expected": len(prompt), "with the prompt counted": 0}
-    laws = Truth().next_laws([Wanted("target", prompt, start, sampling) for start in names.values()])
+    laws = Truth().next_rows([Wanted("target", prompt, start, sampling) for start in names.values()])
     rows = [f"| first token | {' | '.join(map(str, range(len(laws[0]))))} |", f"|---|{'--:|' * len(laws[0])}"]
     rows += [f"| {name} | {' | '.join(f'{each:.3f}' for each in law)} |" for name, law in zip(names, laws, strict=True)]
     return "\n".join(rows)

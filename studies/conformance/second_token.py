@@ -1,4 +1,4 @@
-"""What an engine writes behind the likeliest first token, beside the target's law and the draft's.
+"""What an engine writes after the likeliest first token, beside the target's distribution and the draft's.
 
 python -m studies.conformance.second_token vllm '{"plugin": false, "drafts": "bad"}' --output FILE
 """
@@ -11,16 +11,17 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from cactus_conform.engine import VOCABULARY, Query, Sampling
+from cactus_conform.engines import open_engine
+from cactus_conform.models import PROMPTS
+from cactus_conform.truth import Truth
+
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
-from cactus_decoding.lab.conformance.asking import VOCABULARY, Query, Sampling
-from cactus_decoding.lab.conformance.engines.registry import open_engine
-from cactus_decoding.lab.conformance.models import PROMPTS
-from cactus_decoding.lab.conformance.truth import Truth
 
 
 def compared(name: str, settings: dict[str, Any], sampling: Sampling, samples: int) -> dict[str, Any]:
-    """Return three laws of the second token."""
+    """Return three distributions of the second token."""
     engine = open_engine(name, settings)
     try:
         answers = engine.answer([Query(PROMPTS[0], sampling, seed) for seed in range(samples)])

@@ -49,7 +49,8 @@ app.add(MEASURE, {
     "diagnose": ("diagnose:diagnose",
         "Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length."),
     "conform": ("conform:conform",
-        "Say whether an engine's speculation is lossless: whether tokens have the law of the target alone."),
+        "Say whether an engine's speculation is lossless: "
+        "whether its tokens have the distribution of the target alone."),
     "tune": ("tune:tune",
         "Say in three minutes whether speculation pays on this machine, with which draft and how many proposals."),
     "report": ("report:report",

@@ -13,9 +13,18 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 def install(extra: str) -> str:
     """Return the command that adds an extra to the current environment."""
+    return _install(f"{_PROJECT}[{extra}]", f"cactus-decoding[{extra}]")
+
+
+def install_conform() -> str:
+    """Return the command that adds cactus-conform to the current environment."""
+    return _install(str(_PROJECT / "packages" / "conform"), "cactus-conform")
+
+
+def _install(folder: str, name: str) -> str:
     # a clone, which no index need know: its project file stands above src/
     cloned = (_PROJECT / "pyproject.toml").is_file() and (_PROJECT / "src" / "cactus_decoding").is_dir()
-    given = ["-e", f"{_PROJECT}[{extra}]"] if cloned else [f"cactus-decoding[{extra}]"]
+    given = ["-e", folder] if cloned else [name]
     return shlex.join([sys.executable or "python", "-m", "pip", "install", *given])
 
 

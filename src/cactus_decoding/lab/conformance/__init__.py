@@ -1,1 +1,1 @@
-"""Whether an engine's speculation is lossless: tests with known error rates, on tiny models."""
+"""How cactus-conform, a distribution of its own, asks the engines of this one."""

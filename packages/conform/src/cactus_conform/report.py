@@ -1,0 +1,108 @@
+"""What checks find, and how a suite reports it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from statistics import NormalDist
+from typing import Any, NamedTuple
+
+from cactus_conform.checks import Check
+
+
+@dataclass(frozen=True)
+class Finding:
+    check: Check
+    right: bool | None  # None: worth a note, but no mistake
+    samples: int  # responses that it took
+    evidence: float = 0.0  # log of the e-value; infinite for what a right engine never does
+    # total variation that is excluded from here on, for each of the first three tokens, prompts and samplings
+    deviation: float | None = None
+    said: str = ""  # what is wrong, and its likely cause; or what else is excluded
+
+
+class Acceptance(NamedTuple):
+    """The share of accepted proposals among an engine's tokens."""
+
+    found: float
+    possible: float  # that of `Reference` on the same questions, the most a lossless test can accept
+    error: float  # standard error of the difference, with responses as units
+
+    def too_little(self, false_alarm: float) -> bool:
+        """Whether less is accepted than could be, with this chance of blaming an engine that accepts all it can.
+
+        Example:
+            >>> Acceptance(0.263, 0.315, 0.03).too_little(1e-3), Acceptance(0.263, 0.315, 0.01).too_little(1e-3)
+            (False, True)
+        """
+        return self.found < self.possible - NormalDist().inv_cdf(1 - false_alarm) * self.error
+
+
+@dataclass
+class Report:
+    """What a suite found; it is true if everything is right."""
+
+    engine: str
+    false_alarm: float  # largest probability that a right engine is called wrong
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+    processor_seconds: float = 0.0  # of this process only; servers and engines' own processes use others
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)  # by draft, where the engine counts it
+
+    @property
+    def right(self) -> bool:
+        return all(each.right is not False for each in self.findings)
+
+    def __bool__(self) -> bool:
+        return self.right
+
+    @property
+    def samples(self) -> int:
+        return sum(each.samples for each in self.findings)
+
+
+def line(finding: Finding) -> str:
+    word = {True: "right", False: "WRONG", None: "note"}[finding.right]
+    said = finding.said
+    if finding.right is False and math.isfinite(finding.evidence):
+        said = f"odds of e^{finding.evidence:.0f} against a lossless engine; most evidence for: {said}"
+    elif finding.deviation is not None:
+        said = f"excluded: deviations above {finding.deviation:.2f}"
+    return f"{word:6} {finding.check.name:44} {finding.samples:4} responses" + (f"; {said}" if said else "")
+
+
+def verdict(report: Report) -> Iterable[str]:
+    wrong = [each for each in report.findings if each.right is False]
+    deviations = [each.deviation for each in report.findings if each.deviation is not None]
+    seconds = f"{report.seconds:.0f} s ({report.processor_seconds:.0f} s of the processor)"
+    asked = f"{len(report.findings)} checks, {report.samples:,} responses, {seconds}"
+    if wrong:
+        yield f"{report.engine} is WRONG in {len(wrong)} of {asked}."
+        [(said, times)] = Counter(each.said.partition(" (")[0] for each in wrong).most_common(1)
+        if times > 1:
+            yield f"{times} checks point to the same: {said}."
+    else:
+        yield f"{report.engine} is right in {asked}."
+    if deviations:
+        yield (
+            f"Total variation of one of the first three tokens above {max(deviations):.2f} is excluded by each of "
+            f"{len(deviations)} checks, above {min(deviations):.2f} by the longest; the others say what else is."
+        )
+    yield f"A right engine is called wrong with probability {report.false_alarm:g} at most, over all checks."
+    for draft, each in report.acceptance.items():
+        slow = "; it could accept more" if each.too_little(report.false_alarm / len(report.acceptance)) else ""
+        accepted = f"Accepted proposals are {each.found:.0%} of its tokens with the {draft} draft"
+        yield f"{accepted}; {each.possible:.0%} are possible, with a standard error of {each.error:.1%}{slow}."
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """Return a report for JSON, where infinite evidence is None."""
+    findings = [
+        asdict(each)
+        | {"check": each.check.name, "sampling": asdict(each.check.sampling)}
+        | {"evidence": each.evidence if math.isfinite(each.evidence) else None}
+        for each in report.findings
+    ]
+    return asdict(report) | {"right": report.right, "samples": report.samples, "findings": findings}

@@ -1,0 +1,281 @@
+"""Ask an engine everything, and say what was found."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+import numpy as np
+
+from cactus_conform.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
+from cactus_conform.engine import DRAFTS, END, VOCABULARY, Answer, Engine, EngineError, FunctionEngine, Query, Sampling
+from cactus_conform.evidence import UNNAMED, Evidence, Found, deviation_not_excluded
+from cactus_conform.report import Acceptance, Finding, Report
+from cactus_conform.truth import Truth
+
+SAMPLES, FALSE_ALARM = 200, 1e-3
+_BATCH, _FEW = 50, 20
+_Group = tuple[tuple[int, ...], Sampling]
+_LOGPROB = 0.02  # the largest allowed error of a reported log-probability
+_NEAR_TIE = 1e-3  # rounding decides between log-probabilities that are closer
+
+
+def conform(
+    engine: Engine | Callable[..., Sequence[int]],
+    *,
+    samples: int = SAMPLES,
+    false_alarm: float = FALSE_ALARM,
+    seed: int = 0,
+    truth: Truth | None = None,
+    only: Sequence[Check] | None = None,
+    report: Callable[[Finding], None] = lambda finding: None,
+    first_only: bool = False,
+) -> Report:
+    """Check whether an engine's speculation is lossless: whether its tokens have the distribution of the target alone.
+
+    Every check collects evidence (see `Evidence`) until it exceeds the number of checks over ``false_alarm``, or all
+    samples are drawn. So a right engine is called wrong with probability ``false_alarm`` at most, over all checks.
+
+    Args:
+        engine: an engine's adapter, or a function ``(prompt, sampling, seed) -> tokens`` over
+            the models that `write_models` makes; ``sampling`` is a `Sampling`.
+        samples: responses that a check draws, if it finds nothing; a few checks draw more.
+        false_alarm: in (0, 1).
+        seed: of the first response; each further response has the next number.
+        truth: the distributions, where they are known already.
+        only: these checks and no others.
+        report: is called with each finding.
+        first_only: stop at the first mistake.
+
+    Raises:
+        EngineError: for an engine that is down, fails, or gives no answer.
+        TypeError, ValueError: for invalid arguments.
+
+    Example:
+        >>> from cactus_conform.checks import Check
+        >>> from cactus_conform.reference import Reference
+        >>> bool(conform(Reference(), samples=50, only=[Check("temperature 1", Sampling(draft="bad"))]))
+        True
+    """
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ValueError(f"samples must be an integer of at least 1, but is {samples!r}")
+    if not 0 < false_alarm < 1:
+        raise ValueError(f"false_alarm must be in (0, 1), but is {false_alarm!r}")
+    tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment]
+    names = ("temperature_last", "penalises_prompt", "ends_alike")
+    truth = truth or Truth(**{name: getattr(tested, name) for name in names})
+    checks = list(only) if only is not None else checks_of(tested)
+    result, began, used = Report(tested.name, false_alarm), time.perf_counter(), time.process_time()
+    run = _Run(tested, truth, false_alarm / max(len(checks), 1), itertools.count(seed))
+    for check in checks:
+        finding = run.check(check, math.ceil(samples * check.share))
+        result.findings.append(finding)
+        report(finding)
+        if first_only and finding.right is False:
+            break
+    if not first_only:
+        result.acceptance = run.acceptance()
+    result.seconds, result.processor_seconds = time.perf_counter() - began, time.process_time() - used
+    return result
+
+
+class _Run:
+    """One engine, its true distributions, and the share of the false alarms that a check may take."""
+
+    def __init__(self, engine: Engine, truth: Truth, alpha: float, seeds: Iterator[int]) -> None:
+        self._engine, self._truth, self._alpha, self._seeds = engine, truth, alpha, seeds
+        self._counted: dict[str, list[tuple[Query, Answer]]] = {}
+        self._blamed = set[str]()  # drafts with which something is wrong
+
+    def check(self, check: Check, samples: int) -> Finding:
+        kinds = {BATCH: self._batch, GREEDY: self._greedy, SEEDS: self._seeds_repeat, LOGPROBS: self._logprobs}
+        finding = kinds.get(check.kind, self._tokens)(check, samples)
+        if finding.right is False:
+            self._blamed.add(check.sampling.draft)
+        return finding
+
+    def _ask(self, check: Check, count: int) -> tuple[list[Query], list[Answer]]:
+        asked = itertools.cycle(itertools.product(check.prompts, (check.sampling, *check.others)))
+        return self._answers([Query(*next(asked), next(self._seeds)) for _ in range(count)])
+
+    def _answers(self, queries: list[Query]) -> tuple[list[Query], list[Answer]]:
+        answers = self._engine.answer(queries)
+        if len(answers) != len(queries):
+            raise EngineError(f"{self._engine.name} was asked {len(queries)} times and answered {len(answers)} times")
+        for answer in answers:
+            tokens = answer.token_ids
+            if not tokens or not all(isinstance(each, int) and 0 <= each < VOCABULARY for each in tokens):
+                raise EngineError(
+                    f"{self._engine.name} answered {list(tokens)}, but an answer is one or more tokens in "
+                    f"[0, {VOCABULARY})"
+                )
+        if queries[0].sampling == Sampling(draft=queries[0].sampling.draft):
+            self._counted.setdefault(queries[0].sampling.draft, []).extend(zip(queries, answers, strict=True))
+        return queries, answers
+
+    def _tokens(self, check: Check, samples: int) -> Finding:
+        evidence, drawn, outputs = Evidence(), 0, defaultdict[_Group, list[tuple[int, ...]]](list)
+        threshold = math.log(1 / self._alpha)
+        while drawn < samples:
+            # small batches first: a wrong engine is mostly caught by few
+            queries, answers = self._ask(check, min(_BATCH if drawn >= _BATCH else _FEW, samples - drawn))
+            drawn += len(queries)
+            if said := _malformed(queries, answers):
+                return Finding(check, False, drawn, math.inf, said=said)
+            found = _add(evidence, self._truth, queries, answers)
+            for query, answer in zip(queries, answers, strict=True):
+                outputs[query.prompt, query.sampling].append(answer.token_ids)
+            if found.log_e >= threshold:
+                return Finding(check, False, drawn, found.log_e, said=self._cause(check, evidence, found))
+        alpha = self._alpha / len(outputs)
+        deviation = max(self._deviation(*group, of, alpha) for group, of in outputs.items())
+        return Finding(check, True, drawn, found.log_e, deviation)
+
+    def _cause(self, check: Check, evidence: Evidence, found: Found) -> str:
+        """Ask more questions, to tell causes apart that look alike, and return the likeliest."""
+        queries, answers = self._ask(check, SAMPLES)
+        if not _malformed(queries, answers):
+            found = _add(evidence, self._truth, queries, answers)
+        cause = found.cause
+        if check.suspect and cause.startswith(UNNAMED) and check.sampling.draft not in self._blamed:
+            cause = check.suspect  # all else was right so far
+        return f"{cause} ({found.place})" if found.place else cause
+
+    def _deviation(
+        self, prompt: tuple[int, ...], sampling: Sampling, outputs: list[tuple[int, ...]], alpha: float
+    ) -> float:
+        """Return the largest deviation that is not excluded for each of the first three tokens."""
+        longest = min(3, sampling.max_tokens)
+        expected, counts = np.zeros((longest, VOCABULARY + 1)), np.zeros((longest, VOCABULARY + 1))
+        for output, probability in self._truth.enumerate(prompt, sampling, longest).items():
+            for place in range(longest):
+                expected[place, output[place] if place < len(output) else VOCABULARY] += probability
+        for output in outputs:
+            for place in range(longest):
+                counts[place, output[place] if place < len(output) else VOCABULARY] += 1
+        return max(deviation_not_excluded(*each, alpha / longest) for each in zip(expected, counts, strict=True))
+
+    def _batch(self, check: Check, samples: int) -> Finding:
+        """Compare neighbours' first tokens, which are equal by chance only."""
+        expected = self._truth.enumerate(check.prompts[0], check.sampling, 1)
+        chance = sum(each**2 for each in expected.values())
+        likely = np.array([chance / 2, *(chance + share * (1 - chance) for share in (0.1, 0.4, 1.0))])
+        drawn, logs, repeated = 0, np.zeros(len(likely)), 0
+        while drawn < samples:
+            queries, answers = self._ask(check, min(_BATCH, max(2 * ((samples - drawn) // 2), 2)))
+            drawn += len(queries)
+            pairs = list(zip(answers[::2], answers[1::2], strict=True))
+            equal = sum(first.token_ids[0] == second.token_ids[0] for first, second in pairs)
+            repeated += equal
+            # an alternative that excludes what came gets a finite logarithm, because 0 times it must be 0
+            logs += equal * np.log(likely / chance)
+            logs += (len(pairs) - equal) * np.log(np.maximum((1 - likely) / (1 - chance), 1e-300))
+            log_e = float(np.logaddexp.reduce(logs) - math.log(len(likely)))
+            if log_e >= math.log(1 / self._alpha):
+                return Finding(check, False, drawn, log_e, said="responses of different seeds are not independent")
+        counts = np.array([repeated, drawn // 2 - repeated])
+        bound = deviation_not_excluded(np.array([chance, 1 - chance]), counts, self._alpha)
+        said = f"excluded: neighbours begin alike more often, or less, than by chance by more than {bound:.2f}"
+        return Finding(check, True, drawn, log_e, said=said)
+
+    def _greedy(self, check: Check, samples: int) -> Finding:
+        """Compare with the most likely tokens; the target's probabilities tell near-ties from mistakes."""
+        queries, answers = self._ask(check, len(check.prompts))
+        ties = tokens = 0
+        if said := _malformed(queries, answers):
+            return Finding(check, False, len(queries), math.inf, said=said)
+        for query, answer in zip(queries, answers, strict=True):
+            rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
+            logs = np.log(rows.raw_target)
+            gaps = logs.max(-1) - np.take_along_axis(logs, rows.tokens[:, None], -1)[:, 0]
+            if (gaps > _NEAR_TIE).any():
+                place = int((gaps > _NEAR_TIE).argmax())
+                said = (
+                    f"token {place + 1} is {int(rows.tokens[place])}, but the target's likeliest is "
+                    f"{int(logs[place].argmax())}, by {gaps[place]:.3g} nats: no rounding"
+                )
+                return Finding(check, False, len(queries), math.inf, said=said)
+            ties += int((gaps > 0).sum())
+            tokens += len(gaps)
+        said = f"excluded: any of {tokens} tokens lies more than {_NEAR_TIE:g} nats below the likeliest"
+        said += f"; {ties} near-ties were decided by rounding" * bool(ties)
+        return Finding(check, True, len(queries), said=said)
+
+    def _seeds_repeat(self, check: Check, samples: int) -> Finding:
+        queries, answers = self._ask(check, _FEW)
+        _, again = self._answers(queries)
+        same = sum(first.token_ids == second.token_ids for first, second in zip(answers, again, strict=True))
+        if same < len(queries):
+            said = f"{len(queries) - same} of {len(queries)} seeds gave another response"
+            return Finding(check, None, 2 * len(queries), said=said)
+        return Finding(check, True, 2 * len(queries), said=f"all {same} seeds gave the same response again")
+
+    def _logprobs(self, check: Check, samples: int) -> Finding:
+        """Accept log-probabilities before temperature and cuts, or after them."""
+        queries, answers = self._ask(check, _BATCH)
+        worst = np.zeros(2)
+        for query, answer in zip(queries, answers, strict=True):
+            given = np.array(answer.logprobs or ())
+            if len(given) < len(answer.token_ids) - (answer.token_ids[-1] == END):  # servers do not show this one
+                said = f"{len(given)} log-probabilities came with {len(answer.token_ids)} tokens"
+                return Finding(check, False, len(queries), math.inf, said=said)
+            rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
+            for index, of in enumerate((rows.target, rows.raw_target)):
+                true = np.log(np.take_along_axis(of, rows.tokens[:, None], -1)[:, 0])[: len(given)]
+                worst[index] = max(worst[index], np.abs(true - given[: len(true)]).max(initial=0))
+        if worst.min() <= _LOGPROB:
+            said = f"none differs by more than {worst.min():.2g} nats; {_LOGPROB:g} would be found"
+            return Finding(check, True, len(queries), said=said)
+        said = f"log-probabilities differ from the target's by up to {worst.min():.3g} nats"
+        return Finding(check, False, len(queries), math.inf, said=said)
+
+    def acceptance(self) -> dict[str, Acceptance]:
+        from cactus_conform.reference import Reference
+
+        result: dict[str, Acceptance] = {}
+        for draft, counted in self._counted.items():
+            if draft not in DRAFTS or all(answer.accepted is None for _, answer in counted):
+                continue
+            found, variance = _accepted([answer for _, answer in counted])
+            possible, another = _accepted(Reference(self._truth).answer([query for query, _ in counted]))
+            result[draft] = Acceptance(found, possible, math.sqrt(variance + another))
+        return result
+
+
+def _accepted(answers: Sequence[Answer]) -> tuple[float, float]:
+    """Return accepted proposals over tokens, and the variance of this ratio."""
+    accepted, tokens = np.array([(each.accepted or 0, len(each.token_ids)) for each in answers], float).T
+    rate = accepted.sum() / tokens.sum()
+    return float(rate), float(((accepted - rate * tokens) ** 2).sum() / tokens.sum() ** 2)
+
+
+def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Sequence[Answer]) -> Found:
+    groups = defaultdict[_Group, list[tuple[int, ...]]](list)
+    for query, answer in zip(queries, answers, strict=True):
+        groups[query.prompt, query.sampling].append(answer.token_ids)
+    for group, outputs in groups.items():
+        rows = truth.score(group[0], outputs, group[1])
+        contexts: list[Hashable | None] = [
+            (group, *output[:place]) if place < 3 else None for output in outputs for place in range(len(output))
+        ]
+        evidence.add(rows, contexts)
+    return evidence.found()
+
+
+def _malformed(queries: Sequence[Query], answers: Sequence[Answer]) -> str:
+    each = (malformed(answer.token_ids, query.sampling) for query, answer in zip(queries, answers, strict=True))
+    return next(filter(None, each), "")
+
+
+def malformed(tokens: Sequence[int], sampling: Sampling) -> str:
+    early = next((token for token in tokens[:-1] if token in sampling.ends), None)
+    if early is not None:
+        return f"tokens came after token {early}, which ends the output"
+    if len(tokens) > sampling.max_tokens:
+        return f"{len(tokens)} tokens came, but max_tokens is {sampling.max_tokens}"
+    if len(tokens) < sampling.max_tokens and tokens[-1] not in sampling.ends:
+        return f"{len(tokens)} tokens came, of {sampling.max_tokens}, and no token that ends the output"
+    return ""

@@ -1,0 +1,161 @@
+"""What an engine's tokens should be drawn from: the target's probabilities after every prefix, and the draft's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cactus_conform.engine import DRAFTS, END, VOCABULARY, Sampling
+from cactus_conform.models import TinyModel
+from cactus_conform.processing import Rows, counts_before, distribution, penalised, softmax
+
+_BATCH, _KEPT = 512, 60_000
+"""Sequences that are read at once, and those that stay cached."""
+
+
+class Wanted(NamedTuple):
+    name: str
+    prefix: tuple[int, ...]  # prompt and output so far
+    start: int  # the prompt's length
+    sampling: Sampling
+    counted: int | None = None  # how many tokens of the prefix penalties know of; None: all
+    temperature_last: bool | None = None  # apply cuts first; None: as the engine does
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Positions of outputs, each with the token that was emitted there, and probabilities that may explain it.
+
+    Probabilities are ``[positions, vocabulary]``, the others ``[positions]``.
+    """
+
+    tokens: NDArray[np.int64]
+    places: NDArray[np.int64]  # in the output, from 0 on
+    last: NDArray[np.bool_]  # whether the output ends there for its length
+    target: Rows  # what the token is to be drawn from
+    draft: Rows  # the draft's, by the same sampling; the target's, where the draft is unknown
+    raw_target: Rows  # at temperature 1, without cuts and penalties
+    raw_draft: Rows
+    before: Rows  # the target's at the position before
+    forgetful: Rows  # with penalties that miss the token before
+    swapped: Rows  # with temperature and cuts in the other order
+    untempered: Rows  # cut as asked, at temperature 1
+    clear: NDArray[np.bool_]  # whether no cut depends on rounding
+
+
+class Truth:
+    """The distributions of an engine's tokens; `Engine` explains the arguments.
+
+    With ``ends_alike``, the probabilities of all tokens that end an output are added up at `END`.
+    """
+
+    def __init__(
+        self, *, temperature_last: bool = False, penalises_prompt: bool = True, ends_alike: bool = False
+    ) -> None:
+        self._last, self._penalises_prompt, self._ends_alike = temperature_last, penalises_prompt, ends_alike
+        self._models: dict[str, TinyModel] = {}
+        self._logits: dict[tuple[str, tuple[int, ...]], Rows] = {}
+        self._rows: dict[Wanted, Rows] = {}
+
+    def logits(self, name: str, sequences: Sequence[tuple[int, ...]]) -> list[Rows]:
+        """Return a model's logits after every token of sequences, each computed once."""
+        if len(self._logits) > _KEPT:
+            self._logits.clear()
+        missing = list({each for each in sequences if (name, each) not in self._logits})
+        if name not in self._models:
+            self._models[name] = TinyModel(name)
+        for start in range(0, len(missing), _BATCH):
+            some = missing[start : start + _BATCH]
+            for sequence, rows in zip(some, self._models[name].logits(some), strict=True):
+                self._logits[name, sequence] = rows
+        return [self._logits[name, each] for each in sequences]
+
+    def score(self, prompt: tuple[int, ...], outputs: Sequence[tuple[int, ...]], sampling: Sampling) -> Scored:
+        outputs = [each for each in outputs if each]
+        sequences = [(*prompt, *each) for each in outputs]
+        draft = sampling.draft if sampling.draft in DRAFTS else None
+        target_rows = self.logits("target", sequences)
+        draft_rows = self.logits(draft, sequences) if draft else target_rows
+        start, parts = len(prompt), []
+        for sequence, of_target, of_draft in zip(sequences, target_rows, draft_rows, strict=True):
+            raw, raw_draft = (rows[start - 1 : len(sequence) - 1] for rows in (of_target, of_draft))
+            counts = counts_before(list(sequence), start, VOCABULARY)[:-1]
+            late = np.concatenate([counts[:1], counts[:-1]])
+            prompt_counts = np.broadcast_to(counts[0], counts.shape)
+            own, own_draft, forgetful = (
+                penalised(rows, seen, prompt_counts, sampling, penalises_prompt=self._penalises_prompt)
+                for rows, seen in ((raw, counts), (raw_draft, counts), (raw, late))
+            )
+            previous = of_target[max(start - 2, 0) : len(sequence) - 2]
+            parts.append((raw, own, raw_draft, own_draft, forgetful, previous))
+        columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
+        raw, own, raw_draft, own_draft, forgetful, previous = columns
+        lengths = [len(each) for each in outputs]
+        places = np.concatenate([np.arange(length) for length in lengths])
+        full = np.repeat([length >= sampling.max_tokens for length in lengths], lengths)
+        found = self._distribution(own, sampling)
+        seen = partial(self._seen, sampling)
+        return Scored(
+            tokens=np.array([token for each in outputs for token in each], np.int64),
+            places=places,
+            last=full & (places == np.repeat(lengths, lengths) - 1),
+            target=seen(found[0]),
+            draft=seen(self._distribution(own_draft, sampling)[0]),
+            raw_target=seen(softmax(raw)),
+            raw_draft=seen(softmax(raw_draft)),
+            before=seen(self._distribution(previous, sampling)[0]),
+            forgetful=seen(self._distribution(forgetful, sampling)[0]),
+            swapped=seen(distribution(own, sampling, temperature_last=not self._last).probs),
+            untempered=seen(self._distribution(own, replace(sampling, temperature=1.0))[0]),
+            clear=found[1],
+        )
+
+    def _distribution(self, logits: Rows, sampling: Sampling) -> tuple[Rows, NDArray[np.bool_]]:
+        found = distribution(logits, sampling, temperature_last=self._last)
+        return found.probs, found.clear
+
+    def _seen(self, sampling: Sampling, rows: Rows) -> Rows:
+        """Return probabilities as an engine shows them: with ``ends_alike``, all ends in one column."""
+        if not self._ends_alike:
+            return rows
+        ends, merged = [*sampling.ends], rows.copy()
+        merged[..., ends] = 0
+        merged[..., END] = rows[..., ends].sum(-1)
+        return merged
+
+    def next_rows(self, wanted: Sequence[Wanted]) -> list[Rows]:
+        """Return distributions after prefixes, ``[vocabulary]`` each."""
+        if len(self._rows) > _KEPT:
+            self._rows.clear()
+        missing = list({each for each in wanted if each not in self._rows})
+        for name in {each.name for each in missing}:
+            some = [each for each in missing if each.name == name]
+            for each, rows in zip(some, self.logits(name, [each.prefix for each in some]), strict=True):
+                counts, prompt = (
+                    np.bincount(part, minlength=VOCABULARY)[None].astype(float)
+                    for part in (each.prefix[: each.counted], each.prefix[: each.start])
+                )
+                own = penalised(rows[-1:], counts, prompt, each.sampling, penalises_prompt=self._penalises_prompt)
+                last = self._last if each.temperature_last is None else each.temperature_last
+                self._rows[each] = distribution(own, each.sampling, temperature_last=last).probs[0]
+        return [self._rows[each] for each in wanted]
+
+    def enumerate(self, prompt: tuple[int, ...], sampling: Sampling, tokens: int = 3) -> dict[tuple[int, ...], float]:
+        """Return every output of so many tokens, or shorter if it ended, with its probability."""
+        found: dict[tuple[int, ...], float] = {(): 1.0}
+        for _ in range(tokens):
+            grown: dict[tuple[int, ...], float] = {}
+            rows = self.next_rows([Wanted("target", (*prompt, *each), len(prompt), sampling) for each in found])
+            for (output, probability), row in zip(found.items(), rows, strict=True):
+                if output and output[-1] in sampling.ends:
+                    grown[output] = probability
+                    continue
+                row = self._seen(sampling, row)
+                grown |= {(*output, x): probability * float(row[x]) for x in np.nonzero(row)[0].tolist()}
+            found = grown
+        return found

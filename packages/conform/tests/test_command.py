@@ -1,0 +1,65 @@
+"""`cactus-conform` from end to end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def test_models_are_written(run, tmp_path):
+    code, out, _ = run("--models", str(tmp_path / "tiny"))
+    assert code == 0
+    assert str(tmp_path / "tiny") in out
+    assert {each.name for each in (tmp_path / "tiny").iterdir()} >= {"target", "bad", "target.gguf", "bad.gguf"}
+
+
+@pytest.mark.parametrize("mine", ["good/model.safetensors", "bad.gguf"])
+def test_models_of_others_are_not_overwritten(run, tmp_path: Path, mine: str) -> None:
+    file = tmp_path / mine
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("weights")
+    code, _, error = run("--models", str(tmp_path))
+    assert (code, file.read_text()) == (2, "weights")
+    assert f"but {mine.partition('/')[0].partition('.')[0]} is something else there" in error
+    assert not (tmp_path / "target").exists()
+    file.unlink()
+    if file.parent != tmp_path:
+        file.parent.rmdir()
+    assert [run("--models", str(tmp_path))[0] for _ in range(2)] == [0, 0]  # their own are
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "give an ENGINE"),
+        (("vlm",), "engine must be one of"),
+        (("--bad",), "unrecognized arguments: --bad (see 'cactus-conform --help')"),
+        (("transformers", "--samples", "0"), "must be at least 1"),
+        (("transformers", "--output", "missing/file"), "its folder is missing"),
+        (("nowhere:engine",), "cannot be imported"),
+        (("transformers", "--set", "rule"), "NAME=VALUE"),
+        (("transformers", "--false-alarm", "0"), "false_alarm"),
+        (("--against", "http://127.0.0.1:1"), "ENGINE"),
+        (("json:dumps", "--set", "a=1"), "no settings"),
+    ],
+)
+def test_mistakes_are_one_line(run, arguments, said):
+    code, _, err = run(*arguments)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_an_engine_that_fails_is_one_line(run):
+    code, _, err = run("json:dumps")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "failed" in err
+
+
+def test_an_engine_that_is_half_installed_is_one_line_and_not_wrong(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    code, _, err = run("transformers")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "transformers torch is not installed: run " in err

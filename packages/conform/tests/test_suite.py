@@ -1,0 +1,349 @@
+"""Right engines pass, and every wrong one is caught, for its own reason."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter, defaultdict
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cactus_conform.causes import reused_number
+from cactus_conform.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
+from cactus_conform.engine import VOCABULARY, Answer, EngineError, Query, Sampling
+from cactus_conform.evidence import Evidence, deviation_not_excluded
+from cactus_conform.mutants import MUTANTS, CertainDraft
+from cactus_conform.reference import Reference
+from cactus_conform.report import Finding, Report, line, verdict
+from cactus_conform.suite import FALSE_ALARM, conform
+from cactus_conform.truth import Truth
+
+pytest_plugins = ["pytester"]
+FIRST = {
+    "AcceptsAtZero": "top-k, bad draft",
+    "UntruncatedDraft": "temperature, top-k and top-p, bad draft",
+    "LatePenalties": "presence and frequency penalties, good draft",
+    "WrongOrder": "temperature, top-k and top-p, bad draft",
+    "NoTemperature": "temperature, top-k and top-p, bad draft",
+    "BiasOnce": "logit bias, good draft",
+    "GrammarOnce": "grammar, good draft",
+    "SharedSampling": "other samplings in the batch, bad draft",
+    "DraftLogprobs": "log-probabilities, bad draft",
+    "LostPrefix": "prompts with a shared beginning, good draft",
+    "DirtyCancel": "after a cancelled request, good draft",
+    "RelaxedGreedy": "temperature 0, good draft",
+}
+"""The check that catches a mutant; `temperature 1, bad draft` for all others."""
+
+
+@pytest.fixture(scope="module")
+def truth():
+    return Truth()
+
+
+def check_named(name: str) -> Check:
+    return next(each for each in checks_of(Reference()) if each.name == name)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.__name__)
+def test_every_mutant_is_caught_by_its_check(truth, mutant):
+    check = check_named(FIRST.get(mutant.__name__, "temperature 1, bad draft"))
+    report = conform(mutant(truth), samples=200, truth=truth, only=[check])
+    assert not report
+    assert report.findings[0].said
+
+
+@pytest.mark.parametrize("name", sorted({"temperature 1, bad draft", *FIRST.values()}))
+def test_the_right_engine_passes_the_same_checks(truth, name):
+    """Each fails by chance with probability 0.001 at most, and the seeds are fixed."""
+    assert conform(Reference(truth), samples=100, truth=truth, only=[check_named(name)])
+
+
+@pytest.mark.parametrize(
+    ("mistake", "said"),
+    [
+        ("RecoveryFromTarget", r"draws from the target's row, not from \(target - draft\)\+"),
+        ("RecoveryFromDraft", "replaced by draws from the draft's row"),
+        ("GreedyFallback", "replaced by the target's likeliest token"),
+        ("DropsUnlikely", "dropped after they were drawn"),
+        ("OffByOne", "rows of the position before"),
+        ("Lenient", "accepts too much"),
+        ("ReusedUniform", "the number that rejects a token draws the next one"),
+        ("SharedSeeds", "responses repeat each other"),
+        ("SeedsIgnored", "responses repeat each other"),
+        ("EatenStop", "ends that were proposed are left out"),
+        ("AcceptsAtZero", "exclude, as token .*the test is <="),
+        ("WrongOrder", "exclude, as token .* in the other order"),
+        ("NoTemperature", "exclude, as token .* the temperature is not applied"),
+        ("GrammarOnce", "exclude, as token .* are not applied"),
+        ("DirtyCancel", "given up leaves something in the cache"),
+    ],
+)
+def test_the_report_names_the_mistake(truth, mistake, said):
+    mutant = next(each for each in MUTANTS if each.__name__ == mistake)
+    report = conform(
+        mutant(truth), samples=200, truth=truth, only=[check_named(FIRST.get(mistake, "temperature 1, bad draft"))]
+    )
+    assert re.search(said, report.findings[0].said)
+
+
+def test_a_cancelled_request_is_not_suspected_of_what_was_wrong_before(truth):
+    class Dirty(Reference):
+        def read(self, query):
+            return (*query.prompt[:-1], query.prompt[-1] % 9 + 1)
+
+    names = "temperature 1, good draft", "after a cancelled request, good draft"
+    plain, cancelled = conform(Dirty(truth), truth=truth, only=[check_named(name) for name in names]).findings
+    assert plain.said.startswith("no known mistake")
+    assert cancelled.said.startswith("no known mistake")
+
+
+def test_what_a_number_that_is_used_twice_leads_to_by_hand():
+    target, draft = np.array([[0.5, 0.2, 0.3]]), np.array([[0.1, 0.6, 0.3]])
+    rows = SimpleNamespace(target=target, draft=draft)
+    # token 1 alone is rejected, by numbers from 1/3 on; all that is left is token 0's, whatever the number
+    np.testing.assert_allclose(reused_number(rows), [[0.1 + 0.4, 0.2, 0.3]], atol=1e-12)
+    target, draft = np.array([[0.3, 0.0, 0.5, 0.2]]), np.array([[0.1, 0.5, 0.1, 0.3]])
+    kept, ends = np.minimum(target, draft)[0], np.array([0, 1 / 3, 1 / 3, 1, 1])  # of the tokens' parts of [0, 1)
+    expected = kept + [
+        sum(share * max(0.0, high - max(low, ratio)) for share, ratio in ((0.5, 0.0), (0.3, 2 / 3)))
+        for low, high in itertools.pairwise(ends)
+    ]
+    np.testing.assert_allclose(reused_number(SimpleNamespace(target=target, draft=draft))[0], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["prompts with a shared beginning, good draft", "other samplings in the batch, bad draft"]
+)
+def test_a_deviation_is_bounded_for_every_prompt_and_sampling(truth, name):
+    written = defaultdict(Counter)
+
+    class Noted(Reference):
+        def answer(self, queries):
+            answers = super().answer(queries)
+            for query, answer in zip(queries, answers, strict=True):
+                written[query.prompt, query.sampling][answer.token_ids[0]] += 1
+            return answers
+
+    [finding] = conform(Noted(truth), samples=100, truth=truth, only=[check_named(name)]).findings
+    groups = len(written)
+    assert groups == (3 if "prompts" in name else 5)
+    firsts = []
+    for (prompt, sampling), counts in written.items():
+        expected = truth.enumerate(prompt, sampling, 1)
+        of = np.array([expected.get((token,), 0.0) for token in range(VOCABULARY)])
+        came = np.array([counts[token] for token in range(VOCABULARY)])
+        firsts.append(deviation_not_excluded(of, came, FALSE_ALARM / groups / min(3, sampling.max_tokens)))
+    assert max(firsts) <= finding.deviation < 1
+
+
+def test_checks_of_something_else_say_what_they_exclude(truth):
+    names = ("independent responses, good draft", "temperature 0, good draft", "a seed repeats, good draft")
+    checks = [*map(check_named, names), check_named("log-probabilities, bad draft")]
+    said = [each.said for each in conform(Reference(truth), truth=truth, only=checks).findings]
+    for found, expected in zip(said, ("begin alike", "any of 36 tokens", "all 20 seeds", "0.02 would be"), strict=True):
+        assert expected in found
+
+
+def test_transformers_keeps_a_grammar(truth):
+    """It fails by chance with probability 0.001 at most; seeds are fixed."""
+    from cactus_conform.engines.transformers import TransformersEngine
+
+    assert conform(TransformersEngine(), samples=30, truth=truth, only=[check_named("grammar, good draft")])
+
+
+@pytest.mark.slow
+def test_the_fixture_is_found_by_its_entry_point(pytester):
+    pytester.makepyfile("""
+        from cactus_conform.checks import Check
+        from cactus_conform.engine import Sampling
+        from cactus_conform.reference import Reference
+
+        ONLY = [Check("temperature 1", Sampling(draft="bad", max_tokens=2))]
+
+        def test_right(conform):
+            conform(Reference(), samples=20, only=ONLY)
+
+        def test_wrong(conform):
+            conform(lambda prompt, sampling, seed: [1, 1], samples=20, only=ONLY)
+    """)
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["WRONG  temperature 1 *"])
+
+
+def test_a_lossless_engine_that_accepts_too_little_is_right_and_said_to_be_slow(truth):
+    report = conform(CertainDraft(truth), samples=100, truth=truth, only=[check_named("temperature 1, good draft")])
+    assert report
+    found, possible, error = report.acceptance["good"]
+    assert found < possible - 0.2 < possible - 5 * error
+    assert any("it could accept more" in each for each in verdict(report))
+
+
+def test_chance_is_no_lack_of_acceptance(truth):
+    """20 runs are fewer than 0.02 alarms; standardised differences are out of these bounds with probability 0.002."""
+
+    class Other(Reference):
+        def numbers(self, queries):
+            return super().numbers([replace(each, seed=each.seed + 10**6) for each in queries])
+
+    checks, lacking, standard = [check_named("temperature 1, bad draft")], [], []
+    for run in range(20):
+        report = conform(Other(truth), samples=6, seed=1000 * run, truth=truth, only=checks)
+        assert not any("could accept more" in each for each in verdict(report))
+        found, possible, error = report.acceptance["bad"]
+        lacking.append(possible - found)
+        standard.append(lacking[-1] / error)
+    assert 0.25 < np.square(standard).mean() < 2.5
+    assert max(lacking) > 0.05  # which is no reason to say so
+
+
+def test_transformers_accepts_what_is_possible_unless_its_drafts_end_where_they_are_unsure(truth):
+    """The first fails by chance with probability 1e-4."""
+    from cactus_conform.engines.transformers import TransformersEngine
+
+    checks = [check_named("temperature 1, good draft")]
+    for threshold, all_of_it in ((0.0, True), (0.4, False)):
+        engine = TransformersEngine({"assistant_confidence_threshold": threshold})
+        found = conform(engine, samples=100, truth=truth, only=checks).acceptance["good"]
+        assert found.too_little(5e-5) is not all_of_it
+        assert found.found < found.possible + 4 * found.error
+
+
+def test_a_wrong_engine_s_report_says_what_its_other_checks_exclude():
+    right, wrong = (Check(name, Sampling()) for name in ("top-k, bad draft", "top-p, bad draft"))
+    report = Report("made", 0.001, [Finding(right, True, 9, deviation=0.2), Finding(wrong, False, 9, said="x")])
+    assert "Total variation of one of the first three tokens above 0.20 is excluded by each of 1 checks" in "".join(
+        verdict(report)
+    )
+
+
+@pytest.mark.parametrize("name", ["transformers", "llama-cpp"])
+def test_engines_forget_a_cancelled_request_and_report_the_target_s_log_probabilities(truth, name):
+    from cactus_conform.engines import open_engine
+
+    engine = open_engine(name)
+    for draft in {"bad", "ngram"} & {*engine.drafts}:
+        sampling = Sampling(draft=draft, temperature=0.7, stop_token_ids=(7,))
+        plain, cancelled = (Query((1, 2, 3), replace(sampling, cancels=each), 5) for each in (False, True))
+        answer = engine.one(plain)
+        assert answer.token_ids == engine.one(cancelled).token_ids
+        assert (answer.accepted is None) is (name == "llama-cpp")
+        rows = truth.score((1, 2, 3), [answer.token_ids], sampling)
+        expected = np.log(np.take_along_axis(rows.raw_target, rows.tokens[:, None], -1)[:, 0])
+        given = answer.logprobs or ()
+        np.testing.assert_allclose(given[: len(expected) - 1], expected[: len(given)][: len(expected) - 1], atol=1e-4)
+    engine.close()
+
+
+def test_the_e_value_of_a_right_engine_has_mean_one(truth):
+    """An e-value of one response, over all its outcomes: enumerated, not drawn."""
+    sampling = Sampling(max_tokens=2, draft="bad")
+    outputs, mean = truth.enumerate((1, 2, 3), sampling, 2), 0.0
+    for output, probability in outputs.items():
+        evidence = Evidence()
+        rows = truth.score((1, 2, 3), [output], sampling)
+        evidence.add(rows, [("prompt", *output[:place]) for place in range(len(output))])
+        mean += probability * math.exp(evidence.found().log_e)
+    assert mean == pytest.approx(1, abs=1e-12)
+
+
+def test_a_callable_is_an_engine(truth):
+    inner = Reference(truth)
+
+    def right(prompt, sampling, seed):
+        return inner.answer([Query(tuple(prompt), sampling, seed)])[0].token_ids
+
+    check = Check("temperature 1", Sampling(draft="bad", max_tokens=2))
+    assert conform(right, samples=40, truth=truth, only=[check])
+    wrong = conform(lambda prompt, sampling, seed: [1, 1], samples=40, truth=truth, only=[check])
+    assert not wrong
+    assert line(wrong.findings[0]).startswith("WRONG")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [([], "one or more tokens"), ([99], r"\[0, 10\)"), ("no", "failed"), (None, "failed: TypeError")],
+)
+def test_nonsense_is_no_verdict(truth, answer, said):
+    with pytest.raises(EngineError, match=said):
+        conform(lambda prompt, sampling, seed: answer, truth=truth)
+
+
+def test_wrong_numbers_are_refused(truth):
+    with pytest.raises(ValueError, match="false_alarm"):
+        conform(Reference(truth), false_alarm=0)
+    with pytest.raises(ValueError, match="samples"):
+        conform(Reference(truth), samples=0)
+    with pytest.raises(TypeError, match="engine"):
+        conform(3)
+
+
+def test_greedy_near_ties_are_rounding_and_gaps_are_not(truth, monkeypatch):
+    check = Check("temperature 0", Sampling(temperature=0.0, draft="good"), GREEDY)
+
+    class SecondBest(Reference):
+        def recovery(self, target, draft, token):
+            return target
+
+        def answer(self, queries):
+            [first] = super().answer(queries)
+            return [Answer((first.token_ids[0] % 9 + 1, *first.token_ids[1:]))]
+
+    wrong = conform(SecondBest(truth), truth=truth, only=[check]).findings[0]
+    assert "no rounding" in wrong.said
+    monkeypatch.setattr("cactus_conform.suite._NEAR_TIE", 99.0)
+    tied = conform(SecondBest(truth), truth=truth, only=[check]).findings[0]
+    assert tied.right
+    assert "near-tie" in tied.said
+
+
+def test_seeds_that_do_not_repeat_are_worth_a_note(truth):
+    class Restless(Reference):
+        asked = 0
+
+        def numbers(self, queries):
+            self.asked += 1
+            return super().numbers([replace(each, seed=each.seed + 1000 * self.asked) for each in queries])
+
+    report = conform(Restless(truth), truth=truth, only=[Check("a seed repeats", Sampling(draft="bad"), SEEDS)])
+    assert report
+    assert report.findings[0].right is None
+    assert "another response" in report.findings[0].said
+
+
+def test_log_probabilities_may_be_those_before_temperature(truth):
+    from cactus_conform.reference import plain
+
+    class Untempered(Reference):
+        def answer(self, queries):
+            answers = super().answer(queries)
+            rows = [
+                self.truth.score(q.prompt, [a.token_ids], plain(q.sampling))
+                for q, a in zip(queries, answers, strict=True)
+            ]
+            logs = [np.log(np.take_along_axis(r.target, r.tokens[:, None], -1)[:, 0]) for r in rows]
+            return [Answer(a.token_ids, tuple(each.tolist())) for a, each in zip(answers, logs, strict=True)]
+
+    check = Check("log-probabilities", Sampling(temperature=0.7, draft="bad"), LOGPROBS)
+    assert conform(Untempered(truth), truth=truth, only=[check])
+
+
+def test_responses_of_a_batch_are_independent(truth):
+    check = Check("independent responses", Sampling(draft="good"), BATCH)
+    mutants = {each.__name__: each for each in MUTANTS}
+    for name in ("SharedSeeds", "SeedsIgnored"):
+        assert "not independent" in conform(mutants[name](truth), truth=truth, only=[check]).findings[0].said
+    assert conform(Reference(truth), truth=truth, only=[check])
+
+
+def test_the_plug_in_fails_a_test_with_the_report(truth):
+    from cactus_conform.pytest_plugin import check_conforms
+
+    settings = {"samples": 40, "truth": truth, "only": [Check("temperature 1", Sampling(draft="bad", max_tokens=2))]}
+    check_conforms(Reference(truth), **settings)
+    with pytest.raises(pytest.fail.Exception, match=r"WRONG  temperature 1 .*\n.* is WRONG in 1 of 1 checks"):
+        check_conforms(lambda prompt, sampling, seed: [1, 1], **settings)

@@ -1,1 +1,0 @@
-"""Adapters to `Engine`: a function, transformers, vLLM, llama.cpp, this package, and servers."""
