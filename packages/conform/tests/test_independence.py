@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,5 +43,6 @@ from cactus_conform.engine import Sampling
 from cactus_conform.reference import Reference
 print(bool(conform(Reference(), samples=20, only=[Check("temperature 1", Sampling(draft="bad"))])))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = os.environ | {"PYTHONPATH": str(SOURCE.parent)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout == "True\n"

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cactus_conform.engine import check_drawn
+
 _PRUDENCE = 5.0
 _NEAR_TIE = 0.05  # nats: in half precision, other kernels and batch sizes choose another token below it
 FEATURES: dict[str, Callable[[str], object]] = {
@@ -112,6 +114,7 @@ def compare(
     random, so that texts are independent; the servers get different seeds. ``max_tokens`` must leave room for steps of
     speculation.
     """
+    check_drawn(samples, false_alarm)
     bets = {name: Betting() for name in FEATURES}
     order, pairs, log_e, written = random.Random(seed), 0, 0.0, list[list[str]]()
     while pairs < samples and log_e < math.log(1 / false_alarm):

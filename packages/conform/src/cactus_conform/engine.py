@@ -125,3 +125,11 @@ class EngineError(OSError):
 
 CLEARANCE = 2e-3
 """Positions nearer than this to the edge of a cut are left out, because rounding may decide there."""
+
+
+def check_drawn(samples: int, false_alarm: float) -> None:
+    """Raise `ValueError` for a number of samples or a probability of false alarms that makes no sense."""
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ValueError(f"samples must be an integer of at least 1, but is {samples!r}")
+    if not 0 < false_alarm < 1:
+        raise ValueError(f"false_alarm must be in (0, 1), but is {false_alarm!r}")

@@ -11,7 +11,18 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 import numpy as np
 
 from cactus_conform.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
-from cactus_conform.engine import DRAFTS, END, VOCABULARY, Answer, Engine, EngineError, FunctionEngine, Query, Sampling
+from cactus_conform.engine import (
+    DRAFTS,
+    END,
+    VOCABULARY,
+    Answer,
+    Engine,
+    EngineError,
+    FunctionEngine,
+    Query,
+    Sampling,
+    check_drawn,
+)
 from cactus_conform.evidence import UNNAMED, Evidence, Found, deviation_not_excluded
 from cactus_conform.report import Acceptance, Finding, Report
 from cactus_conform.truth import Truth
@@ -60,10 +71,7 @@ def conform(
         >>> bool(conform(Reference(), samples=50, only=[Check("temperature 1", Sampling(draft="bad"))]))
         True
     """
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise ValueError(f"samples must be an integer of at least 1, but is {samples!r}")
-    if not 0 < false_alarm < 1:
-        raise ValueError(f"false_alarm must be in (0, 1), but is {false_alarm!r}")
+    check_drawn(samples, false_alarm)
     tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment]
     names = ("temperature_last", "penalises_prompt", "ends_alike")
     truth = truth or Truth(**{name: getattr(tested, name) for name in names})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any
 
-from cactus_conform.engine import Engine, EngineError, FunctionEngine
+from cactus_conform.engine import Engine, FunctionEngine
 
 GROUP = "cactus_conform.engines"
 """Other distributions add engines by entry points of this group: classes that are called with settings."""
@@ -54,6 +54,3 @@ def open_engine(name: str, settings: Mapping[str, Any] | None = None) -> Engine:
     if settings:
         raise ValueError(f"a function takes no settings, but {', '.join(settings)} are given")
     return FunctionEngine(found)
-
-
-__all__ = ["Engine", "EngineError", "engines", "open_engine"]
