@@ -65,13 +65,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(program: str) -> argparse.ArgumentParser:
-    about = {"usage": f"{program} [OPTIONS] [ENGINE]", "epilog": _EXAMPLES.format(program), "description": _ABOUT}
+    about: dict[str, Any] = {"usage": f"{program} [OPTIONS] [ENGINE]", "epilog": _EXAMPLES.format(program), "description": _ABOUT}
     made = _Parser(program, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **about)
     named = "transformers, vllm, llama-cpp, cactus, the address of an OpenAI-compatible server, or module:name of a "
     made.add_argument("engine", nargs="?", metavar="ENGINE", help=named + "function of prompt, sampling and seed")
+    none: dict[str, Any] = {}
     for spelled, text in _HELP.items():
         flag, _, metavar = spelled.partition(" ")
-        made.add_argument(flag, help=text, **_KINDS.get(flag, {}), **({"metavar": metavar} if metavar else {}))
+        made.add_argument(flag, help=text, **_KINDS.get(flag, {}), **({"metavar": metavar} if metavar else none))
     return made
 
 
@@ -107,8 +108,8 @@ def run(arguments: Sequence[str], program: str = "cactus-conform") -> int:
         asked: dict[str, object] = {"engine": given.engine, "set": settings}
         if given.against is not None:
             asked |= {"against": given.against, "prompts": prompts}
-            servers = [ServerEngine(address, settings) for address in (given.engine, given.against)]
-            found = compare(*servers, prompts, **drawn)
+            first, second = (ServerEngine(address, settings) for address in (given.engine, given.against))
+            found = compare(first, second, prompts, **drawn)
             print(*said(found), sep="\n")
             right, result["comparison"] = right and found.right, asdict(found)
         elif given.engine is not None:

@@ -44,8 +44,13 @@ def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
     for name in _VERSIONS:
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
-    made = {"arguments": dict(arguments), "commit": _commit(), "versions": versions, "machine": platform.platform()}
-    return made | {"date": datetime.now(UTC).isoformat(timespec="seconds")}
+    return {
+        "arguments": dict(arguments),
+        "commit": _commit(),
+        "versions": versions,
+        "machine": platform.platform(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
 
 
 def _commit() -> str | None:
