@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from cactus_decoding.core.checks import shown
+from cactus_decoding.core.choices import enum_choices
 from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.constraints.grammar import as_grammar
 from cactus_decoding.core.loop import cut_at_stop
 from cactus_decoding.core.request import Request, Settings
-from cactus_decoding.core.session import Session, begin, within
+from cactus_decoding.core.session import Session, begin, begin_choice, within
 from cactus_decoding.core.settings import with_default_proposals
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Response(Session):
         fates: how each of them came about.
         finish_reason: ``stop`` or ``length`` once it is finished, else None.
         metrics: counts and seconds so far.
+        choices: how likely each answer was, as `Choice`, where it is one of several.
     """
 
     def __init__(self, pair: Pair, session: Session) -> None:
@@ -63,6 +65,7 @@ def stream(
     request: Request | None = None,
     *,
     response_format: Mapping[str, Any] | Constraint | None = None,
+    choices: Sequence[str] | None = None,
     **settings: Unpack[Settings],
 ) -> Response:
     r"""Return a response to iterate over step by step; its arguments and errors are those of `generate`.
@@ -76,12 +79,18 @@ def stream(
     """
     given = settings if request is not None else with_default_proposals(settings, automatic=pair.chooses)
     request = Request.of(request, given)
+    if choices is not None and response_format is not None:
+        raise TypeError("choices and response_format exclude each other: each says what the response looks like")
+    prompt_ids, tokenizer = tokens_of(pair, prompt), pair.tokenizer
+    answers = enum_choices(response_format) if choices is None else choices
+    if answers is not None:
+        return Response(pair, begin_choice(pair.target, request, prompt_ids, answers, tokenizer=tokenizer))
     session = begin(
         pair.target,
         pair.drafter,
         request,
-        tokens_of(pair, prompt),
-        tokenizer=pair.tokenizer,
+        prompt_ids,
+        tokenizer=tokenizer,
         constraint=constraint_of(pair, response_format),
     )
     pair.prepare(request.draft_length)
@@ -124,6 +133,7 @@ def generate(
     request: Request | None = None,
     *,
     response_format: Mapping[str, Any] | Constraint | None = None,
+    choices: Sequence[str] | None = None,
     **settings: Unpack[Settings],
 ) -> Response:
     """Generate a whole response by drafting and verifying.
@@ -135,7 +145,9 @@ def generate(
         response_format: what the response must look like, as in OpenAI's API: ``{"type": "json_schema", "json_schema":
             {"schema": …}}``, ``{"type": "json_object"}``, ``{"type": "grammar", "syntax": "regex", "definition": …}``
             with the syntax ``regex``, ``lark`` or ``gbnf``; or a `Constraint` of one response. None for any text. What
-            rules relax stays within the format.
+            rules relax stays within the format. A schema that is an ``enum`` alone is the same as ``choices``.
+        choices: answers of which the response is one. It is drawn by the exact probability of each whole answer, which
+            masking token by token does not give; ``Response.choices`` are these probabilities. Nothing is drafted.
         settings: the same by the names of `Request`'s attributes, with those of `SamplingParams` in the place of
             ``sampling``. If they do not say how many tokens to propose, `AutoLength` chooses; the bundled pair, and a
             `Request`, propose 6.
@@ -153,7 +165,7 @@ def generate(
         >>> generate(load_pair(), prompt, rule="cactus:delta=0.5", seed=0).finish_reason
         'stop'
     """
-    response = stream(pair, prompt, request, response_format=response_format, **settings)
+    response = stream(pair, prompt, request, response_format=response_format, choices=choices, **settings)
     for _ in response:
         pass
     return response

@@ -14,6 +14,7 @@ from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.core.sampling.rows import check_drawn
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
+from cactus_decoding.core.types.proposals import with_forced
 from cactus_decoding.core.verification.walk import Verifier
 
 if TYPE_CHECKING:
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 StopCheck = Callable[[list[int]], bool]
 """Whether, given all the tokens so far, the last one ends the response."""
+ForcedTokens = Callable[[list[int], int], list[int]]
+"""``(token_ids, limit)``: the tokens that must follow all the tokens so far, at most so many."""
+MAX_FORCED = 32
+"""Forced tokens that a step proposes before what is drafted, and after it: the target's rows take memory."""
 
 
 class StoppingCriteria:
@@ -62,11 +67,13 @@ def decode(
     stopping_criteria: StopCheck,
     generator: torch.Generator | None,
     first_alone: bool = False,
+    forced: ForcedTokens | None = None,
 ) -> Generator[Outcome]:
     """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
 
     `session.begin` checks the arguments. ``to_probs`` is what the draft samples with; with ``first_alone`` the first
-    step proposes nothing, so that there is a token before the draft has read the prompt.
+    step drafts nothing, so that there is a token before the draft has read the prompt. ``forced`` tokens are proposed
+    around what is drafted, and the draft length hears nothing of them.
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
@@ -82,20 +89,28 @@ def decode(
         try:
             with torch.inference_mode():  # per step: an abandoned response must not hold it at exit
                 began = clock()
-                limit = min(length.begin_step(), max_length - len(ids) - 1)  # one place is for the next token
+                room = max_length - len(ids) - 1  # one place is for the next token
+                before = forced(ids, min(room, MAX_FORCED)) if forced else []
+                text, limit = ids + before, min(length.begin_step(), room - len(before))
                 limit, first_alone = 0 if first_alone else limit, False
-                proposal = drafter.propose(ids, limit, to_probs, generator) if limit > 0 else Proposal([], None)
-                check_proposal(proposal, limit, vocabulary)
-                length.end_draft(len(proposal.token_ids))
+                drafts = drafter.propose(text, limit, to_probs, generator) if limit > 0 else Proposal([], None)
+                check_proposal(drafts, limit, vocabulary)
+                length.end_draft(len(drafts.token_ids))
+                after = list[int]()
+                if forced and drafts.token_ids and not drafts.branches:
+                    room -= len(before) + len(drafts.token_ids)
+                    after = forced(text + drafts.token_ids, min(room, MAX_FORCED))
+                proposal = with_forced(before, drafts, after)
                 block, drafted = ids + proposal.token_ids, clock()
                 logits = append_proposal(target, ids, proposal)
                 read = clock()
                 state, outcome = verifier(state, logits, block, proposal, generator)
                 check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
                 keep_path(target, len(ids), proposal, outcome.path)
+                kept = [node - len(before) for node in outcome.path if node - len(before) in range(len(drafts.drawn))]
                 if isinstance(length, TreeShape):
-                    length.end_walk(outcome.path)
-                length.end_step(outcome.num_accepted)
+                    length.end_walk(kept)
+                length.end_step(len(kept))
                 verified, num_emitted = clock(), 0
                 for token in outcome.all_token_ids:
                     ids.append(token)

@@ -16,6 +16,7 @@ class Metrics:
         steps: verifications, each one forward pass of the target.
         drafted: tokens proposed.
         accepted: drafted tokens that were kept.
+        forced: accepted tokens that a constraint left no choice about, proposed without the draft.
         relaxed: accepted tokens that the lossless test, with the same uniform draw, would have rejected.
         recovered: tokens drawn after a rejection.
         bonus: tokens drawn from the target where all proposals were kept, or there were none.
@@ -34,6 +35,7 @@ class Metrics:
     steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    forced: int = 0
     relaxed: int = 0
     recovered: int = 0
     bonus: int = 0
@@ -52,6 +54,7 @@ class Metrics:
             steps=1,
             drafted=outcome.num_drafted,
             accepted=outcome.num_accepted,
+            forced=outcome.num_forced,
             relaxed=outcome.num_relaxed,
             recovered=int(not all_accepted),
             bonus=int(all_accepted),

@@ -208,6 +208,11 @@ class Request(Model):
         return read_scheme(self.verification)[0].lossy
 
     @property
+    def needs_fixed_blocks(self) -> bool:
+        """Whether each step must propose as many tokens, because a relaxed rule judges them jointly."""
+        return read_scheme(self.verification)[0].judges_steps and not isinstance(self.rule, Lossless)
+
+    @property
     def draft_length(self) -> DraftLength:
         """What chooses the proposals of a step: the tree's shape, or how long chains are."""
         return self.num_speculative_tokens if self.tree is None else self.tree
@@ -248,8 +253,7 @@ class Request(Model):
         if isinstance(self.draft_length, PerResponse) and not drafter.may_be_left_out:
             what = f"{self.draft_length} leaves its drafter out of some steps, which a {type(drafter).__name__}"
             raise ValueError(f"{what} does not bear: give a number, or a draft model, suffix or ngram")
-        jointly = read_scheme(self.verification)[0].judges_steps and not isinstance(self.rule, Lossless)
-        if jointly and not drafter.fixed_blocks:
+        if self.needs_fixed_blocks and not drafter.fixed_blocks:
             raise ValueError(NEEDS_BLOCKS.format(how=self.verification))
 
     def verifier(

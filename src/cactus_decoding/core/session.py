@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from cactus_decoding.core.choices import ChoiceTokens, check_choices, choose
 from cactus_decoding.core.constraints.base import ConstrainedSampling, Constraint
-from cactus_decoding.core.loop import StopCheck, StoppingCriteria, decode
+from cactus_decoding.core.loop import ForcedTokens, StopCheck, StoppingCriteria, decode
 from cactus_decoding.core.metrics import Metrics
-from cactus_decoding.core.models.base import BaseCachedModel
+from cactus_decoding.core.models.base import BaseCachedModel, check_fits
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import PlainSampling, RowSampling
-from cactus_decoding.core.types import Drafter, Fate, Outcome
+from cactus_decoding.core.types import Choice, Drafter, Fate, Outcome
 
 if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
@@ -33,6 +34,7 @@ class Session(Iterator[Outcome]):
         self.fates: list[Fate] = []
         self.finish_reason: str | None = None
         self.metrics = Metrics()
+        self.choices: tuple[Choice, ...] = ()
 
     def __next__(self) -> Outcome:
         """Take one step; one that fails, or is interrupted, ends the response."""
@@ -40,7 +42,7 @@ class Session(Iterator[Outcome]):
         outcome = next(self.outcomes)
         self.token_ids += outcome.token_ids
         self.fates += outcome.fates
-        self.finish_reason = outcome.finish_reason
+        self.finish_reason, self.choices = outcome.finish_reason, outcome.choices or self.choices
         self.metrics += Metrics.of(outcome)
         self.metrics.seconds += time.perf_counter() - start
         return outcome
@@ -96,8 +98,10 @@ def begin(
         stop = StoppingCriteria(stop_token_ids(target, tokenizer), request.stop, tokenizer, len(prompt_ids))
     if sampling is None:
         sampling = PlainSampling(request.sampling)
+    forced: ForcedTokens | None = None
     if constraint is not None:
-        sampling = ConstrainedSampling(sampling, constraint, len(prompt_ids))
+        sampling = constrained = ConstrainedSampling(sampling, constraint, len(prompt_ids))
+        forced = None if request.needs_fixed_blocks else constrained.forced
     fitted = request.policy.fit(tokenizer, target.vocabulary_size)
     outcomes = decode(
         target,
@@ -110,6 +114,57 @@ def begin(
         stopping_criteria=stop,
         generator=_seeded(request.seed, target.device) if generator == "seed" else generator,
         first_alone=first_alone,
+        forced=forced,
+    )
+    return Session(request, prompt_ids, outcomes)
+
+
+def begin_choice(
+    target: BaseCachedModel,
+    request: Request,
+    token_ids: Sequence[int],
+    choices: Sequence[str],
+    *,
+    tokenizer: Tokenizer,
+    sampling: RowSampling | None = None,
+    order: RowSampling | None = None,
+) -> Session:
+    r"""Return a response that is one of several answers, drawn by the probability of each whole answer.
+
+    Nothing is drafted, and nothing relaxed: one pass of the target reads all answers. :func:`choose` says by which
+    distribution one of them is drawn; ``Session.choices`` are their probabilities.
+
+    Args:
+        target: the model.
+        request: what is asked for; its sampling parameters apply to the answers, not to their tokens.
+        token_ids: the prompt's tokens, at least one.
+        choices: the answers.
+        tokenizer: the target's.
+        sampling: how logits become probabilities; by default as ``request.sampling`` says.
+        order: the same for log-probabilities of answers, without what processes logits of tokens.
+
+    Raises:
+        TypeError, ValueError: for choices that are none, and where the longest has no room.
+    """
+    prompt_ids = list(token_ids)
+    ends = [token for token in stop_token_ids(target, tokenizer) if token < target.vocabulary_size]
+    tokens = ChoiceTokens.of(check_choices(choices), tokenizer, ends)
+    if not prompt_ids:
+        raise ValueError("prompt must have at least one token, but has none")
+    if tokens.longest > request.max_new_tokens:
+        raise ValueError(
+            f"the longest of the choices has {tokens.longest} tokens, but max_new_tokens is {request.max_new_tokens}"
+        )
+    check_fits("target", target.max_length, len(prompt_ids) + tokens.longest, 0)
+    plain = PlainSampling(request.sampling)
+    outcomes = choose(
+        target,
+        prompt_ids,
+        tokens,
+        plain if sampling is None else sampling,
+        plain if order is None else order,
+        _seeded(request.seed, torch.device("cpu")),
+        request.max_new_tokens,
     )
     return Session(request, prompt_ids, outcomes)
 

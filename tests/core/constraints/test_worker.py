@@ -101,4 +101,4 @@ def test_the_process_tries_what_is_compiled_here():
     grammar = schema_of({"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
     compiled = compiling.try_out(vocabulary.tokenizer, grammar.kind, grammar.text)
     assert compiled == compiling.translate(grammar.kind, grammar.text)
-    assert vocabulary.constraint(compiled).forced([]) == vocabulary.constraint(grammar).forced([])
+    assert vocabulary.constraint(compiled).forced([], 99) == vocabulary.constraint(grammar).forced([], 99)

@@ -33,8 +33,11 @@ class Constraint(Protocol):
         """
         ...
 
-    def forced(self, token_ids: Sequence[int]) -> list[int]:
-        """Return the tokens that must come next: each is the only one that is allowed after those before it."""
+    def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
+        """Return up to ``limit`` tokens that must come next: each is the only one that is allowed there.
+
+        A token that ends the response is the last one.
+        """
         ...
 
     def may_end(self, token_ids: Sequence[int]) -> bool:
@@ -75,6 +78,10 @@ class ConstrainedSampling:
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return the masked rows before temperature and cuts."""
         return self._sampling.untempered(self._masked(logits, token_ids), token_ids)
+
+    def forced(self, token_ids: list[int], limit: int) -> list[int]:
+        """Return up to ``limit`` tokens that must follow all the tokens, whatever the logits are."""
+        return self._constraint.forced(token_ids[self._prompt_length :], limit) if limit > 0 else []
 
     def _masked(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         first = len(token_ids) - len(logits) + 1

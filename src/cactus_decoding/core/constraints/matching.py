@@ -100,14 +100,14 @@ class GrammarConstraint:
         bits = np.unpackbits(self._mask(), count=min(size, 8 * len(self._mask())), bitorder="little")
         return torch.from_numpy(np.pad(bits, (0, size - len(bits))).astype(bool))
 
-    def forced(self, token_ids: Sequence[int]) -> list[int]:
+    def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
         """Return the tokens that must come next; see `Constraint.forced`."""
         found = list[int]()
-        while self._follow([*token_ids, *found]):
-            ids = np.flatnonzero(np.unpackbits(self._mask(), bitorder="little"))
-            if len(ids) != 1 or int(ids[0]) in self._vocabulary.ends:
+        while len(found) < limit and self._follow([*token_ids, *found]):
+            token = _only(self._mask())
+            if token is None or token >= self._vocabulary.size:
                 break
-            found.append(int(ids[0]))
+            found.append(token)
         return found
 
     def may_end(self, token_ids: Sequence[int]) -> bool:
@@ -162,6 +162,14 @@ class GrammarConstraint:
     def _stuck(self) -> ConstraintError:
         after = f"after {len(self._tokens)} tokens"
         return ConstraintError(f"the constraint cannot go on {after}: the model has no token for what must follow")
+
+
+def _only(mask: np.ndarray[Any, Any]) -> int | None:
+    """Return the place of the only bit that is set; None where several are, or none."""
+    places = mask.nonzero()[0]
+    if len(places) != 1 or (byte := int(mask[places[0]])).bit_count() != 1:
+        return None
+    return 8 * int(places[0]) + byte.bit_length() - 1
 
 
 def vocabulary_of(tokenizer: Any, ends: Sequence[int]) -> compiling.Vocabulary:

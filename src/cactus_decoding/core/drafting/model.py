@@ -18,7 +18,7 @@ from cactus_decoding.core.models.loading import with_cache
 from cactus_decoding.core.sampling.params import is_greedy
 from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one
 from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
-from cactus_decoding.core.types.proposals import path_places, tree_inputs
+from cactus_decoding.core.types.proposals import one_hot, path_places, tree_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -103,9 +103,11 @@ class ModelDrafter(Drafter):
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
         sequence, rows = list(token_ids), list[Tensor]()
         greedy, on_cpu = is_greedy(to_probs), self._model.device.type == "cpu"
+        forced = getattr(to_probs, "forced", None)
         if len(token_ids) - 1 - known <= self.singly:
             for token in token_ids[known:-1]:
                 self._model.append([token], rows=1)
+        end = len(token_ids) + limit
         for i in range(limit):
             logits = self._fit(self._model.append(sequence[self._model.length :], rows=1))
             goes_on = self._length.should_continue(logits[0])
@@ -120,7 +122,10 @@ class ModelDrafter(Drafter):
                 token = draw_one(rows[-1][0], uniforms[i]) if on_cpu else int(draw(rows[-1], uniforms[i : i + 1]))
             check_drawn("draft", token, logits, len(sequence))
             sequence.append(token)
-            if not goes_on:
+            if forced is not None:  # these need no row: they are read with the next token that does
+                sure = forced(sequence, end - len(sequence))
+                rows, sequence = [*rows, one_hot(sure, rows[-1])], sequence + sure
+            if not goes_on or len(sequence) == end:
                 break
         return Proposal(sequence[len(token_ids) :], torch.cat(rows) if rows else None)
 

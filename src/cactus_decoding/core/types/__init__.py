@@ -6,6 +6,7 @@ Probabilities are float tensors with the vocabulary last; leading dimensions are
 from cactus_decoding.core.types.drafting import Drafter, DraftLength
 from cactus_decoding.core.types.outcomes import (
     AcceptanceRule,
+    Choice,
     Fate,
     Outcome,
     Verdict,
@@ -19,6 +20,7 @@ from cactus_decoding.core.types.proposals import Proposal, StepRows
 
 __all__ = [
     "AcceptanceRule",
+    "Choice",
     "DraftLength",
     "Drafter",
     "Fate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -134,6 +134,24 @@ class Fate(StrEnum):
     """Recovered, and one of the proposals too: the step goes on after it."""
 
 
+class Choice(NamedTuple):
+    """One of several answers that a response may be.
+
+    Attributes:
+        text: the answer.
+        logprob: log of the probability that the target writes exactly this and ends, at temperature 1 without cuts.
+        probability: its share among the choices.
+    """
+
+    text: str
+    logprob: float
+    probability: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON, which has no minus infinity."""
+        return {"choice": self.text, "probability": self.probability, "logprob": max(self.logprob, -9999.0)}
+
+
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """What one step of drafting and verifying decided, and all that it was decided from.
@@ -152,6 +170,7 @@ class Outcome:
         draft_seconds: wall time of drafting.
         target_seconds: of the target's forward pass; a GPU may finish it later.
         verify_seconds: of the decision.
+        choices: how likely each answer was, where the response is one of several.
     """
 
     proposal: Proposal
@@ -164,6 +183,7 @@ class Outcome:
     draft_seconds: float = 0.0
     target_seconds: float = 0.0
     verify_seconds: float = 0.0
+    choices: tuple[Choice, ...] = ()
 
     @property
     def num_drafted(self) -> int:
@@ -173,6 +193,11 @@ class Outcome:
     def num_accepted(self) -> int:
         """Proposals kept, those that a recovered token matched among them, before any cut by the response's end."""
         return len(self.path)
+
+    @property
+    def num_forced(self) -> int:
+        """Those among them that a constraint left no choice about."""
+        return len(self.proposal.forced.intersection(self.path))
 
     @property
     def num_relaxed(self) -> int:

@@ -13,7 +13,7 @@ from cactus_decoding.core.loop import StopCheck
 from cactus_decoding.core.models.base import without_gradients
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
-from cactus_decoding.core.session import begin
+from cactus_decoding.core.session import begin, begin_choice
 from cactus_decoding.core.settings import with_default_proposals
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.counters import ResponseCounts
@@ -58,6 +58,7 @@ class Answer:
         penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
         grammar: a `llama_cpp.LlamaGrammar`, or None.
         constraint: see `begin`.
+        choices: answers of which it is one; see `begin_choice`.
         reach: how many of the last tokens penalties look at; all, if negative.
         stop: see `begin`.
 
@@ -80,6 +81,7 @@ class Answer:
         grammar: Any = None,
         *,
         constraint: Constraint | None = None,
+        choices: Sequence[str] | None = None,
         reach: int = _PENALISED,
         stop: StopCheck | None = None,
     ) -> None:
@@ -93,17 +95,24 @@ class Answer:
         if grammar is not None:
             rows.append(GrammarMask(target.model, grammar, start))
         self.sampling = LlamaSampling(request.sampling, rows)
-        self.session = begin(
-            target,
-            pair.drafter,
-            request,
-            prompt_ids,
-            tokenizer=pair.tokenizer,
-            sampling=self.sampling,
-            stop=stop,
-            constraint=constraint,
-            first_alone=isinstance(pair.drafter, ModelDrafter),
-        )
+        tokenizer = pair.tokenizer
+        if choices is not None:
+            order = LlamaSampling(request.sampling)
+            self.session = begin_choice(
+                target, request, prompt_ids, choices, tokenizer=tokenizer, sampling=self.sampling, order=order
+            )
+        else:
+            self.session = begin(
+                target,
+                pair.drafter,
+                request,
+                prompt_ids,
+                tokenizer=tokenizer,
+                sampling=self.sampling,
+                stop=stop,
+                constraint=constraint,
+                first_alone=isinstance(pair.drafter, ModelDrafter),
+            )
         self.counts, self._pair, self._ends = ResponseCounts(), pair, frozenset(pair.stop_token_ids)
 
     @property

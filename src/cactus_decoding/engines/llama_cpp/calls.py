@@ -14,7 +14,7 @@ class CallProcessors(LogitsProcessorList):
 
     Args:
         processors: of logits.
-        settings: of `SETTINGS`, and perhaps ``cancelled``.
+        settings: of `SETTINGS`, and perhaps ``cancelled`` and ``choices``.
         max_tokens: of the response; no limit, if None or not positive.
         stop: texts at which llama-cpp-python ends it.
     """
@@ -30,3 +30,4 @@ class CallProcessors(LogitsProcessorList):
         self.settings, self.max_tokens = dict(settings), max_tokens
         self.stop = tuple(each for each in ([stop] if isinstance(stop, str) else stop or ()) if each)
         self.cancelled: threading.Event | None = self.settings.pop("cancelled", None)
+        self.choices: Sequence[str] | None = self.settings.pop("choices", None)

@@ -57,8 +57,9 @@ class RuleCounters:
 
 
 def _judged(outcome: Outcome) -> list[Visit]:
-    """Return the positions that the request's rule judged."""
-    return [visit for visit in outcome.visits if not visit.protected and not visit.fell_back]
+    """Return the positions that the request's rule judged; where a token is forced, there is nothing to judge."""
+    forced = outcome.proposal.forced
+    return [each for each in outcome.visits if not (each.protected or each.fell_back or each.node in forced)]
 
 
 class ResponseCounts:

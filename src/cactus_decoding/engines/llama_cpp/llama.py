@@ -18,11 +18,12 @@ from cactus_decoding.engines.llama_cpp.calls import CallProcessors
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the class must not wait for it
     from cactus_decoding.core.request import Request
-    from cactus_decoding.core.types import Drafter, Outcome
+    from cactus_decoding.core.types import Choice, Drafter, Outcome
     from cactus_decoding.engines.llama_cpp.runtime import Runtime
 
 SETTINGS = ("budget", *DECODING)
 """What a call, and the constructor for all calls, takes besides: names of `Request`."""
+_CALL = (*SETTINGS, "cancelled", "choices")
 _COMPLETION = signature(Llama.create_completion)
 StepReader = Callable[["Request", "Outcome"], None]
 
@@ -50,6 +51,7 @@ class CactusLlama(Llama):
     Attributes:
         metrics: counts of the last response, and the seconds of its steps.
         pass_times: by which it chose what to propose, and their ``source``; None where it was told how much.
+        choices: how likely each answer was, as `Choice`, where it was one of several.
         usage: its tokens, end tokens left out, by the names of completions.
         on_step: as given.
 
@@ -95,6 +97,7 @@ class CactusLlama(Llama):
         finalize(self, self._stack.close)  # at exit too, where llama_cpp.Llama comes too late for its own modules
         self.draft, self.on_step, self.metrics = draft, on_step, Metrics()
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        self.choices: tuple[Choice, ...] = ()
         self.pass_times: dict[str, Any] | None = None
         self._runtime: Runtime | None = Runtime(self, draft, kept_prompts)
 
@@ -184,9 +187,10 @@ class CactusLlama(Llama):
         Args:
             arguments: by place, as for `llama_cpp.Llama`.
             options: by name; besides those of `llama_cpp.Llama` and `SETTINGS`, ``cancelled`` is a
-                `threading.Event` with which another thread ends the response: it then raises `Cancelled`.
+                `threading.Event` with which another thread ends the response: it then raises `Cancelled`, and
+                ``choices`` are answers of which the response is one, by the exact probability of each.
         """
-        settings = {name: options.pop(name) for name in (*SETTINGS, "cancelled") if name in options}
+        settings = {name: options.pop(name) for name in _CALL if name in options}
         given = _COMPLETION.bind(self, *arguments, **options).arguments
         del given["self"]
         processors = [*(given.get("logits_processor") or ())]
@@ -205,9 +209,9 @@ class CactusLlama(Llama):
     def create_chat_completion(self, messages: Any, *arguments: Any, **options: Any) -> Any:
         """Answer a conversation: the arguments are those of `llama_cpp.Llama.create_chat_completion`, and `SETTINGS`.
 
-        ``cancelled`` is as for `create_completion`.
+        ``cancelled`` and ``choices`` are as for `create_completion`.
         """
-        settings = {name: options.pop(name) for name in (*SETTINGS, "cancelled") if name in options}
+        settings = {name: options.pop(name) for name in _CALL if name in options}
         return Llama.create_chat_completion(_WithSettings(self, settings), messages, *arguments, **options)
 
 

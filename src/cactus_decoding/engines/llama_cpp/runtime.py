@@ -93,7 +93,12 @@ class Runtime:
         # llama-cpp-python looks for stop strings itself, in its own texts
         stop = StoppingCriteria(pair.stop_token_ids, (), pair.tokenizer, len(prompt_ids))
         reach = llama.last_n_tokens_size
-        answer = Answer(pair, prompt_ids, settings, processors, penalties, grammar, reach=reach, stop=stop)
+        if asked.choices is not None and grammar is not None:
+            raise ValueError("choices and grammar exclude each other: each says what the answer looks like")
+        answer = Answer(
+            pair, prompt_ids, settings, processors, penalties, grammar, choices=asked.choices, reach=reach, stop=stop
+        )
+        llama.choices = ()
         return self._tokens_of(answer.session, llama, asked, stopping_criteria)
 
     def _tokens_of(self, session: Session, llama: Any, asked: CallProcessors, stopping_criteria: Any) -> Generator[int]:
@@ -104,7 +109,7 @@ class Runtime:
         self._text.cancelled = asked.cancelled
         try:
             for outcome in session:
-                llama.metrics = session.metrics
+                llama.metrics, llama.choices = session.metrics, session.choices
                 if llama.on_step is not None:
                     llama.on_step(session.request, outcome)
                 for i, token in enumerate(outcome.token_ids):

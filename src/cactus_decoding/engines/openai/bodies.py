@@ -248,6 +248,11 @@ class _Written(BaseModel):
     )
     grammar: Text = Field(default="", description="Grammar of the answer, in llama.cpp's GBNF.")
     guided_regex: Text = Field(default="", description="Regular expression of the answer.")
+    guided_choice: InstanceOf[list[Any]] | None = Field(
+        default=None,
+        description="Answers of which the answer is one, by the exact probability of each; choice_probabilities of the "
+        "response tells these.",
+    )
     structured_outputs: Object = Field(default={}, description="Form of the answer, as vLLM's servers name it.")
     n: int = Field(default=1, ge=1, le=MAX_CHOICES, description="How many choices each prompt gets.")
     user: Text | None = _neutral("Name of the user.")

@@ -71,9 +71,8 @@ class Completion:
             said = self._message(text) if self._asked.chat else {"text": self._echo(index) + text}
             called, finish_reason = "tool_calls" in said.get("message", {}), pieces[-1].finish_reason
             finish_reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
-            choices.append(
-                {"index": index} | said | {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
-            )
+            told = {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
+            choices.append({"index": index} | said | told | _probabilities(answer))
         return self._head | {"choices": choices, "usage": self._usage} | self._metrics
 
     def chunks(self) -> Iterator[dict[str, Any]]:
@@ -82,6 +81,7 @@ class Completion:
         for index, answer in enumerate(self._answers):
             last = answer is self._answers[-1] and not self._asked.body.stream_options.include_usage
             for choice in self._deltas(answer) if self._asked.chat else self._texts(answer, self._echo(index)):
+                choice |= _probabilities(answer) if choice["finish_reason"] else {}
                 chunk = head | {"choices": [{"index": index} | choice]}
                 yield chunk | (self._metrics if last and choice["finish_reason"] else {})
         if self._asked.body.stream_options.include_usage:
@@ -169,6 +169,12 @@ class Completion:
         return {"metrics": {"speculative_decoding": {REPORT_KEY: reports[0] if len(reports) == 1 else reports}}}
 
 
+def _probabilities(answer: Answer) -> dict[str, Any]:
+    """Return how likely each answer was, where it was one of some choices."""
+    choices = [choice.as_dict() for choice in answer.session.choices]
+    return {"choice_probabilities": choices} if choices else {}
+
+
 def _delta(
     delta: dict[str, Any], logprobs: dict[str, Any] | None = None, finish_reason: str | None = None
 ) -> dict[str, Any]:
@@ -215,4 +221,4 @@ def answer_to(
     if constraint is None and asked.grammar is not None:
         ends = pair.stop_token_ids
         constraint = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, ends).constraint(asked.grammar)
-    return Answer(pair, prompt_ids, settings, processors, body.penalties, constraint=constraint)
+    return Answer(pair, prompt_ids, settings, processors, body.penalties, constraint=constraint, choices=asked.choices)

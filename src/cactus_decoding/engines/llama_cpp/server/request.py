@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cactus_decoding.core.constraints.grammar import Grammar
-from cactus_decoding.engines.llama_cpp.server.tools import Tools, grammar_of
+from cactus_decoding.engines.llama_cpp.server.tools import Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
 
 
@@ -19,13 +19,15 @@ class Asked:
         body: its fields.
         settings: by the names of `Request.from_dict`; without ``max_new_tokens`` for as many tokens as there is room.
         tools: that the answer may call.
-        grammar: of the answer; None where anything may be written.
+        grammar: of the answer; None where anything may be written, or one of some choices.
+        choices: answers of which it is one, by the exact probability of each; None for any other.
     """
 
     body: CompletionBody | ChatBody
     settings: dict[str, Any]
     tools: Tools | None
     grammar: Grammar | None
+    choices: tuple[str, ...] | None = None
 
     @property
     def chat(self) -> bool:
@@ -52,4 +54,5 @@ def read_completion(given: Mapping[str, Any], defaults: Mapping[str, Any], *, ch
     """
     body = (ChatBody if chat else CompletionBody).read(given)
     settings, tools = body.settings(defaults), Tools.of(body.given)
-    return Asked(body, settings, tools, grammar_of(body.given, tools))
+    form = form_of(body.given, tools)
+    return Asked(body, settings, tools, *((form, None) if isinstance(form, Grammar) else (None, form)))

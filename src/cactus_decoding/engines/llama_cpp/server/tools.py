@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cactus_decoding.core.choices import check_choices, enum_choices, schema_choices
 from cactus_decoding.core.constraints.grammar import Grammar, as_grammar, schema_grammar
 from cactus_decoding.core.constraints.schema import checked_schema
 from cactus_decoding.core.mistakes import check_choice, shown
 
 _OPENING, _CLOSING = "<tool_call>", "</tool_call>"
 """Around a call where models write what they please: Hermes' form, which Qwen's and others' templates teach."""
-_FORMS = ("response_format", "grammar", "guided_regex", "structured_outputs")
-_STRUCTURED = ("json", "regex", "grammar")
+_FORMS = ("response_format", "grammar", "guided_regex", "guided_choice", "structured_outputs")
+_STRUCTURED = ("json", "regex", "grammar", "choice")
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,10 @@ def _call(name: str, arguments: str) -> dict[str, Any]:
     }
 
 
-def grammar_of(values: Mapping[str, Any], tools: Tools | None) -> Grammar | None:
-    """Return the grammar of what a request's answer must look like; None where it may be anything.
+def form_of(values: Mapping[str, Any], tools: Tools | None) -> Grammar | tuple[str, ...] | None:
+    """Return the grammar of what a request's answer must look like, or the answers of which it is one.
+
+    None where it may be anything.
 
     Raises:
         TypeError, ValueError: for a form that is not known, a schema with a keyword that is not supported, or two forms
@@ -179,20 +182,24 @@ def grammar_of(values: Mapping[str, Any], tools: Tools | None) -> Grammar | None
         return Grammar("gbnf", values["grammar"], "the grammar")
     if form == "guided_regex":
         return Grammar("regex", values["guided_regex"], "guided_regex")
+    if form == "guided_choice":
+        return check_choices(values["guided_choice"], "guided_choice")
     if form == "structured_outputs":
         return _structured(values["structured_outputs"])
-    return as_grammar(values["response_format"])
+    return enum_choices(values["response_format"]) or as_grammar(values["response_format"])
 
 
-def _structured(given: Mapping[str, Any]) -> Grammar:
-    """Return the grammar of vLLM's ``structured_outputs``."""
+def _structured(given: Mapping[str, Any]) -> Grammar | tuple[str, ...]:
+    """Return what vLLM's ``structured_outputs`` ask for."""
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1 or named[0] not in _STRUCTURED:
         raise ValueError(f"structured_outputs must have one of {', '.join(_STRUCTURED)}, but has {shown(named)}")
     [name] = named
     value, called = given[name], f"{name} of structured_outputs"
+    if name == "choice":
+        return check_choices(value, called)
     if name == "json":
-        return schema_grammar(called, value)
+        return schema_choices(value, called) or schema_grammar(called, value)
     if not isinstance(value, str):
         raise TypeError(f"{called} must be a text, but is {shown(value)}")
     return Grammar("regex" if name == "regex" else "gbnf", value, called)

@@ -1,0 +1,253 @@
+"""One of several answers, drawn by the exact probability of each whole answer."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.constraints.schema import checked_schema
+from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.models.base import BaseCachedModel, append_proposal
+from cactus_decoding.core.models.tokenizers import Tokenizer
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.sampling.params import RowSampling
+from cactus_decoding.core.sampling.rows import draw_one
+from cactus_decoding.core.types import Choice, Outcome, Proposal, StepRows, Visit
+
+MAX_CHOICES, MAX_CHOICE_TOKENS = 256, 512
+MAX_CHARACTERS = 2**14
+"""Of one response: how many choices, and the tokens and characters of all of them together."""
+_NODES_AT_ONCE = 64
+"""Tokens whose rows are in memory at a time."""
+
+
+def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:
+    """Return the answers that a response may be.
+
+    Raises:
+        TypeError: for what is no sequence of texts.
+        ValueError: for none, more than `MAX_CHOICES`, an empty text, or one that is there twice.
+
+    Example:
+        >>> check_choices(["yes", "no", "yes"])
+        Traceback (most recent call last):
+        ValueError: choices must be different texts, but has 'yes' twice
+    """
+    if not isinstance(choices, list | tuple) or not all(isinstance(each, str) for each in choices):
+        raise TypeError(f"{name} must be a list of texts, but is {shown(choices)}")
+    if not 1 <= len(choices) <= MAX_CHOICES or "" in choices:
+        raise ValueError(f"{name} must be 1 to {MAX_CHOICES} texts that are not empty, but is {shown(choices)}")
+    if (size := sum(map(len, choices))) > MAX_CHARACTERS:
+        raise ValueError(f"{name} may have {MAX_CHARACTERS:,} characters together, but has {size:,}")
+    if len(set(choices)) < len(choices):
+        twice = next(each for i, each in enumerate(choices) if each in choices[:i])
+        raise ValueError(f"{name} must be different texts, but has {twice!r} twice")
+    return tuple(choices)
+
+
+def enum_choices(response_format: Any) -> tuple[str, ...] | None:
+    """Return the answers that a ``response_format`` lists as an ``enum`` or a ``const``, as JSON; None for any other.
+
+    Example:
+        >>> enum_choices({"type": "json_schema", "json_schema": {"schema": {"enum": ["red", 3, None]}}})
+        ('"red"', '3', 'null')
+    """
+    if not isinstance(response_format, Mapping) or response_format.get("type") != "json_schema":
+        return None
+    described = response_format.get("json_schema")
+    return schema_choices(described.get("schema"), "response_format") if isinstance(described, Mapping) else None
+
+
+def schema_choices(schema: Any, name: str) -> tuple[str, ...] | None:
+    """Return the answers that a JSON schema lists, as JSON; None where it does more than that.
+
+    Raises:
+        ValueError: for a schema that is not supported.
+    """
+    if not isinstance(schema, dict) or not ("enum" in schema or "const" in schema):
+        return None
+    checked = checked_schema(f"the JSON schema of {name}", schema)
+    if len(checked) != 1:
+        return None
+    values = checked["enum"] if "enum" in checked else [checked["const"]]
+    if not isinstance(values, list):
+        return None
+    texts = tuple(dict.fromkeys(json.dumps(each, ensure_ascii=False) for each in values))
+    return texts if 1 <= len(texts) <= MAX_CHOICES else None
+
+
+class ChoiceTokens(NamedTuple):
+    """What a response that is one of several answers may write.
+
+    Attributes:
+        texts: the answers.
+        token_ids: of each, without the end.
+        ends: tokens that end a response.
+    """
+
+    texts: tuple[str, ...]
+    token_ids: list[list[int]]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, texts: tuple[str, ...], tokenizer: Tokenizer, ends: list[int]) -> ChoiceTokens:
+        """Return the tokenizer's own tokens of each answer.
+
+        Raises:
+            ValueError: for a model without an end token, answers that its tokens cannot tell apart or write, or more
+                than `MAX_CHOICE_TOKENS`.
+        """
+        if not ends:
+            raise ValueError("choices need a model with an end token, but the target names none")
+        token_ids = [list(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
+        for text, ids in zip(texts, token_ids, strict=True):
+            written = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            if written != text:
+                raise ValueError(f"the model cannot write the choice {shown(text)}: its tokens are {shown(written)}")
+        if (count := sum(map(len, token_ids))) > MAX_CHOICE_TOKENS:
+            raise ValueError(f"choices may have {MAX_CHOICE_TOKENS} tokens together, but have {count}")
+        return cls(texts, token_ids, ends)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest answer."""
+        return max(map(len, self.token_ids))
+
+
+def choose(
+    target: BaseCachedModel,
+    prompt_ids: list[int],
+    tokens: ChoiceTokens,
+    sampling: RowSampling,
+    order: RowSampling,
+    generator: torch.Generator,
+    limit: int,
+) -> Generator[Outcome]:
+    r"""Yield the only step of a response that is one of several answers.
+
+    With :math:`t_1 \ldots t_n` the tokens of answer c, and E the end tokens,
+
+    .. math:: P(c) \propto \prod_i q(t_i \mid t_{<i}) \sum_{e \in E} q(e \mid t_1 \ldots t_n),
+
+    where q is the target at temperature 1, after logits processors and before cuts. The answers are then treated as
+    the tokens of one position with the logits log P(c): temperature, top-k, top-p and min-p apply to them.
+
+    Args:
+        target: the model.
+        prompt_ids: the prompt's tokens.
+        tokens: the answers.
+        sampling: makes q of logits, by its method ``untempered``.
+        order: makes probabilities of log-probabilities; temperature and cuts without processors.
+        generator: source of the random number, on the CPU.
+        limit: tokens that the response may have.
+
+    Raises:
+        ValueError: where the target excludes every answer.
+    """
+    clock = time.perf_counter
+    began = clock()
+    try:
+        with torch.inference_mode():
+            target.forget_if_changed()
+            target.recall(prompt_ids)
+            target.read_on(prompt_ids)
+            logprobs, known = list[float](), dict[int, Tensor]()
+            for first, rows in _read(target, prompt_ids, tokens.token_ids):
+                if sum(map(len, known.values())) > _NODES_AT_ONCE:
+                    known = {}
+                known |= dict(enumerate(rows, first))
+                for number, logits in enumerate(rows, first):
+                    logprobs.append(_logprob(logits, prompt_ids, tokens.token_ids[number], tokens.ends, sampling))
+            read = clock()
+            scores = torch.tensor([logprobs], dtype=torch.float64)
+            if not bool(torch.isfinite(scores.amax())):
+                raise ValueError("the target gives none of the choices a probability")
+            chosen = draw_one(order(scores, [])[0], torch.rand((), dtype=torch.float64, generator=generator))
+            ids = tokens.token_ids[chosen]
+            if chosen not in known:
+                target.rollback(len(prompt_ids) - 1)
+                known[chosen] = append_proposal(target, prompt_ids, Proposal(ids, None))
+            outcome = _outcome(known[chosen], prompt_ids, ids, tokens.ends, sampling)
+    except Exception:
+        target.reset()
+        raise
+    shares = scores[0].softmax(-1).tolist()
+    choices = tuple(map(Choice, tokens.texts, logprobs, shares))
+    emitted, times = min(limit, len(ids) + 1), {"target_seconds": read - began, "verify_seconds": clock() - read}
+    yield replace(outcome, num_emitted=emitted, choices=choices, finish_reason="stop", **times)
+
+
+def _read(
+    target: BaseCachedModel, prompt_ids: list[int], answers: Sequence[list[int]]
+) -> Iterator[tuple[int, list[Tensor]]]:
+    """Yield, for groups of answers, the first one's number and the logits after the prompt and each token of each."""
+    try:
+        target.check_reads_trees()
+        trees = True
+    except ValueError:
+        trees = False
+    first = 0
+    while first < len(answers):
+        end, nodes = first + 1, len(answers[first])
+        while trees and end < len(answers) and nodes + len(answers[end]) <= _NODES_AT_ONCE:
+            nodes, end = nodes + len(answers[end]), end + 1
+        group = answers[first:end]
+        tree, paths = _tree_of(group)
+        try:
+            logits = append_proposal(target, prompt_ids, tree)
+        except ValueError:  # such as of a sliding window
+            if len(group) == 1:
+                raise
+            trees = False
+            continue
+        yield first, [logits[[0, *(node + 1 for node in path)]] for path in paths]
+        target.rollback(len(prompt_ids) - 1)
+        first = end
+
+
+def _tree_of(answers: Sequence[list[int]]) -> tuple[Proposal, list[list[int]]]:
+    """Return the tree of some answers' tokens, which share their beginnings, and the nodes of each answer."""
+    token_ids, parents, places = list[int](), list[int](), dict[tuple[int, int], int]()
+    paths = list[list[int]]()
+    for answer in answers:
+        node, path = -1, list[int]()
+        for token in answer:
+            if (node, token) not in places:
+                places[node, token] = len(token_ids)
+                token_ids.append(token)
+                parents.append(node)
+            node = places[node, token]
+            path.append(node)
+        paths.append(path)
+    return Proposal(token_ids, None, parents), paths
+
+
+def _logprob(logits: Tensor, prompt_ids: list[int], answer: list[int], ends: list[int], sampling: RowSampling) -> float:
+    """Return the log-probability of an answer and an end after it, from the logits before each of its tokens."""
+    exact = logits.double() if sampling.plain is not None else logits  # processors may want their own type
+    rows = sampling.untempered(exact, [*prompt_ids, *answer]).double()
+    probs = [rows[i, token].item() for i, token in enumerate(answer)]
+    probs.append(rows[-1, ends].sum().item())
+    if any(math.isnan(p) for p in probs):
+        raise ValueError(f"the target's logits after {len(prompt_ids)} tokens give no probabilities (NaN or infinite)")
+    return sum(math.log(p) if p > 0 else -math.inf for p in probs)
+
+
+def _outcome(
+    logits: Tensor, prompt_ids: list[int], answer: list[int], ends: list[int], sampling: RowSampling
+) -> Outcome:
+    """Return the step in which an answer is written."""
+    count = len(answer)
+    proposal = Proposal(answer, None, forced=frozenset(range(count)))
+    rows = StepRows(logits, [*prompt_ids, *answer], proposal, sampling.untempered, sampling.untempered)
+    end = ends[int(logits[-1, ends].argmax())]
+    judged = {"accepted": True, "relaxed": False, "nats": None, "fell_back": False, "protected": False, "rows": rows}
+    visits = [Visit(i, token, Lossless(), **judged) for i, token in enumerate(answer)]  # type: ignore[arg-type]
+    return Outcome(proposal, [*range(count)], end, visits, rows, count + 1)
