@@ -180,8 +180,14 @@ def choose(
         raise
     shares = scores[0].softmax(-1).tolist()
     choices = tuple(map(Choice, tokens.texts, logprobs, shares))
-    emitted, times = min(limit, len(ids) + 1), {"target_seconds": read - began, "verify_seconds": clock() - read}
-    yield replace(outcome, num_emitted=emitted, choices=choices, finish_reason="stop", **times)
+    yield replace(
+        outcome,
+        num_emitted=min(limit, len(ids) + 1),
+        finish_reason="stop",
+        target_seconds=read - began,
+        verify_seconds=clock() - read,
+        choices=choices,
+    )
 
 
 def _read(

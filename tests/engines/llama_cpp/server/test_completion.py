@@ -229,3 +229,48 @@ def test_what_cannot_be_answered_is_said_before_a_token_is_read(ask):
     ):
         with pytest.raises(ValueError, match=said):
             ask(**body)
+
+
+def test_one_of_several_answers_comes_with_the_probability_of_each(ask, pair):
+    same = {"prompt": QUESTION, "guided_choice": ["yes", "no", "43 stamps"], "seed": 1, "logprobs": 1}
+    whole, chunks = ask(**same).whole(), [*ask(**same).chunks()]
+    (choice,), told = whole["choices"], whole["choices"][0]["choice_probabilities"]
+    assert [each["choice"] for each in told] == same["guided_choice"]
+    assert sum(each["probability"] for each in told) == pytest.approx(1)
+    assert choice["text"] == joined_texts(chunks) in same["guided_choice"]
+    assert (choice["finish_reason"], whole["usage"]["completion_tokens"]) == ("stop", len(choice["logprobs"]["tokens"]))
+    for one, other in zip(told, chunks[-1]["choices"][0]["choice_probabilities"], strict=True):
+        assert one == {
+            **other,
+            "probability": pytest.approx(other["probability"]),
+            "logprob": pytest.approx(other["logprob"]),
+        }
+    assert not any("choice_probabilities" in chunk["choices"][0] for chunk in chunks[:-1])
+    # the probability of a whole answer, read by itself
+    prompt = pair.tokenizer(QUESTION).input_ids
+    for each in told:
+        answer = pair.tokenizer(each["choice"], add_special_tokens=False).input_ids
+        pair.forget()
+        rows = pair.target.append([*prompt, *answer], len(answer) + 1).double().log_softmax(-1)
+        expected = sum(rows[i, token].item() for i, token in enumerate([*answer, *pair.stop_token_ids]))
+        assert each["logprob"] == pytest.approx(expected, abs=1e-4)
+    pair.forget()
+
+
+def joined_texts(chunks):
+    return "".join(chunk["choices"][0]["text"] for chunk in chunks)
+
+
+@all_of(
+    "form, texts",
+    [
+        ({"structured_outputs": {"choice": ["left", "right"]}}, {"left", "right"}),
+        ({"structured_outputs": {"json": {"enum": ["left", 2]}}}, {'"left"', "2"}),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"const": "x"}}}}, {'"x"'}),
+    ],
+)
+def test_other_names_of_choices(ask, form, texts):
+    (choice,) = ask(messages=CHAT, seed=2, **form).whole()["choices"]
+    assert choice["message"]["content"] in texts
+    assert {each["choice"] for each in choice["choice_probabilities"]} == texts
+    assert len(ask(messages=CHAT, n=3, **form).whole()["choices"]) == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.tables import all_of
 
@@ -146,3 +148,26 @@ def test_mistakes_are_sentences(body, said):
 def test_mistakes_of_conversations(body, said):
     with pytest.raises((TypeError, ValueError), match=said):
         read(chat=True, **body)
+
+
+@all_of(
+    "body, message",
+    [
+        ({"guided_choice": []}, "guided_choice must be 1 to 256 texts that are not empty, but is []"),
+        ({"guided_choice": "yes"}, "guided_choice must be a list, but is 'yes'"),
+        ({"guided_choice": [1]}, "guided_choice must be a list of texts, but is [1]"),
+        ({"guided_choice": ["a", "a"]}, "guided_choice must be different texts, but has 'a' twice"),
+        ({"guided_choice": ["a" * 99999]}, "guided_choice may have 16,384 characters together, but has 99,999"),
+        (
+            {"structured_outputs": {"choice": ["a"] * 300}},
+            "choice of structured_outputs must be 1 to 256 texts that are not empty",
+        ),
+        (
+            {"guided_choice": ["a"], "guided_regex": "a"},
+            "guided_regex and guided_choice exclude each other: each says what the answer looks like",
+        ),
+    ],
+)
+def test_wrong_choices_are_refused_with_their_field(body, message):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        read(**body)
