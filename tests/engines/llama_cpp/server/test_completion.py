@@ -240,11 +240,8 @@ def test_one_of_several_answers_comes_with_the_probability_of_each(ask, pair):
     assert choice["text"] == joined_texts(chunks) in same["guided_choice"]
     assert (choice["finish_reason"], whole["usage"]["completion_tokens"]) == ("stop", len(choice["logprobs"]["tokens"]))
     for one, other in zip(told, chunks[-1]["choices"][0]["choice_probabilities"], strict=True):
-        assert one == {
-            **other,
-            "probability": pytest.approx(other["probability"]),
-            "logprob": pytest.approx(other["logprob"]),
-        }
+        assert one["choice"] == other["choice"]
+        assert one["logprob"] == pytest.approx(other["logprob"], abs=1e-4)
     assert not any("choice_probabilities" in chunk["choices"][0] for chunk in chunks[:-1])
     # the probability of a whole answer, read by itself
     prompt = pair.tokenizer(QUESTION).input_ids
