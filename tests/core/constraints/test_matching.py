@@ -261,12 +261,14 @@ def test_forced_texts_are_spelled_by_the_model_s_own_tokens():
     }
     vocabulary = small_vocabulary(tokens, encode)
     constraint = vocabulary.constraint(schema_of(schema))
-    assert constraint.forced([], 99) == [tokens.index(word) for word in (b'{"', b"name", b'": ', b"1", b"}")]
+    expected = [*(tokens.index(word) for word in (b'{"', b"name", b'": ', b"1", b"}")), len(tokens)]  # the end too
+    assert constraint.forced([], 99) == expected
+    assert constraint.forced([], 2) == expected[:2]
     assert constraint.allowed([256]).nonzero().flatten().tolist() == [258]
     assert constraint.allowed([256, ord("n")]) is None
     # a tokenizer that puts a space before texts, as SentencePiece does, does not spell them
     spaced = small_vocabulary([*tokens, b" name"], lambda text: [260, *encode(text)])
-    assert spaced.constraint(schema_of(schema)).forced([], 99) == constraint.forced([], 99)
+    assert spaced.constraint(schema_of(schema)).forced([], 5) == expected[:5]
 
 
 def test_a_model_without_the_needed_bytes_is_told_so():
@@ -337,7 +339,7 @@ def test_a_tokenizer_that_spells_as_sentence_piece_does_is_read_without_tokenize
     assert made.tokens == [b"</s>", b" yes", b" ", b"n", b"o", b"\n"]
     constraint = GrammarVocabulary(made.llguidance(), 6, [0]).constraint(Grammar("regex", " yes\n| no", "it"))
     assert constraint.allowed([]).nonzero().flatten().tolist() == [1, 2]
-    assert constraint.forced([1], 99) == [5]
+    assert constraint.forced([1], 99) == [5, 0]
 
 
 def test_json_is_written_in_one_way():
