@@ -65,8 +65,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser(program: str) -> argparse.ArgumentParser:
-    about: dict[str, Any] = {"usage": f"{program} [OPTIONS] [ENGINE]", "epilog": _EXAMPLES.format(program), "description": _ABOUT}
-    made = _Parser(program, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **about)
+    made = _Parser(program, f"{program} [OPTIONS] [ENGINE]", _ABOUT, _EXAMPLES.format(program),
+                   formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
     named = "transformers, vllm, llama-cpp, cactus, the address of an OpenAI-compatible server, or module:name of a "
     made.add_argument("engine", nargs="?", metavar="ENGINE", help=named + "function of prompt, sampling and seed")
     none: dict[str, Any] = {}
