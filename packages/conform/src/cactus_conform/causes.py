@@ -62,6 +62,74 @@ def reused_number(rows: Scored) -> Rows:
     return np.asarray(np.minimum(rows.target, rows.draft) + parts.sum(1))
 
 
+def reused_noise(rows: Scored) -> Rows:
+    r"""What is emitted where the Gumbel noise that drew a proposal draws the token after its rejection too.
+
+    With exponential times :math:`T_i = E_i / p_i` the proposal comes first, at a time m of rate 1, and the others later
+    by times of rates p_i. With the residual r, the least of :math:`m p_i / r_i + E'_i / r_i` is drawn: a race that
+    tokens join in the order of p / r, integrated over m.
+    """
+    residual = _residual(rows.target, rows.draft)
+    joins = np.where(residual > 0, rows.draft / np.maximum(residual, 1e-300), np.inf)
+    order = np.argsort(joins, -1)
+    rates, joins = (np.take_along_axis(each, order, -1) for each in (residual, joins))
+    together = rates.cumsum(-1)
+    waits = np.diff(np.where(np.isfinite(joins), joins, 1e300), axis=-1, append=1e300)
+    open_after = 1 / (1 + np.minimum(together * waits, 1e200).cumsum(-1))  # the part of the races not over by then
+    over = np.concatenate([np.ones_like(open_after[:, :1]), open_after[:, :-1]], -1) - open_after
+    won = rates * (over / np.maximum(together, 1e-300))[:, ::-1].cumsum(-1)[:, ::-1]
+    recovered = np.take_along_axis(won, np.argsort(order, -1), -1)
+    return _verified(np.minimum(rows.target, rows.draft), recovered)
+
+
+def hot_draft(rows: Scored) -> Rows:
+    """What is emitted where proposals are drawn at temperature 1, and tested as if at the asked temperature."""
+    kept = rows.untempered_draft * np.minimum(rows.target / np.maximum(rows.draft, 1e-300), 1)
+    return _verified(kept, _residual(rows.target, rows.draft))
+
+
+def _by_step(rows: Scored, bonus: Rows, *, one_number: bool = False) -> Rows:
+    """What is emitted where a position's place in its step matters: a filter over the places that it may have.
+
+    ``bonus`` is drawn from after a step's proposals were all kept; with ``one_number`` one random number tests all of
+    them, so that a kept one tells that the number was low.
+    """
+    starts = np.flatnonzero(rows.places == 0)
+    lengths = np.diff(np.append(starts, len(rows.places)))
+    most, limit = rows.sampling.max_tokens, rows.sampling.num_speculative_tokens
+    ratio = np.minimum(rows.target / np.maximum(rows.draft, 1e-300), 1)
+    residual = _residual(rows.target, rows.draft)
+    result, places = rows.target.copy(), np.eye(limit + 1)[np.zeros(len(starts), int)]
+    least = np.ones_like(places)
+    for place in range(int(lengths.max(initial=0))):
+        here = np.flatnonzero(lengths > place)
+        at = starts[here] + place
+        token = rows.tokens[at]
+        emitted, moved, lower = (
+            np.zeros((len(at), bonus.shape[1])),
+            np.zeros_like(places[here]),
+            np.ones_like(least[here]),
+        )
+        for step in range(min(place, limit) + 1):
+            weight = places[here, step]
+            if step == min(limit, most - (place - step) - 1):
+                came = (bonus if step else rows.target)[at]
+                kept = np.zeros_like(came)
+            else:
+                bound = np.maximum(least[here, step, None], 1e-300) if one_number else 1
+                kept = rows.draft[at] * np.minimum(ratio[at] / bound, 1)
+                came = (1 - kept.sum(-1, keepdims=True)) * residual[at]
+                of = np.arange(len(at)), token
+                moved[:, step + 1] = weight * kept[of]
+                lower[:, step + 1] = np.minimum(least[here, step], ratio[at][of])
+            emitted += weight[:, None] * (kept + came)
+            moved[:, 0] += weight * came[np.arange(len(at)), token]
+        result[at] = emitted
+        places[here] = _normalised(moved, np.eye(limit + 1)[0])
+        least[here] = lower
+    return result
+
+
 def eaten_end(rows: Scored) -> Rows:
     """What is emitted where an end that was proposed and kept is left out, and another token comes."""
     kept = np.minimum(rows.target, rows.draft)[:, END, None]
@@ -99,6 +167,12 @@ CAUSES: dict[str, Callable[[Scored], Rows]] = {
         np.minimum(rows.target / LENIENCE, rows.draft), _residual(rows.target / LENIENCE, rows.draft)
     ),
     "the number that rejects a token draws the next one": reused_number,
+    "the noise that drew a rejected token draws the next one": reused_noise,
+    "proposals are drawn at temperature 1, and tested as if at the asked one": hot_draft,
+    "one random number tests all proposals of a step": lambda rows: _by_step(rows, rows.target, one_number=True),
+    "after a full acceptance a row that is short by one token is drawn from": lambda rows: _by_step(rows, rows.before),
+    "one token more than top-k is kept": lambda rows: rows.one_more,
+    "min-p is compared with probabilities, not with their ratios to the largest": lambda rows: rows.min_p_of_all,
     "ends that were proposed are left out": eaten_end,
     "tokens that are cut are accepted where the random number is 0 (the test is <=)": lambda rows: _normalised(
         np.maximum(rows.target, rows.draft / 256), rows.target

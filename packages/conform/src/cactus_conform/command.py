@@ -19,7 +19,7 @@ from cactus_conform.engines.server import ServerEngine
 from cactus_conform.files import provenance, writing
 from cactus_conform.models import write_models
 from cactus_conform.mutants import self_test
-from cactus_conform.report import as_dict, line, verdict
+from cactus_conform.report import Report, as_dict, gate_verdict, line, verdict
 from cactus_conform.suite import FALSE_ALARM, SAMPLES, conform
 
 RIGHT, WRONG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -45,6 +45,7 @@ _HELP = {
     "--samples N": "responses that a check draws (%(default)s); a few checks draw four times as many",
     "--false-alarm P": "how often a right engine may be called wrong (%(default)s)",
     "--seed S": "of the first response (%(default)s)",
+    "--gate": "print the verdict within a minute, as one line of JSON; 0 only if every check was answered and right",
     "--self-test": "check that engines which are wrong in one way each are caught",
 }
 _KINDS: dict[str, dict[str, Any]] = {
@@ -55,6 +56,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "--samples": {"type": int, "default": SAMPLES},
     "--false-alarm": {"type": float, "default": FALSE_ALARM},
     "--seed": {"type": int, "default": 0},
+    "--gate": {"action": "store_true"},
     "--self-test": {"action": "store_true"},
 }
 
@@ -112,6 +114,10 @@ def run(arguments: Sequence[str], program: str = "cactus-conform") -> int:
             found = compare(first, second, prompts, **drawn)
             print(*said(found), sep="\n")
             right, result["comparison"] = right and found.right, asdict(found)
+        elif given.engine is not None and given.gate:
+            report = _gate(given.engine, settings, **drawn)
+            print(json.dumps(gate_verdict(report)))
+            right, result["report"] = right and report.right, as_dict(report)
         elif given.engine is not None:
             opened = open_engine(given.engine, settings)
             try:
@@ -123,6 +129,13 @@ def run(arguments: Sequence[str], program: str = "cactus-conform") -> int:
         if file is not None:
             file.write(json.dumps(result | {"provenance": provenance(asked | drawn)}, indent=1, allow_nan=False) + "\n")
     return RIGHT if right else WRONG
+
+
+def _gate(name: str, settings: dict[str, object], **drawn: Any) -> Report:
+    try:
+        return conform(open_engine(name, settings), gate=True, **drawn)
+    except Exception as error:  # whatever goes wrong, the gate stays closed
+        return Report(name, drawn["false_alarm"], failure=f"{type(error).__name__}: {error}")
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -101,9 +101,10 @@ class FunctionEngine(Engine):
 
     It is given the prompt's tokens as a list, a `Sampling` and a seed, and returns the output's tokens, including the
     one that ends it. Its attribute ``supports`` is that of `Engine`; without it, all of `OPTIONAL` but ``cancels``.
+    With ``batch`` in it, the function is called with lists of these three, of one batch, and returns a list of outputs.
     """
 
-    def __init__(self, function: Callable[..., Sequence[int]]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         if not callable(function):
             raise TypeError(f"engine must be an engine or a function, but is {function!r}")
         self.name = str(getattr(function, "__name__", type(function).__name__))
@@ -111,10 +112,14 @@ class FunctionEngine(Engine):
         self.supports = frozenset(getattr(function, "supports", {*OPTIONAL} - {"cancels"})) | {"repeats"}
         self.drafts = tuple(getattr(function, "drafts", DRAFTS))
 
-    def one(self, query: Query) -> Answer:
+    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+        asked = [(list(query.prompt), query.sampling, query.seed) for query in queries]
         try:
-            tokens = self._function(list(query.prompt), query.sampling, query.seed)
-            return Answer(tuple(int(each) for each in tokens))
+            if "batch" in self.supports:
+                outputs = self._function(*map(list, zip(*asked, strict=True)))
+            else:
+                outputs = [self._function(*each) for each in asked]
+            return [Answer(tuple(int(token) for token in tokens)) for tokens in outputs]
         except Exception as error:
             raise EngineError(f"{self.name} failed: {type(error).__name__}: {error}") from error
 

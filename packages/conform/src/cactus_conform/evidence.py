@@ -70,6 +70,11 @@ class Evidence:
                 self._expected.setdefault(context, rows.target[index])
                 self._counts.setdefault(context, np.zeros(rows.target.shape[1]))[rows.tokens[index]] += 1
 
+    @property
+    def named(self) -> Rows:
+        """Logs of the likelihood ratios of known mistakes, by mistake, place and share."""
+        return self._named
+
     def found(self) -> Found:
         if self._impossible:
             best = int((named := self._named.max((1, 2))).argmax())
@@ -91,6 +96,12 @@ class Evidence:
         values = [value for several in each.values() for value in several]
         cause, place = max(each, key=lambda key: _mean(each[key]))
         return Found(_mean(values), cause, place)
+
+
+def together(named: Rows) -> Found:
+    """Return what sums of `Evidence.named` over checks say: small mistakes that all of them show."""
+    cause, place, _ = np.unravel_index(int(named.argmax()), named.shape)
+    return Found(_mean(named.ravel().tolist()), [*CAUSES][int(cause)], [*PLACES][int(place)])
 
 
 def _mean(logs: list[float]) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from cactus_conform.causes import LENIENCE, UNLIKELY
 from cactus_conform.models import PROMPTS
 from cactus_conform.processing import Rows
-from cactus_conform.reference import Numbers, Reference, plain
+from cactus_conform.reference import Numbers, Reference, draw, plain
 from cactus_conform.suite import FALSE_ALARM, SAMPLES, conform
 from cactus_conform.truth import Truth, Wanted
 
@@ -30,6 +30,21 @@ def _target(change: Callable[..., dict[str, Any]]) -> Callable[..., Wanted]:
     return lambda self, text, drafted, start, sampling: Wanted("target", (*text, *drafted), start, sampling)._replace(
         **change(text, drafted, sampling)
     )
+
+
+def _noisy_draw(self: Reference, row: Rows, numbers: Numbers) -> int:
+    numbers.kept.append(numbers.gumbels(len(row)))
+    return int((_log(row) + numbers.kept[-1]).argmax())
+
+
+def _one_number(self: Reference, numbers: Numbers, place: int) -> float:
+    if place == 0:
+        numbers.kept.append(numbers())
+    return float(numbers.kept[-1])
+
+
+def _log(weights: Rows) -> Rows:
+    return np.log(weights, where=weights > 0, out=np.full(len(weights), -np.inf))
 
 
 def _eats(self: Reference, output: list[int], drafted: bool) -> bool:
@@ -87,7 +102,23 @@ MUTANTS = (
             target=_target(lambda text, drafted, sampling:
                            {"sampling": replace(sampling, letters="")} if drafted else {})),
     _mutant("ReusedUniform", "The number that rejected a token draws the next one.",
-            second=lambda self, uniform, numbers: uniform),
+            recover=lambda self, weights, uniform, numbers, place: draw(weights, uniform)),
+    _mutant("ReusedNoise", "The Gumbel noise that drew a proposal draws the token after its rejection too (vLLM's "
+            "second runner, before its pull request 54282).",
+            draw=_noisy_draw,
+            recover=lambda self, weights, uniform, numbers, place:
+            int((_log(weights) + numbers.kept[place]).argmax())),
+    _mutant("OneUniform", "One random number tests all proposals of a step.", first=_one_number),
+    _mutant("HotDraft", "Proposals are drawn at temperature 1, and tested as if at the temperature of the request.",
+            drawn=lambda self, sampling: replace(sampling, temperature=1.0)),
+    _mutant("ShortRow", "After all proposals were kept, the row before the last of them is drawn from.",
+            bonus=lambda self, text, drafted, start, sampling:
+            Wanted("target", (*text, *drafted[:-1]), start, sampling)),
+    _mutant("OneMore", "The likeliest top-k + 1 tokens are kept.",
+            target=_target(lambda text, drafted, sampling:
+                           {"sampling": replace(sampling, top_k=sampling.top_k and sampling.top_k + 1)})),
+    _mutant("MinPOfAll", "min-p is compared with probabilities, not with their ratios to the largest.",
+            target=_target(lambda text, drafted, sampling: {"min_p_of_all": True})),
     _mutant("SharedSeeds", "All responses of a batch have the first one's random numbers.",
             numbers=lambda self, queries: [Numbers(queries[0].seed) for _ in queries]),
     _mutant("SharedSampling", "All responses of a batch are drawn by the first one's sampling.",

@@ -22,10 +22,13 @@ def softmax(logits: Rows) -> Rows:
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def distribution(logits: Rows, sampling: Sampling, *, temperature_last: bool = False) -> ProcessedRows:
+def distribution(
+    logits: Rows, sampling: Sampling, *, temperature_last: bool = False, min_p_of_all: bool = False
+) -> ProcessedRows:
     """Apply temperature, top-k, top-p and min-p to logits, ``[rows, vocabulary]``, in this order.
 
-    With ``temperature_last`` the cuts are made at temperature 1. Penalties and biases are already in the logits.
+    With ``temperature_last`` the cuts are made at temperature 1. With ``min_p_of_all`` min-p is, by a common mistake,
+    compared with probabilities themselves. Penalties and biases are already in the logits.
     """
     clear = np.ones(len(logits), bool)
     if sampling.temperature == 0:
@@ -48,7 +51,8 @@ def distribution(logits: Rows, sampling: Sampling, *, temperature_last: bool = F
     if sampling.min_p > 0:
         ratios = np.exp(scaled - scaled.max(-1, keepdims=True))
         clear &= (np.abs(ratios - sampling.min_p) > CLEARANCE).all(-1)
-        kept &= ratios >= sampling.min_p
+        likely = softmax(scaled) >= sampling.min_p if min_p_of_all else ratios >= sampling.min_p
+        kept &= likely | (ratios == 1)
     final = scaled / sampling.temperature if temperature_last else scaled
     return ProcessedRows(softmax(np.where(kept, final, -np.inf)), clear)
 

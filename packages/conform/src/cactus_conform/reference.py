@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +27,13 @@ def draw(weights: Rows, uniform: float) -> int:
 class Numbers:
     def __init__(self, seed: int) -> None:
         self._generator = np.random.default_rng(seed)
+        self.kept: list[Any] = []  # what mutants remember of a step
 
     def __call__(self) -> float:
         return float(self._generator.random())
+
+    def gumbels(self, count: int) -> Rows:
+        return self._generator.gumbel(size=count)
 
 
 class Reference(Engine):
@@ -71,9 +76,10 @@ class Reference(Engine):
         accepted = 0
         while True:
             drafted, draft_rows = list[int](), list[Rows]()
+            numbers.kept.clear()
             for _ in range(self.room(sampling, len(output))):
-                row = yield Wanted(sampling.draft, (*text, *drafted), start, sampling)
-                token = draw(row, numbers())
+                row = yield Wanted(sampling.draft, (*text, *drafted), start, self.drawn(sampling))
+                token = self.draw(row, numbers)
                 if not self.proposes(row, token):
                     break
                 drafted.append(token)
@@ -87,13 +93,13 @@ class Reference(Engine):
                     logprobs.append(math.log(max(target[recovered], 1e-300)))
                     break
                 token, draft = drafted[place], draft_rows[place]
-                uniform = numbers()
+                uniform = self.first(numbers, place)
                 if self.accepts(uniform, target, draft, token, sampling):
                     emitted.append(token)
                     logprobs.append(math.log(max(self.reported(target, draft)[token], 1e-300)))
                     continue
                 rejected = token
-                recovered = draw(self.recovery(target, draft, token), self.second(uniform, numbers))
+                recovered = self.recover(self.recovery(target, draft, token), uniform, numbers, place)
                 logprobs.append(math.log(max(target[recovered], 1e-300)))
                 break
             assert recovered is not None
@@ -115,6 +121,14 @@ class Reference(Engine):
     def proposes(self, row: Rows, token: int) -> bool:
         return True
 
+    def drawn(self, sampling: Sampling) -> Sampling:
+        """Return the sampling that proposals are drawn by."""
+        return sampling
+
+    def draw(self, row: Rows, numbers: Numbers) -> int:
+        """Draw a proposal."""
+        return draw(row, numbers())
+
     def tested(self, sampling: Sampling) -> Sampling:
         """Return the sampling of the draft's probabilities that tokens are tested by."""
         return sampling
@@ -134,9 +148,13 @@ class Reference(Engine):
         residual = np.maximum(target - draft, 0)
         return residual if residual.sum() > 1e-12 else target
 
-    def second(self, uniform: float, numbers: Numbers) -> float:
-        """Return the number that the recovered token is drawn by."""
+    def first(self, numbers: Numbers, place: int) -> float:
+        """Return the number that tests the proposal at a place of the step."""
         return numbers()
+
+    def recover(self, weights: Rows, uniform: float, numbers: Numbers, place: int) -> int:
+        """Draw the token that comes after a rejection by ``uniform``."""
+        return draw(weights, numbers())
 
     def reported(self, target: Rows, draft: Rows) -> Rows:
         return target

@@ -49,11 +49,12 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
     processor_seconds: float = 0.0  # of this process only; servers and engines' own processes use others
+    failure: str = ""  # why a gate is closed although no check found a mistake
     acceptance: dict[str, Acceptance] = field(default_factory=dict)  # by draft, where the engine counts it
 
     @property
     def right(self) -> bool:
-        return all(each.right is not False for each in self.findings)
+        return not self.failure and all(each.right is not False for each in self.findings)
 
     def __bool__(self) -> bool:
         return self.right
@@ -84,7 +85,7 @@ def verdict(report: Report) -> Iterable[str]:
         if times > 1:
             yield f"{times} checks point to the same: {said}."
     else:
-        yield f"{report.engine} is right in {asked}."
+        yield f"{report.engine} is right in {asked}." if report.right else f"The gate is closed: {report.failure}."
     if deviations:
         yield (
             f"Total variation of one of the first three tokens above {max(deviations):.2f} is excluded by each of "
@@ -95,6 +96,21 @@ def verdict(report: Report) -> Iterable[str]:
         slow = "; it could accept more" if each.too_little(report.false_alarm / len(report.acceptance)) else ""
         accepted = f"Accepted proposals are {each.found:.0%} of its tokens with the {draft} draft"
         yield f"{accepted}; {each.possible:.0%} are possible, with a standard error of {each.error:.1%}{slow}."
+
+
+def gate_verdict(report: Report) -> dict[str, Any]:
+    """Return what a gate decided, and why, for JSON."""
+    return {
+        "verdict": "pass" if report.right else "fail",
+        "engine": report.engine,
+        "failure": report.failure,
+        "wrong": [{"check": each.check.name, "said": each.said} for each in report.findings if each.right is False],
+        "excluded_total_variation": max((each.deviation for each in report.findings if each.deviation), default=None),
+        "checks": len(report.findings),
+        "responses": report.samples,
+        "false_alarm": report.false_alarm,
+        "seconds": round(report.seconds, 1),
+    }
 
 
 def as_dict(report: Report) -> dict[str, Any]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from cactus_conform.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
+from cactus_conform.checks import BATCH, GREEDY, LOGPROBS, SEEDS, TOGETHER, Check, checks_of
 from cactus_conform.engine import (
     DRAFTS,
     END,
@@ -23,11 +26,12 @@ from cactus_conform.engine import (
     Sampling,
     check_drawn,
 )
-from cactus_conform.evidence import UNNAMED, Evidence, Found, deviation_not_excluded
+from cactus_conform.evidence import UNNAMED, Evidence, Found, deviation_not_excluded, together
 from cactus_conform.report import Acceptance, Finding, Report
 from cactus_conform.truth import Truth
 
 SAMPLES, FALSE_ALARM = 200, 1e-3
+GATE_SECONDS = 60.0
 _BATCH, _FEW = 50, 20
 _Group = tuple[tuple[int, ...], Sampling]
 _LOGPROB = 0.02  # the largest allowed error of a reported log-probability
@@ -35,7 +39,7 @@ _NEAR_TIE = 1e-3  # rounding decides between log-probabilities that are closer
 
 
 def conform(
-    engine: Engine | Callable[..., Sequence[int]],
+    engine: Engine | Callable[..., Any],
     *,
     samples: int = SAMPLES,
     false_alarm: float = FALSE_ALARM,
@@ -44,6 +48,7 @@ def conform(
     only: Sequence[Check] | None = None,
     report: Callable[[Finding], None] = lambda finding: None,
     first_only: bool = False,
+    gate: bool = False,
 ) -> Report:
     """Check whether an engine's speculation is lossless: whether its tokens have the distribution of the target alone.
 
@@ -60,6 +65,9 @@ def conform(
         only: these checks and no others.
         report: is called with each finding.
         first_only: stop at the first mistake.
+        gate: for releases and rollouts: return within a minute, and fail closed. The report is true only if every check
+            was answered in time and found nothing; what went wrong else is its ``failure``, and no error is raised.
+            Checks share the time: a slow engine is asked less, which the report says by what it excludes.
 
     Raises:
         EngineError: for an engine that is down, fails, or gives no answer.
@@ -73,21 +81,66 @@ def conform(
     """
     check_drawn(samples, false_alarm)
     tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment]
+    result = Report(tested.name, false_alarm)
+    checks = list(only) if only is not None else checks_of(tested)
     names = ("temperature_last", "penalises_prompt", "ends_alike")
     truth = truth or Truth(**{name: getattr(tested, name) for name in names})
-    checks = list(only) if only is not None else checks_of(tested)
-    result, began, used = Report(tested.name, false_alarm), time.perf_counter(), time.process_time()
-    run = _Run(tested, truth, false_alarm / max(len(checks), 1), itertools.count(seed))
-    for check in checks:
+    run = _Run(tested, truth, false_alarm / (len(checks) + 1), itertools.count(seed))
+
+    def ask(seconds: float = math.inf) -> None:
+        _ask_all(result, run, checks, samples, report, first_only=first_only, seconds=seconds)
+
+    if gate:
+        return _gated(result, ask)
+    ask()
+    return result
+
+
+def _ask_all(
+    result: Report,
+    run: _Run,
+    checks: Sequence[Check],
+    samples: int,
+    report: Callable[[Finding], None],
+    *,
+    first_only: bool,
+    seconds: float,
+) -> None:
+    began, used = time.perf_counter(), time.process_time()
+    for number, check in enumerate(checks, 1):
+        run.until = began + seconds * number / len(checks)
         finding = run.check(check, math.ceil(samples * check.share))
         result.findings.append(finding)
         report(finding)
         if first_only and finding.right is False:
             break
+    for finding in run.together() if result.right else ():
+        result.findings.append(finding)
+        report(finding)
     if not first_only:
         result.acceptance = run.acceptance()
     result.seconds, result.processor_seconds = time.perf_counter() - began, time.process_time() - used
-    return result
+
+
+def _gated(result: Report, ask: Callable[[float], None]) -> Report:
+    """Ask in a thread, so that an engine that hangs is left alone; five seconds are kept for the verdict."""
+    failures = list[str]()
+
+    def answer() -> None:
+        try:
+            ask(GATE_SECONDS - 5)
+        except Exception as error:  # whatever goes wrong, the gate stays closed
+            failures.append(f"{type(error).__name__}: {error}")
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    thread.join(GATE_SECONDS)
+    if thread.is_alive():
+        failures.append(f"only {len(result.findings)} checks were answered in {GATE_SECONDS:g} s")
+    elif not result.findings:
+        failures.append("there was no check")
+    # a copy, which a thread that is still running does not change
+    return replace(result, findings=[*result.findings], failure="; ".join(failures))
 
 
 class _Run:
@@ -95,8 +148,10 @@ class _Run:
 
     def __init__(self, engine: Engine, truth: Truth, alpha: float, seeds: Iterator[int]) -> None:
         self._engine, self._truth, self._alpha, self._seeds = engine, truth, alpha, seeds
+        self.until = math.inf  # when a check is to end, by `time.perf_counter`; every check has one batch at least
         self._counted: dict[str, list[tuple[Query, Answer]]] = {}
         self._blamed = set[str]()  # drafts with which something is wrong
+        self._named = list[Evidence]()  # of each check that found nothing
 
     def check(self, check: Check, samples: int) -> Finding:
         kinds = {BATCH: self._batch, GREEDY: self._greedy, SEEDS: self._seeds_repeat, LOGPROBS: self._logprobs}
@@ -127,7 +182,7 @@ class _Run:
     def _tokens(self, check: Check, samples: int) -> Finding:
         evidence, drawn, outputs = Evidence(), 0, defaultdict[_Group, list[tuple[int, ...]]](list)
         threshold = math.log(1 / self._alpha)
-        while drawn < samples:
+        while drawn < samples and (not drawn or time.perf_counter() < self.until):
             # small batches first: a wrong engine is mostly caught by few
             queries, answers = self._ask(check, min(_BATCH if drawn >= _BATCH else _FEW, samples - drawn))
             drawn += len(queries)
@@ -138,9 +193,19 @@ class _Run:
                 outputs[query.prompt, query.sampling].append(answer.token_ids)
             if found.log_e >= threshold:
                 return Finding(check, False, drawn, found.log_e, said=self._cause(check, evidence, found))
+        self._named.append(evidence)
         alpha = self._alpha / len(outputs)
         deviation = max(self._deviation(*group, of, alpha) for group, of in outputs.items())
         return Finding(check, True, drawn, found.log_e, deviation)
+
+    def together(self) -> Iterator[Finding]:
+        """Add up the evidence of all checks, because a small mistake may show a little in each."""
+        if len(self._named) < 2:
+            return
+        found = together(np.sum([each.named for each in self._named], 0))
+        wrong = found.log_e >= math.log(1 / self._alpha)
+        said = f"{found.cause} ({found.place})" if wrong else "excluded: known mistakes that show a little in each"
+        yield Finding(TOGETHER, not wrong, 0, found.log_e, said=said)
 
     def _cause(self, check: Check, evidence: Evidence, found: Found) -> str:
         """Ask more questions, to tell causes apart that look alike, and return the likeliest."""
@@ -172,7 +237,7 @@ class _Run:
         chance = sum(each**2 for each in expected.values())
         likely = np.array([chance / 2, *(chance + share * (1 - chance) for share in (0.1, 0.4, 1.0))])
         drawn, logs, repeated = 0, np.zeros(len(likely)), 0
-        while drawn < samples:
+        while drawn < samples and (not drawn or time.perf_counter() < self.until):
             queries, answers = self._ask(check, min(_BATCH, max(2 * ((samples - drawn) // 2), 2)))
             drawn += len(queries)
             pairs = list(zip(answers[::2], answers[1::2], strict=True))

@@ -25,6 +25,7 @@ class Wanted(NamedTuple):
     sampling: Sampling
     counted: int | None = None  # how many tokens of the prefix penalties know of; None: all
     temperature_last: bool | None = None  # apply cuts first; None: as the engine does
+    min_p_of_all: bool = False  # compare min-p with probabilities, not with their ratios to the largest
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Scored:
     tokens: NDArray[np.int64]
     places: NDArray[np.int64]  # in the output, from 0 on
     last: NDArray[np.bool_]  # whether the output ends there for its length
+    sampling: Sampling
     target: Rows  # what the token is to be drawn from
     draft: Rows  # the draft's, by the same sampling; the target's, where the draft is unknown
     raw_target: Rows  # at temperature 1, without cuts and penalties
@@ -45,6 +47,9 @@ class Scored:
     forgetful: Rows  # with penalties that miss the token before
     swapped: Rows  # with temperature and cuts in the other order
     untempered: Rows  # cut as asked, at temperature 1
+    untempered_draft: Rows
+    one_more: Rows  # of the likeliest top_k + 1 tokens
+    min_p_of_all: Rows  # with min-p compared with probabilities
     clear: NDArray[np.bool_]  # whether no cut depends on rounding
 
 
@@ -103,6 +108,7 @@ class Truth:
         return Scored(
             tokens=np.array([token for each in outputs for token in each], np.int64),
             places=places,
+            sampling=sampling,
             last=full & (places == np.repeat(lengths, lengths) - 1),
             target=seen(found[0]),
             draft=seen(self._distribution(own_draft, sampling)[0]),
@@ -112,6 +118,9 @@ class Truth:
             forgetful=seen(self._distribution(forgetful, sampling)[0]),
             swapped=seen(distribution(own, sampling, temperature_last=not self._last).probs),
             untempered=seen(self._distribution(own, replace(sampling, temperature=1.0))[0]),
+            untempered_draft=seen(self._distribution(own_draft, replace(sampling, temperature=1.0))[0]),
+            one_more=seen(self._distribution(own, replace(sampling, top_k=sampling.top_k and sampling.top_k + 1))[0]),
+            min_p_of_all=seen(distribution(own, sampling, temperature_last=self._last, min_p_of_all=True).probs),
             clear=found[1],
         )
 
@@ -142,7 +151,9 @@ class Truth:
                 )
                 own = penalised(rows[-1:], counts, prompt, each.sampling, penalises_prompt=self._penalises_prompt)
                 last = self._last if each.temperature_last is None else each.temperature_last
-                self._rows[each] = distribution(own, each.sampling, temperature_last=last).probs[0]
+                self._rows[each] = distribution(
+                    own, each.sampling, temperature_last=last, min_p_of_all=each.min_p_of_all
+                ).probs[0]
         return [self._rows[each] for each in wanted]
 
     def enumerate(self, prompt: tuple[int, ...], sampling: Sampling, tokens: int = 3) -> dict[tuple[int, ...], float]:
