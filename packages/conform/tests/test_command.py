@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -63,3 +64,13 @@ def test_an_engine_that_is_half_installed_is_one_line_and_not_wrong(run, monkeyp
     code, _, err = run("transformers")
     assert (code, err.count("\n")) == (2, 1)
     assert "transformers torch is not installed: run " in err
+
+
+def test_the_gate_s_verdict_is_one_line_of_json_and_down_is_closed(run, monkeypatch):
+    code, out, err = run("json:dumps", "--gate")
+    found = json.loads(out)
+    assert (code, err, out.count("\n")) == (1, "", 1)
+    assert (found["verdict"], found["engine"]) == ("fail", "dumps")
+    assert "failed: TypeError" in found["failure"]
+    code, out, _ = run("http://127.0.0.1:1", "--gate")
+    assert (code, json.loads(out)["verdict"]) == (1, "fail")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
+import threading
 from collections import Counter, defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from cactus_conform.causes import reused_number
+from cactus_conform.causes import reused_noise, reused_number
 from cactus_conform.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_conform.engine import VOCABULARY, Answer, EngineError, Query, Sampling
 from cactus_conform.evidence import Evidence, deviation_not_excluded
+from cactus_conform.models import PROMPTS
 from cactus_conform.mutants import MUTANTS, CertainDraft
 from cactus_conform.reference import Reference
-from cactus_conform.report import Finding, Report, line, verdict
+from cactus_conform.report import Finding, Report, gate_verdict, line, verdict
 from cactus_conform.suite import FALSE_ALARM, conform
 from cactus_conform.truth import Truth
 
@@ -26,6 +29,10 @@ FIRST = {
     "AcceptsAtZero": "top-k, bad draft",
     "UntruncatedDraft": "temperature, top-k and top-p, bad draft",
     "LatePenalties": "presence and frequency penalties, good draft",
+    "ReusedNoise": "rejections in a row: 12 tokens, bad draft",
+    "HotDraft": "temperature, top-k and top-p, bad draft",
+    "OneMore": "top-k, bad draft",
+    "MinPOfAll": "min-p, bad draft",
     "WrongOrder": "temperature, top-k and top-p, bad draft",
     "NoTemperature": "temperature, top-k and top-p, bad draft",
     "BiasOnce": "logit bias, good draft",
@@ -72,6 +79,12 @@ def test_the_right_engine_passes_the_same_checks(truth, name):
         ("OffByOne", "rows of the position before"),
         ("Lenient", "accepts too much"),
         ("ReusedUniform", "the number that rejects a token draws the next one"),
+        ("ReusedNoise", "the noise that drew a rejected token draws the next one"),
+        ("OneUniform", "one random number tests all proposals of a step"),
+        ("HotDraft", "proposals are drawn at temperature 1, and tested as if at the asked one"),
+        ("ShortRow", "after a full acceptance a row that is short by one token is drawn from"),
+        ("OneMore", "exclude, as token .* one token more than top-k is kept"),
+        ("MinPOfAll", "min-p is compared with probabilities"),
         ("SharedSeeds", "responses repeat each other"),
         ("SeedsIgnored", "responses repeat each other"),
         ("EatenStop", "ends that were proposed are left out"),
@@ -113,6 +126,34 @@ def test_what_a_number_that_is_used_twice_leads_to_by_hand():
         for low, high in itertools.pairwise(ends)
     ]
     np.testing.assert_allclose(reused_number(SimpleNamespace(target=target, draft=draft))[0], expected, atol=1e-12)
+
+
+def test_what_noise_that_is_used_twice_leads_to():
+    """In 400,000 draws no token's share is off by 5 standard errors but with probability 3e-6; other draws are."""
+    target, draft = np.array([0.5, 0.3, 0.15, 0.05]), np.array([0.1, 0.2, 0.05, 0.65])
+    generator = np.random.default_rng(0)
+    noise = generator.gumbel(size=(400_000, 4))
+    drawn = (np.log(draft) + noise).argmax(-1)
+    kept = generator.random(len(drawn)) * draft[drawn] < target[drawn]
+    residual = np.log(np.maximum(target - draft, 1e-300))
+    expected = reused_noise(SimpleNamespace(target=target[None], draft=draft[None]))[0]
+    assert expected.sum() == pytest.approx(1, abs=1e-12)
+    for other, right in ((noise, True), (generator.gumbel(size=noise.shape), False)):
+        came = np.where(kept, drawn, (residual + other).argmax(-1))
+        errors = np.bincount(came, minlength=4) / len(came) - expected
+        assert (np.abs(errors) < 5 * np.sqrt(expected * (1 - expected) / len(came))).all() == right
+
+
+def test_a_mistake_that_shows_a_little_in_each_check_is_found_in_all_of_them(truth):
+    """The right engine fails by chance with probability 0.001 at most; seeds are fixed."""
+    checks = [Check(f"checks {i}", Sampling(draft="bad", max_tokens=12), prompts=PROMPTS[2:]) for i in range(6)]
+    mutant = next(each for each in MUTANTS if each.__name__ == "ReusedNoise")
+    report = conform(mutant(truth), samples=120, truth=truth, only=checks)
+    *single, together = report.findings
+    assert all(each.right for each in single)
+    assert (together.check.name, together.right) == ("all checks together", False)
+    assert together.said.startswith("the noise that drew a rejected token draws the next one")
+    assert conform(Reference(truth), samples=120, truth=truth, only=checks)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +303,42 @@ def test_a_callable_is_an_engine(truth):
     wrong = conform(lambda prompt, sampling, seed: [1, 1], samples=40, truth=truth, only=[check])
     assert not wrong
     assert line(wrong.findings[0]).startswith("WRONG")
+
+
+def test_a_function_may_answer_in_batches(truth):
+    inner, asked = Reference(truth), list[int]()
+
+    def right(prompts, samplings, seeds):
+        asked.append(len(seeds))
+        queries = [Query(tuple(each), *more) for each, *more in zip(prompts, samplings, seeds, strict=True)]
+        return [answer.token_ids for answer in inner.answer(queries)]
+
+    right.supports = ("batch",)
+    assert conform(right, samples=40, truth=truth, only=[Check("temperature 1", Sampling(draft="bad", max_tokens=2))])
+    assert asked == [20, 20]
+
+
+def test_a_gate_lets_right_engines_pass_and_fails_closed(truth, monkeypatch):
+    """The right engine fails by chance with probability 0.001 at most; seeds are fixed."""
+    check, leave = Check("temperature 1", Sampling(draft="bad", max_tokens=2)), threading.Event()
+    passed = gate_verdict(conform(Reference(truth), samples=40, truth=truth, only=[check], gate=True))
+    assert (passed["verdict"], passed["failure"], passed["responses"]) == ("pass", "", 40)
+    assert json.loads(json.dumps(passed)) == passed
+    wrong = gate_verdict(conform(lambda *query: [1, 1], samples=40, truth=truth, only=[check], gate=True))
+    assert (wrong["verdict"], wrong["wrong"][0]["check"]) == ("fail", "temperature 1")
+    for engine, said in (
+        (lambda *query: 1 / 0, "ZeroDivisionError"),
+        (lambda *query: [99], "an answer is one or more"),
+    ):
+        report = conform(engine, truth=truth, only=[check], gate=True)
+        assert not report
+        assert said in gate_verdict(report)["failure"]
+    assert conform(Reference(truth), truth=truth, only=[], gate=True).failure == "there was no check"
+    monkeypatch.setattr("cactus_conform.suite.GATE_SECONDS", 0.2)
+    report = conform(lambda *query: leave.wait() and [1], truth=truth, only=[check], gate=True)
+    leave.set()
+    assert not report
+    assert report.failure == "only 0 checks were answered in 0.2 s"
 
 
 @pytest.mark.parametrize(
