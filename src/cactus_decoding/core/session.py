@@ -15,8 +15,10 @@ from cactus_decoding.core.loop import ForcedTokens, StopCheck, StoppingCriteria,
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.base import BaseCachedModel, check_fits
 from cactus_decoding.core.request import Request
+from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import PlainSampling, RowSampling
 from cactus_decoding.core.types import Choice, Drafter, Fate, Outcome
+from cactus_decoding.core.settings import MAX_SEED
 
 if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
@@ -79,7 +81,7 @@ def begin(
         sampling: how logits become probabilities; by default as ``request.sampling`` says.
         stop: ends the response; by default the target's end tokens and the request's stop strings do.
         generator: source of the random numbers, on the target's device; None for torch's default one, ``seed`` for a
-            new one with the request's seed.
+            new one with the request's seed. Coupled verification takes the seed of its noise from it.
         max_length: another limit on the tokens of the sequence; by default the target's context window.
         first_alone: whether the first step proposes nothing, so that there is a token before the draft has read the
             prompt.
@@ -112,7 +114,7 @@ def begin(
         length=request.draft_length,
         max_length=longest if window is None else min(longest, window),
         stopping_criteria=stop,
-        generator=_seeded(request.seed, target.device) if generator == "seed" else generator,
+        generator=_source(request, generator, target.device),
         first_alone=first_alone,
         forced=forced,
     )
@@ -186,11 +188,19 @@ def stop_token_ids(target: BaseCachedModel, tokenizer: Tokenizer) -> list[int]:
     return given if given is not None else [] if theirs is None else [int(theirs)]
 
 
-def _seeded(seed: int | None, device: torch.device) -> torch.Generator:
-    """Return a new generator; without a seed, a different one each time."""
-    generator = torch.Generator(device)
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return generator
+def _source(
+    request: Request, given: torch.Generator | Literal["seed"] | None, device: torch.device
+) -> torch.Generator | None:
+    """Return what a response draws from; without a seed, other numbers each time."""
+    source = given
+    if source == "seed":
+        source = torch.Generator(device)
+        if request.seed is None:
+            source.seed()
+        else:
+            source.manual_seed(request.seed)
+    if request.verification != "coupled":
+        return source
+    if given == "seed" and request.seed is not None:
+        return SharedNoise(request.seed, device)
+    return SharedNoise(int(torch.randint(MAX_SEED, (), generator=source, device=device)), device)

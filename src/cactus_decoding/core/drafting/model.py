@@ -11,10 +11,11 @@ from torch.nn import functional
 
 from cactus_decoding.core.drafting.lengths.base import FixedLength
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
-from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, grow
+from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, first_to_arrive, grow
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, without_gradients
 from cactus_decoding.core.models.loading import with_cache
+from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import is_greedy
 from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one
 from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
@@ -119,7 +120,10 @@ class ModelDrafter(Drafter):
                     token = self.vocabulary
             else:
                 rows.append(to_probs(logits, sequence))
-                token = draw_one(rows[-1][0], uniforms[i]) if on_cpu else int(draw(rows[-1], uniforms[i : i + 1]))
+                if isinstance(generator, SharedNoise):
+                    token = generator.token(rows[-1][0], len(sequence))
+                else:
+                    token = draw_one(rows[-1][0], uniforms[i]) if on_cpu else int(draw(rows[-1], uniforms[i : i + 1]))
             check_drawn("draft", token, logits, len(sequence))
             sequence.append(token)
             if forced is not None:  # these need no row: they are read with the next token that does
@@ -138,9 +142,11 @@ class ModelDrafter(Drafter):
         generator: torch.Generator | None,
     ) -> Proposal:
         """Grow a tree of up to ``limit`` levels, reading those tokens that may get children."""
-        start = len(token_ids)
+        start = place = len(token_ids)  # where the children of the tokens that were read last stand
 
         def read(tree: GrowingTree, nodes: list[int]) -> tuple[Tensor, Tensor]:
+            nonlocal place
+            place = start + len(tree.tokens_to(nodes[0]))
             if nodes == [ROOT]:
                 logits = self._model.append(token_ids[self._model.length :], rows=1)
             else:
@@ -153,6 +159,8 @@ class ModelDrafter(Drafter):
             return logits, probs[0] if len(probs) == 1 else torch.cat(probs)
 
         def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, taken: Tensor) -> tuple[Tensor, Tensor]:
+            if isinstance(generator, SharedNoise):
+                return first_to_arrive(logits, probs, count, generator, place, taken)
             return choose_children(logits, probs, count, num_drawn, generator, taken)
 
         if shape.num_looked_up:

@@ -101,6 +101,13 @@ VERIFICATIONS = MappingProxyType(
                 "traversal", "a tree's paths from its leaves, to compare", trees=True, counterpart="block"
             ),
             SchemeDeclaration(
+                "coupled",
+                "one text per seed, whatever is proposed (for lossless, clamped and ensemble)",
+                chains=True,
+                trees=True,
+                judges_steps=False,
+            ),
+            SchemeDeclaration(
                 "fly",
                 "looks ahead before it rejects, and promises nothing",
                 chains=True,

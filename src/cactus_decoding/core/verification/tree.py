@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -44,17 +44,19 @@ class Tree:
         return target_row(self._rows, node, self._lazy)
 
 
-class RandomSource(Protocol):
+class TokenSource(Protocol):
+    def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
+        """Draw a token in proportion to weights, ``[vocabulary]`` or one for each token that a row lists."""
+        ...
+
+
+class RandomSource(TokenSource, Protocol):
     def number(self, node: int) -> float:
         """Return a node's uniform number in [0, 1)."""
         ...
 
     def below(self, node: int, bar: float) -> bool:
         """Return whether that number is strictly below a bar; nothing is below NaN."""
-        ...
-
-    def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
-        """Draw a token in proportion to weights, ``[vocabulary]`` or one for each token that a row lists."""
         ...
 
 
@@ -124,7 +126,7 @@ class Walk(NamedTuple):
         return self._replace(trials=marked)
 
 
-Scheme = Callable[[Tree, RuleAt, RandomSource], Walk]  # a way to verify trees
+Scheme = Callable[[Tree, RuleAt, Any], Walk]  # a way to verify trees; it takes a `TokenSource` or a `RandomSource`
 
 
 def relaxed_row(position: Position, rule: AcceptanceRule) -> Tensor:

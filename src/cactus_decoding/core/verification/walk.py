@@ -12,8 +12,10 @@ from torch import Tensor
 
 from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState, Why
 from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.sampling.noise import SharedNoise, SharedNumbers
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import ROOT, AcceptanceRule, LogitsToProbs, Outcome, Proposal, StepRows, Visit
+from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.declarations import read_scheme
 from cactus_decoding.core.verification.fly import fly
 from cactus_decoding.core.verification.joint import joint
@@ -34,6 +36,7 @@ SCHEMES: dict[str, Callable[..., Walk]] = {
     "joint": joint,
     "recursive": recursive,
     "traversal": traversal,
+    "coupled": coupled,
     "fly": fly,
 }
 _LOSSLESS = Lossless()
@@ -44,7 +47,7 @@ def walk(
     policy: Policy,
     state: PolicyState,
     rows: StepRows,
-    numbers: RandomNumbers,
+    numbers: RandomNumbers | SharedNumbers,
     sampling: SamplingParams | None = None,
 ) -> tuple[PolicyState, Outcome]:
     """Decide on a step's proposals: return the state of the response after the step, and its outcome.
@@ -59,7 +62,8 @@ def walk(
     """
     judge = NodeJudge(policy, state, rows.proposal)
     tree = Tree(rows, sampling, lazy=scheme is match and not policy.metered)
-    if scheme is match and rows.logits.device.type != "cpu" and policy.unconditional and rows.proposal.is_plain_chain:
+    at_once = scheme is match and rows.logits.device.type != "cpu" and policy.unconditional
+    if at_once and isinstance(numbers, RandomNumbers) and rows.proposal.is_plain_chain:
         from cactus_decoding.core.verification.batched import verified_at_once
 
         walked = verified_at_once(state.rule, rows, numbers)
@@ -157,5 +161,9 @@ class Verifier:
         text, the proposal at their end.
         """
         rows = StepRows(logits, token_ids, proposal, self.to_probs, self.to_untempered)
-        numbers = RandomNumbers.draw(proposal, generator, logits.device)
+        numbers: RandomNumbers | SharedNumbers
+        if isinstance(generator, SharedNoise):
+            numbers = SharedNumbers(generator, len(token_ids) - len(proposal.token_ids))
+        else:
+            numbers = RandomNumbers.draw(proposal, generator, logits.device)
         return walk(self.scheme, self.policy, state, rows, numbers, self.sampling)

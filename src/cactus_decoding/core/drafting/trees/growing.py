@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cactus_decoding.core.divergences.rows import without
 from cactus_decoding.core.drafting.trees.shape import ChildCounts, LookupTree, TreeShape
+from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.rows import check_drawn, draw
 from cactus_decoding.core.types import ROOT, Proposal
 
@@ -182,6 +183,21 @@ def choose_children(
             tokens = torch.where(some_left, tokens, _beside_all(logits, taken).argmax(-1, keepdim=True))
         taken, drawn = torch.cat([taken, tokens], -1), torch.cat([drawn, some_left], -1)
     return torch.where(probs[:, :1].isnan(), probs.shape[-1], taken), drawn
+
+
+def first_to_arrive(
+    logits: Tensor, probs: Tensor, count: int, noise: SharedNoise, place: int, looked_up: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Do what `choose_children` does, but with the tokens that come first by shared noise for those that are drawn."""
+    count = min(count, logits.shape[-1] - looked_up.shape[-1])
+    rows = []
+    for row, scores, taken in zip(probs, logits, looked_up, strict=True):
+        tokens = noise.tokens(row.index_fill(0, taken, 0.0), place, count)
+        first = torch.cat([taken, torch.tensor(tokens, dtype=torch.long, device=row.device)])
+        rows.append(torch.cat([first, _beside_all(scores, first).topk(count - len(tokens)).indices]))
+    children = torch.stack(rows)
+    drawn = torch.arange(children.shape[-1], device=probs.device) >= looked_up.shape[-1]
+    return torch.where(probs[:, :1].isnan(), probs.shape[-1], children), drawn.expand(children.shape).clone()
 
 
 def _beside_all(logits: Tensor, taken: Tensor) -> Tensor:
