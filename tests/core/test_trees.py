@@ -217,7 +217,10 @@ def test_a_margin_lets_almost_as_likely_tokens_through(pair, prompts: list[str])
             | {"expected_tokens": 9},
             "budget and expected_tokens exclude each other|cannot pace a budget",
         ),
-        ({"verification": "match"}, "verification must be one of token, block, joint, recursive, traversal, fly"),
+        (
+            {"verification": "match"},
+            "verification must be one of token, block, joint, recursive",
+        ),
     ],
 )
 def test_what_does_not_go_with_trees_is_refused(settings: dict, wrong: str) -> None:

@@ -76,8 +76,9 @@ class Request(Model):
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
         verification: one of `VERIFICATIONS`. ``token`` verifies one proposal after another; ``block`` verifies all of a
             step jointly, which accepts more, and takes rules whose relaxed target does not depend on the drafted token.
-            In a tree ``token`` goes on after recovered tokens that are proposals too, ``joint`` does what a block does
-            in a chain, and ``recursive`` and ``traversal`` are there to compare with. ``fly`` relaxes by itself.
+            ``coupled`` takes the same rules, and gives one text per seed, whatever is proposed (`SharedNoise`). In a
+            tree ``token`` goes on after recovered tokens that are proposals too, ``joint`` does what a block does in a
+            chain, and ``recursive`` and ``traversal`` are there to compare with. ``fly`` relaxes by itself.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
             that chooses their number, such as `AdaptiveLength`, or its spelling; of a tree, how many of its tokens can
             be kept.
@@ -86,7 +87,8 @@ class Request(Model):
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
         stop: strings that end the response.
         seed: the same seed gives the same response on the same machine, with ``auto`` by the same profile; None draws
-            one. `AdaptiveLength` goes on learning from response to response, and then proposes other tokens.
+            one. With ``coupled`` verification it gives the text of plain sampling. `AdaptiveLength` goes on learning
+            from response to response, and then proposes other tokens.
         policy: where the rule may relax at all: not where a protected token may be written, not at important positions,
             and only in some phases.
 

@@ -18,7 +18,6 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import PlainSampling, RowSampling
 from cactus_decoding.core.types import Choice, Drafter, Fate, Outcome
-from cactus_decoding.core.settings import MAX_SEED
 
 if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
@@ -188,19 +187,21 @@ def stop_token_ids(target: BaseCachedModel, tokenizer: Tokenizer) -> list[int]:
     return given if given is not None else [] if theirs is None else [int(theirs)]
 
 
+def _seeded(seed: int | None, device: torch.device) -> torch.Generator:
+    """Return a new generator; without a seed, a different one each time."""
+    generator = torch.Generator(device)
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    return generator
+
+
 def _source(
     request: Request, given: torch.Generator | Literal["seed"] | None, device: torch.device
 ) -> torch.Generator | None:
-    """Return what a response draws from; without a seed, other numbers each time."""
-    source = given
-    if source == "seed":
-        source = torch.Generator(device)
-        if request.seed is None:
-            source.seed()
-        else:
-            source.manual_seed(request.seed)
-    if request.verification != "coupled":
-        return source
-    if given == "seed" and request.seed is not None:
+    """Return what a response draws from: a generator, or shared noise where verification is coupled."""
+    if request.verification == "coupled" and given == "seed" and request.seed is not None:
         return SharedNoise(request.seed, device)
-    return SharedNoise(int(torch.randint(MAX_SEED, (), generator=source, device=device)), device)
+    source = _seeded(request.seed, device) if given == "seed" else given
+    return SharedNoise.of(source, device) if request.verification == "coupled" else source

@@ -244,7 +244,7 @@ def test_steps_of_varying_length_are_verified_in_blocks_only_without_a_loss(pair
 
 
 def test_other_words_for_verification_are_refused(pair, prompt: str) -> None:
-    with pytest.raises(ValueError, match="one of token, block, joint, recursive, traversal, fly, but is 'blocks'"):
+    with pytest.raises(ValueError, match="traversal, coupled, fly, but is 'blocks'"):
         generate(pair, prompt, verification="blocks")
     with pytest.raises(ValueError, match="does not depend on the drafted token"):
         generate(pair, prompt, rule="cactus:delta=1", verification="block")

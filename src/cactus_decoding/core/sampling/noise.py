@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.sampling.rows import SparseProbs
-
-_WORDS = 4
-"""Numbers that one counter of Philox gives."""
+from cactus_decoding.core.settings import MAX_SEED
 
 
 class SharedNoise(torch.Generator):
@@ -38,16 +36,20 @@ class SharedNoise(torch.Generator):
         [0, 1, 0, 2, 0, 0]
     """
 
-    seed_of_noise: int
-
     def __new__(cls, seed: int, device: torch.device | str = "cpu") -> Self:
-        made = super().__new__(cls, device)
-        made.manual_seed(seed)
-        made.seed_of_noise = seed
-        return made
+        return super().__new__(cls, device)  # type: ignore[call-arg]  # which the stubs of torch do not know
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
         """Take the seed; ``device`` is where drafters draw that use it as a generator."""
+        self.manual_seed(seed)
+        self.seed_of_noise = seed
+
+    @classmethod
+    def of(cls, generator: torch.Generator | None, device: torch.device) -> SharedNoise:
+        """Return a generator that is shared noise already, or else new noise whose seed is drawn from it."""
+        if isinstance(generator, cls):
+            return generator
+        return cls(int(torch.randint(MAX_SEED, (), generator=generator, device=device)), device)
 
     def uniforms(self, place: int, count: int) -> np.ndarray:
         """Return the uniform numbers of the first tokens at a place, in (0, 1], float64."""

@@ -162,8 +162,9 @@ class Verifier:
         """
         rows = StepRows(logits, token_ids, proposal, self.to_probs, self.to_untempered)
         numbers: RandomNumbers | SharedNumbers
-        if isinstance(generator, SharedNoise):
-            numbers = SharedNumbers(generator, len(token_ids) - len(proposal.token_ids))
+        if self.scheme is coupled:
+            noise = SharedNoise.of(generator, logits.device)
+            numbers = SharedNumbers(noise, len(token_ids) - len(proposal.token_ids))
         else:
             numbers = RandomNumbers.draw(proposal, generator, logits.device)
         return walk(self.scheme, self.policy, state, rows, numbers, self.sampling)
