@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.sampling.rows import SparseProbs
-from cactus_decoding.core.settings import MAX_SEED
 
 
 class SharedNoise(torch.Generator):
@@ -49,7 +48,7 @@ class SharedNoise(torch.Generator):
         """Return a generator that is shared noise already, or else new noise whose seed is drawn from it."""
         if isinstance(generator, cls):
             return generator
-        return cls(int(torch.randint(MAX_SEED, (), generator=generator, device=device)), device)
+        return cls(int(torch.randint(2**63 - 1, (), generator=generator, device=device)), device)
 
     def uniforms(self, place: int, count: int) -> np.ndarray:
         """Return the uniform numbers of the first tokens at a place, in (0, 1], float64."""
