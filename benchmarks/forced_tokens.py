@@ -1,0 +1,144 @@
+"""Tokens per step of JSON by ten schemas, with forced tokens proposed and without, and what masks take.
+
+    python forced_tokens.py TARGET.gguf --draft DRAFT --output FILE
+
+Each schema is answered with the same seeds in both ways, without a draft and with one. Counts do not depend on the
+machine; masks are timed by the processor time of the thread, over all calls of a constraint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from cactus_decoding import Metrics, Pair, generate, load_pair
+from cactus_decoding.core.constraints.base import Constraint
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.generate import constraint_of
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
+
+NAME, COUNT = {"type": "string", "maxLength": 20}, {"type": "integer", "minimum": 0, "maximum": 999}
+
+
+def thing(**properties: Any) -> dict[str, Any]:
+    """Return a schema of an object that has exactly these properties."""
+    return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+
+
+SCHEMAS: dict[str, Any] = {
+    "person": thing(first_name=NAME, last_name=NAME, age=COUNT),
+    "sentiment": thing(sentiment={"enum": ["positive", "negative", "neutral"]}, confidence={"enum": ["low", "high"]}),
+    "address": thing(street=NAME, house_number=COUNT, city=NAME, country={"enum": ["France", "Germany", "Italy"]}),
+    "order": thing(order_number=COUNT, paid={"type": "boolean"}, item=thing(description=NAME, quantity=COUNT)),
+    "list of words": thing(words={"type": "array", "items": NAME, "minItems": 3, "maxItems": 3}),
+    "call": thing(name={"const": "get_current_weather"}, arguments=thing(location=NAME, unit={"enum": ["celsius"]})),
+    "event": thing(title=NAME, date={"type": "string", "format": "date"}, public={"type": "boolean"}),
+    "number": thing(reasoning={"type": "string", "maxLength": 80}, answer=COUNT),
+    "nothing or something": {"anyOf": [{"type": "null"}, thing(identifier=COUNT)]},
+    "table": thing(rows={"type": "array", "items": thing(key=NAME, value=COUNT), "minItems": 2, "maxItems": 2}),
+}
+
+
+class Timed:
+    """A constraint that takes the time of its calls, and perhaps says that nothing is forced."""
+
+    def __init__(self, constraint: Constraint, *, forces: bool) -> None:
+        self._constraint, self._forces, self.seconds = constraint, forces, 0.0
+
+    def allowed(self, token_ids: Sequence[int]) -> Tensor | None:
+        """Return which tokens may come next."""
+        began = time.thread_time()
+        try:
+            return self._constraint.allowed(token_ids)
+        finally:
+            self.seconds += time.thread_time() - began
+
+    def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
+        """Return the tokens that must come next, or none."""
+        if not self._forces:
+            return []
+        began = time.thread_time()
+        try:
+            return self._constraint.forced(token_ids, limit)
+        finally:
+            self.seconds += time.thread_time() - began
+
+    def may_end(self, token_ids: Sequence[int]) -> bool:
+        """Return whether the response may end here."""
+        return self._constraint.may_end(token_ids)
+
+
+def answers(pair: Pair, schema: Any, prompt: str, proposals: int, seeds: int, *, forces: bool) -> dict[str, Any]:
+    """Return the counts of some answers by a schema."""
+    counts, seconds = Metrics(), 0.0
+    for seed in range(seeds):
+        made = constraint_of(pair, {"type": "json_schema", "json_schema": {"schema": schema}})
+        assert made is not None
+        constraint = Timed(made, forces=forces)
+        response = generate(
+            pair, prompt, response_format=constraint, seed=seed, num_speculative_tokens=proposals, max_new_tokens=100
+        )
+        counts, seconds = counts + response.metrics, seconds + constraint.seconds
+    return {
+        "tokens": counts.generated,
+        "steps": counts.steps,
+        "forced": counts.forced,
+        "tokens_per_step": round(counts.generated / counts.steps, 3),
+        "mask_microseconds_per_token": round(1e6 * seconds / counts.generated, 1),
+    }
+
+
+def main() -> None:
+    """Print what is found as it comes."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target")
+    parser.add_argument("--draft", default="suffix")
+    parser.add_argument("--prompt", default="Write something that fits the schema.")
+    parser.add_argument("--chat", action="store_true")
+    parser.add_argument("--proposals", type=int, nargs="+", default=[0, 6])
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args()
+    pair = load_pair(given.target, given.draft)
+    rows: list[dict[str, Any]] = []
+    for name, schema in SCHEMAS.items():
+        asked = f"{given.prompt} {json.dumps(schema)}" if given.chat else given.prompt
+        prompt = as_chat_prompt(pair.tokenizer, asked) if given.chat else asked
+        for proposals in given.proposals:
+            row: dict[str, Any] = {"schema": name, "proposals": proposals}
+            for forces in (False, True):
+                row["forced" if forces else "plain"] = answers(
+                    pair, schema, prompt, proposals, given.seeds, forces=forces
+                )
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+    totals = [total(rows, proposals) for proposals in given.proposals]
+    names = {name: Path(getattr(given, name)).name for name in ("target", "draft", "output")}
+    stored = {"totals": totals, "rows": rows, "provenance": provenance(vars(given) | names)}
+    given.output.write_text(json.dumps(stored, indent=1) + "\n")
+
+
+def total(rows: list[dict[str, Any]], proposals: int) -> dict[str, Any]:
+    """Return tokens per step over all schemas."""
+    found: dict[str, Any] = {"proposals": proposals}
+    for way in ("plain", "forced"):
+        each = [row[way] for row in rows if row["proposals"] == proposals]
+        tokens = sum(one["tokens"] for one in each)
+        found[way] = {
+            "tokens_per_step": round(tokens / sum(one["steps"] for one in each), 3),
+            "mask_microseconds_per_token": round(
+                sum(one["mask_microseconds_per_token"] * one["tokens"] for one in each) / tokens, 1
+            ),
+            "forced_share": round(sum(one["forced"] for one in each) / tokens, 3),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    main()
