@@ -9,6 +9,7 @@ from cactus_decoding.core.checks import shown
 from cactus_decoding.core.choices import enum_choices
 from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.constraints.grammar import as_grammar
+from cactus_decoding.core.constraints.thinking import Thinking
 from cactus_decoding.core.loop import cut_at_stop
 from cactus_decoding.core.request import Request, Settings
 from cactus_decoding.core.session import Session, begin, begin_choice, within
@@ -55,7 +56,24 @@ class Response(Session):
     @property
     def text(self) -> str:
         """The text so far, without special tokens, cut before a stop string."""
-        text = self._pair.tokenizer.decode(self.token_ids, skip_special_tokens=True)
+        return self._text_of(self.token_ids)
+
+    @property
+    def reasoning_content(self) -> str | None:
+        """The thinking part so far, without its marks; None where the model's chat template knows none."""
+        thinking = Thinking.of(self._pair.tokenizer, self.prompt_token_ids)
+        return None if thinking is None else self._text_of(thinking.thought(self.token_ids)).strip("\n")
+
+    @property
+    def content(self) -> str:
+        """The answer after the thinking part so far; where there is none, all the text."""
+        thinking = Thinking.of(self._pair.tokenizer, self.prompt_token_ids)
+        start = 0 if thinking is None else thinking.answer_start(self.token_ids)
+        text = "" if start is None else self._text_of(self.token_ids[start:])
+        return text.lstrip("\n") if start else text
+
+    def _text_of(self, token_ids: Sequence[int]) -> str:
+        text = self._pair.tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return cut_at_stop(text, self.request.stop)
 
 
@@ -66,6 +84,7 @@ def stream(
     *,
     response_format: Mapping[str, Any] | Constraint | None = None,
     choices: Sequence[str] | None = None,
+    thinking_budget: int | None = None,
     **settings: Unpack[Settings],
 ) -> Response:
     r"""Return a response to iterate over step by step; its arguments and errors are those of `generate`.
@@ -81,6 +100,8 @@ def stream(
     request = Request.of(request, given)
     if choices is not None and response_format is not None:
         raise TypeError("choices and response_format exclude each other: each says what the response looks like")
+    if choices is not None and thinking_budget is not None:
+        raise TypeError("choices and thinking_budget exclude each other: choices are whole answers")
     prompt_ids, tokenizer = tokens_of(pair, prompt), pair.tokenizer
     answers = enum_choices(response_format) if choices is None else choices
     if answers is not None:
@@ -92,6 +113,7 @@ def stream(
         prompt_ids,
         tokenizer=tokenizer,
         constraint=constraint_of(pair, response_format),
+        thinking_budget=thinking_budget,
     )
     pair.prepare(request.draft_length)
     return Response(pair, session)
@@ -134,6 +156,7 @@ def generate(
     *,
     response_format: Mapping[str, Any] | Constraint | None = None,
     choices: Sequence[str] | None = None,
+    thinking_budget: int | None = None,
     **settings: Unpack[Settings],
 ) -> Response:
     """Generate a whole response by drafting and verifying.
@@ -148,6 +171,8 @@ def generate(
             rules relax stays within the format. A schema that is an ``enum`` alone is the same as ``choices``.
         choices: answers of which the response is one. It is drawn by the exact probability of each whole answer, which
             masking token by token does not give; ``Response.choices`` are these probabilities. Nothing is drafted.
+        thinking_budget: tokens that a model may think, after which its end mark is forced. With or without it, a
+            ``response_format`` begins after the thinking part, where the model's chat template has one.
         settings: the same by the names of `Request`'s attributes, with those of `SamplingParams` in the place of
             ``sampling``. If they do not say how many tokens to propose, `AutoLength` chooses; the bundled pair, and a
             `Request`, propose 6.
@@ -165,7 +190,8 @@ def generate(
         >>> generate(load_pair(), prompt, rule="cactus:delta=0.5", seed=0).finish_reason
         'stop'
     """
-    response = stream(pair, prompt, request, response_format=response_format, choices=choices, **settings)
+    form = {"response_format": response_format, "choices": choices, "thinking_budget": thinking_budget}
+    response = stream(pair, prompt, request, **form, **settings)
     for _ in response:
         pass
     return response

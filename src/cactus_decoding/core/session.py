@@ -11,6 +11,7 @@ import torch
 
 from cactus_decoding.core.choices import ChoiceTokens, check_choices, choose
 from cactus_decoding.core.constraints.base import ConstrainedSampling, Constraint
+from cactus_decoding.core.constraints.thinking import Thinking, ThinkingFirst
 from cactus_decoding.core.loop import ForcedTokens, StopCheck, StoppingCriteria, decode
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.base import BaseCachedModel, check_fits
@@ -65,6 +66,7 @@ def begin(
     max_length: int | None = None,
     first_alone: bool = False,
     constraint: Constraint | None = None,
+    thinking_budget: int | None = None,
 ) -> Session:
     """Check that a request can be answered, and return its response, of which no step is taken yet.
 
@@ -85,7 +87,8 @@ def begin(
         first_alone: whether the first step proposes nothing, so that there is a token before the draft has read the
             prompt.
         constraint: which tokens the response may have; the logits of both models are masked by it, before ``sampling``
-            sees them.
+            sees them. Where the model thinks first, by its chat template, it begins after that.
+        thinking_budget: tokens that the thinking part may have, after which its end mark is forced.
     """
     prompt_ids, window = list(token_ids), target.max_length if max_length is None else max_length
     if not prompt_ids:
@@ -99,6 +102,8 @@ def begin(
         stop = StoppingCriteria(stop_token_ids(target, tokenizer), request.stop, tokenizer, len(prompt_ids))
     if sampling is None:
         sampling = PlainSampling(request.sampling)
+    if constraint is not None or thinking_budget is not None:
+        constraint = _after_thinking(target, tokenizer, prompt_ids, constraint, thinking_budget)
     forced: ForcedTokens | None = None
     if constraint is not None:
         sampling = constrained = ConstrainedSampling(sampling, constraint, len(prompt_ids))
@@ -157,6 +162,8 @@ def begin_choice(
             f"the longest of the choices has {tokens.longest} tokens, but max_new_tokens is {request.max_new_tokens}"
         )
     check_fits("target", target.max_length, len(prompt_ids) + tokens.longest, 0)
+    if (thinking := Thinking.of(tokenizer, prompt_ids)) is not None and thinking.begins == "opened":
+        raise ValueError("choices are whole answers, but this prompt opens a thinking part: switch thinking off")
     plain = PlainSampling(request.sampling)
     outcomes = choose(
         target,
@@ -168,6 +175,26 @@ def begin_choice(
         request.max_new_tokens,
     )
     return Session(request, prompt_ids, outcomes)
+
+
+def _after_thinking(
+    target: BaseCachedModel,
+    tokenizer: Tokenizer | None,
+    prompt_ids: list[int],
+    constraint: Constraint | None,
+    budget: int | None,
+) -> Constraint | None:
+    """Return the constraint of a response that may think first."""
+    thinking = None if tokenizer is None else Thinking.of(tokenizer, prompt_ids)
+    if thinking is not None and tokenizer is not None:
+        ends = stop_token_ids(target, tokenizer)
+        return ThinkingFirst(thinking, constraint, budget, target.vocabulary_size, ends)
+    if budget is not None:
+        raise ValueError(
+            "thinking_budget needs a model whose chat template has marks around a thinking part, such as <think> and "
+            "</think>, each of them a token"
+        )
+    return constraint
 
 
 def within(reserve: Callable[[], AbstractContextManager[Any]], outcomes: Iterator[Outcome]) -> Generator[Outcome]:

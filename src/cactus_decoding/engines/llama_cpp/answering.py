@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from cactus_decoding.core.constraints.base import Constraint
+from cactus_decoding.core.constraints.thinking import Thinking
 from cactus_decoding.core.detokenizer import IncrementalDetokenizer
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.loop import StopCheck
@@ -40,11 +41,15 @@ class TokenLogprobs(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a step adds to an answer: text that nothing can change any more, and the tokens that it is of."""
+    """What a step adds to an answer: text that nothing can change any more, and the tokens that it is of.
+
+    ``reasoning`` is text of the thinking part, where it is told apart.
+    """
 
     text: str
     logprobs: list[TokenLogprobs]
     finish_reason: str | None
+    reasoning: str = ""
 
 
 class Answer:
@@ -58,6 +63,7 @@ class Answer:
         penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
         grammar: a `llama_cpp.LlamaGrammar`, or None.
         constraint: see `begin`.
+        thinking_budget: see `begin`.
         choices: answers of which it is one; see `begin_choice`.
         reach: how many of the last tokens penalties look at; all, if negative.
         stop: see `begin`.
@@ -82,6 +88,7 @@ class Answer:
         *,
         constraint: Constraint | None = None,
         choices: Sequence[str] | None = None,
+        thinking_budget: int | None = None,
         reach: int = _PENALISED,
         stop: StopCheck | None = None,
     ) -> None:
@@ -111,6 +118,7 @@ class Answer:
                 sampling=self.sampling,
                 stop=stop,
                 constraint=constraint,
+                thinking_budget=thinking_budget,
                 first_alone=isinstance(pair.drafter, ModelDrafter),
             )
         self.counts, self._pair, self._ends = ResponseCounts(), pair, frozenset(pair.stop_token_ids)
@@ -120,35 +128,54 @@ class Answer:
         """How many tokens it has so far, end tokens left out."""
         return sum(token not in self._ends for token in self.session.token_ids)
 
-    def pieces(self, on_step: Callable[[Request, Outcome], None], logprobs: int | None = None) -> Iterator[Piece]:
+    def pieces(
+        self, on_step: Callable[[Request, Outcome], None], logprobs: int | None = None, *, apart: bool = False
+    ) -> Iterator[Piece]:
         """Yield what each step adds; the last piece, and only that, has a finish reason.
 
         Args:
             on_step: told of each step.
             logprobs: how many of the likeliest tokens to name at each place; None for no log-probabilities.
+            apart: whether a thinking part is told apart from the answer, without its marks.
         """
         request, tokenizer = self.session.request, self._pair.tokenizer
         detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(tokenizer, request.stop)
         known, sent, number = list[TokenLogprobs](), 0, count()
+        thinking = Thinking.of(tokenizer, self.session.prompt_token_ids) if apart else None
+        thoughts: IncrementalDetokenizer[int] = IncrementalDetokenizer(tokenizer)
+        thinks, begun, answers = thinking is not None and thinking.begins == "opened", False, False
         with self._pair.reserve():
             for outcome in self.session:
                 on_step(request, outcome)
                 self.counts.add(outcome)
-                parts = []
+                parts, thought = [], []
                 for place, token in enumerate(outcome.token_ids):
                     if token in self._ends:
                         continue
+                    opens = thinking is not None and token == thinking.opening and not begun
+                    begun = True
+                    if opens or (thinking is not None and thinks and token == thinking.closing):
+                        thought += thoughts.finish()
+                        thinks = opens
+                        continue
                     if logprobs is not None:
                         known.append(self._logprobs(outcome, place, token, logprobs))
-                    parts += detokenizer.push(token, next(number))
+                    if thinks:
+                        thought += thoughts.push(token, next(number))
+                    else:
+                        parts += detokenizer.push(token, next(number))
                 if outcome.finish_reason is not None:
+                    thought += thoughts.finish()
                     parts += detokenizer.finish()
-                settled = parts[-1].fate + 1 if parts else sent
+                settled = max([part.fate + 1 for part in (*parts[-1:], *thought[-1:])], default=sent)
                 if outcome.finish_reason == "length" or outcome.token_ids[-1] in self._ends:
                     settled = len(known)  # no stop string has cut any
-                text = "".join(part.text for part in parts)
-                if text or outcome.finish_reason is not None:
-                    yield Piece(text, known[sent:settled], outcome.finish_reason)
+                text, reasoning = ("".join(part.text for part in each) for each in (parts, thought))
+                if thinking is not None and not answers:  # line breaks between the parts are of neither
+                    text = text.lstrip("\n")
+                    answers = bool(text)
+                if text or reasoning or outcome.finish_reason is not None:
+                    yield Piece(text, known[sent:settled], outcome.finish_reason, reasoning)
                     sent = max(sent, settled)
 
     @without_gradients

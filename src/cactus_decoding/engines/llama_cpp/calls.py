@@ -31,3 +31,4 @@ class CallProcessors(LogitsProcessorList):
         self.stop = tuple(each for each in ([stop] if isinstance(stop, str) else stop or ()) if each)
         self.cancelled: threading.Event | None = self.settings.pop("cancelled", None)
         self.choices: Sequence[str] | None = self.settings.pop("choices", None)
+        self.thinking_budget: int | None = self.settings.pop("thinking_budget", None)

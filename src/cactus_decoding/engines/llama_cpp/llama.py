@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the
 
 SETTINGS = ("budget", *DECODING)
 """What a call, and the constructor for all calls, takes besides: names of `Request`."""
-_CALL = (*SETTINGS, "cancelled", "choices")
+_CALL = (*SETTINGS, "cancelled", "choices", "thinking_budget")
 _COMPLETION = signature(Llama.create_completion)
 StepReader = Callable[["Request", "Outcome"], None]
 
@@ -188,7 +188,8 @@ class CactusLlama(Llama):
             arguments: by place, as for `llama_cpp.Llama`.
             options: by name; besides those of `llama_cpp.Llama` and `SETTINGS`, ``cancelled`` is a
                 `threading.Event` with which another thread ends the response: it then raises `Cancelled`, and
-                ``choices`` are answers of which the response is one, by the exact probability of each.
+                ``choices`` are answers of which the response is one, by the exact probability of each, and
+                ``thinking_budget`` is how many tokens a model may think, after which its end mark is forced.
         """
         settings = {name: options.pop(name) for name in _CALL if name in options}
         given = _COMPLETION.bind(self, *arguments, **options).arguments
@@ -209,7 +210,7 @@ class CactusLlama(Llama):
     def create_chat_completion(self, messages: Any, *arguments: Any, **options: Any) -> Any:
         """Answer a conversation: the arguments are those of `llama_cpp.Llama.create_chat_completion`, and `SETTINGS`.
 
-        ``cancelled`` and ``choices`` are as for `create_completion`.
+        ``cancelled``, ``choices`` and ``thinking_budget`` are as for `create_completion`.
         """
         settings = {name: options.pop(name) for name in _CALL if name in options}
         return Llama.create_chat_completion(_WithSettings(self, settings), messages, *arguments, **options)

@@ -95,8 +95,19 @@ class Runtime:
         reach = llama.last_n_tokens_size
         if asked.choices is not None and grammar is not None:
             raise ValueError("choices and grammar exclude each other: each says what the answer looks like")
+        if asked.thinking_budget is not None and grammar is not None:
+            raise ValueError("thinking_budget and grammar exclude each other: llama.cpp's grammars begin at once")
         answer = Answer(
-            pair, prompt_ids, settings, processors, penalties, grammar, choices=asked.choices, reach=reach, stop=stop
+            pair,
+            prompt_ids,
+            settings,
+            processors,
+            penalties,
+            grammar,
+            choices=asked.choices,
+            thinking_budget=asked.thinking_budget,
+            reach=reach,
+            stop=stop,
         )
         llama.choices = ()
         return self._tokens_of(answer.session, llama, asked, stopping_criteria)

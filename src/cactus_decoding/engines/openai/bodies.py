@@ -34,7 +34,16 @@ from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.validation import mistake
-from cactus_decoding.engines.openai.keys import ALLOWED, FILE_KEY, KEYS, LIMITS, NOT_FROM_CLIENTS, RULE_KEY, read_keys
+from cactus_decoding.engines.openai.keys import (
+    ALLOWED,
+    FILE_KEY,
+    KEYS,
+    LIMITS,
+    NOT_FROM_CLIENTS,
+    RULE_KEY,
+    Marks,
+    read_keys,
+)
 
 MAX_SEED = 2**32 - 2
 MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS = 32, 16, 20
@@ -253,6 +262,9 @@ class _Written(BaseModel):
         description="Answers of which the answer is one, by the exact probability of each; choice_probabilities of the "
         "response tells these.",
     )
+    thinking_budget: int | None = Field(
+        default=None, ge=0, description="Tokens that the model may think, after which it has to answer."
+    )
     structured_outputs: Object = Field(default={}, description="Form of the answer, as vLLM's servers name it.")
     n: int = Field(default=1, ge=1, le=MAX_CHOICES, description="How many choices each prompt gets.")
     user: Text | None = _neutral("Name of the user.")
@@ -308,7 +320,7 @@ class _Written(BaseModel):
         """For repeated tokens: llama.cpp's factor, per time, and once."""
         return self.repeat_penalty, self.frequency_penalty, self.presence_penalty
 
-    def settings(self, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    def settings(self, defaults: Mapping[str, Any], thinking: Marks | None = None) -> dict[str, Any]:
         """Return what is asked for by the names of `Request.from_dict`, where it is checked as a whole.
 
         Sampling that is not asked for is OpenAI's and vLLM's, temperature 1 and no cuts, whatever the defaults say.
@@ -316,12 +328,16 @@ class _Written(BaseModel):
 
         Args:
             defaults: settings of requests that say nothing.
+            thinking: the tokens around a thinking part, if the model's chat template has such marks.
 
         Raises:
             TypeError, ValueError: for a setting that clients may not send, or settings that do not go together.
         """
         given = self.given
-        settings = {**defaults, **read_keys({key: given[key] for key in KEYS if key in given}, defaults)}
+        settings = {
+            **defaults,
+            **read_keys({key: given[key] for key in KEYS if key in given}, defaults, thinking=thinking),
+        }
         settings |= {each.name: getattr(self, each.key) for each in fields_of(SamplingParams)}
         settings |= {"stop": self.stop, "seed": self.seed, "max_new_tokens": self.max_new_tokens}
         if self.max_new_tokens is None:

@@ -70,8 +70,8 @@ def read_keys(
 def _marks(thinking: Marks | None) -> Marks:
     if thinking is None:
         raise ValueError(
-            f"relax_within is {THINKING!r}, but the server has no --reasoning-parser that knows the tokens: give two "
-            "marks, or their token ids"
+            f"relax_within is {THINKING!r}, but the server knows no tokens around a thinking part (of vLLM's, a "
+            "--reasoning-parser does): give two marks, or their token ids"
         )
     return thinking
 

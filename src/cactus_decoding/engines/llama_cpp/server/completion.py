@@ -65,10 +65,12 @@ class Completion:
         """Return the answer in one."""
         choices = []
         for index, answer in enumerate(self._answers):
-            pieces = [*answer.pieces(self._on_step, self._asked.body.num_logprobs)]
+            pieces = [*answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=self._asked.chat)]
             text = "".join(piece.text for piece in pieces)
             logprobs = [each for piece in pieces for each in piece.logprobs]
             said = self._message(text) if self._asked.chat else {"text": self._echo(index) + text}
+            if reasoning := "".join(piece.reasoning for piece in pieces).lstrip("\n"):
+                said["message"]["reasoning_content"] = reasoning
             called, finish_reason = "tool_calls" in said.get("message", {}), pieces[-1].finish_reason
             finish_reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
             told = {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
@@ -97,12 +99,20 @@ class Completion:
 
     def _deltas(self, answer: Answer) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its role, its text as it grows, calls as a whole, and why it ended."""
-        text, shown, begun, held = "", 0, False, list[TokenLogprobs]()
-        for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs):
+        text, shown, begun, held, thinks = "", 0, False, list[TokenLogprobs](), False
+        for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=True):
             if not begun:
                 begun = True
                 yield _delta({"role": "assistant", "content": ""})
-            text, held = text + piece.text, held + piece.logprobs
+            logprobs = piece.logprobs
+            if reasoning := piece.reasoning if thinks else piece.reasoning.lstrip("\n"):
+                thinks = True
+                yield _delta({"reasoning_content": reasoning}, None if piece.text else self._logprobs(logprobs, 0))
+                if not piece.text:
+                    logprobs = []
+                    if piece.finish_reason is None:
+                        continue
+            text, held = text + piece.text, held + logprobs
             calls: list[dict[str, Any]] = []
             tools = self._asked.tools
             settled = len(text) if tools is None else tools.settled(text)
@@ -221,4 +231,13 @@ def answer_to(
     if constraint is None and asked.grammar is not None:
         ends = pair.stop_token_ids
         constraint = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, ends).constraint(asked.grammar)
-    return Answer(pair, prompt_ids, settings, processors, body.penalties, constraint=constraint, choices=asked.choices)
+    return Answer(
+        pair,
+        prompt_ids,
+        settings,
+        processors,
+        body.penalties,
+        constraint=constraint,
+        choices=asked.choices,
+        thinking_budget=body.thinking_budget,
+    )

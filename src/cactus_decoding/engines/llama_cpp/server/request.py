@@ -9,6 +9,7 @@ from typing import Any
 from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.engines.llama_cpp.server.tools import Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
+from cactus_decoding.engines.openai.keys import Marks
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,16 @@ class Asked:
         return isinstance(self.body, ChatBody)
 
 
-def read_completion(given: Mapping[str, Any], defaults: Mapping[str, Any], *, chat: bool) -> Asked:
+def read_completion(
+    given: Mapping[str, Any], defaults: Mapping[str, Any], *, chat: bool, thinking: Marks | None = None
+) -> Asked:
     """Check a request.
 
     Args:
         given: its JSON object.
         defaults: settings of requests that say nothing, by the names of `Request.from_dict`.
         chat: whether it is a conversation.
+        thinking: the tokens around a thinking part, if the model's chat template has such marks.
 
     Raises:
         TypeError: for a value of the wrong type, or a field that is missing.
@@ -53,6 +57,6 @@ def read_completion(given: Mapping[str, Any], defaults: Mapping[str, Any], *, ch
         ('cactus:delta=1', 1.0)
     """
     body = (ChatBody if chat else CompletionBody).read(given)
-    settings, tools = body.settings(defaults), Tools.of(body.given)
+    settings, tools = body.settings(defaults, thinking), Tools.of(body.given)
     form = form_of(body.given, tools)
     return Asked(body, settings, tools, *((form, None) if isinstance(form, Grammar) else (None, form)))

@@ -29,6 +29,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cactus_decoding.core.constraints.base import Constraint, ConstraintError
+from cactus_decoding.core.constraints.thinking import thinking_marks
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request as GenerationRequest
@@ -40,6 +41,7 @@ from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 from cactus_decoding.engines.llama_cpp.server.request import Asked, read_completion
 from cactus_decoding.engines.llama_cpp.server.seats import Seats
 from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
+from cactus_decoding.engines.openai.keys import Marks
 from cactus_decoding.engines.openai.serving import (
     QueueIsFullError,
     RequestQueue,
@@ -104,8 +106,14 @@ class LlamaServer:
 
     def _read(self, body: Mapping[str, Any], *, chat: bool) -> tuple[Asked, Constraint | None]:
         """Return what is asked for, and the constraint of its first choice."""
-        asked = read_completion(body, self._defaults, chat=chat)
+        asked = read_completion(body, self._defaults, chat=chat, thinking=self._thinking)
         return asked, None if asked.grammar is None else self._constraints.make(asked.grammar)
+
+    @cached_property
+    def _thinking(self) -> Marks | None:
+        """The tokens around the model's thinking part, if its chat template has such marks."""
+        marks = thinking_marks(self._seats.pairs[0].tokenizer)
+        return None if marks is None else ((marks[0],), (marks[1],))
 
     @cached_property
     def _readers(self) -> CapacityLimiter:

@@ -1,0 +1,165 @@
+"""Responses that begin with a thinking part: where it ends, how long it may be, and what is constrained after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cactus_decoding.core.checks import check_integer
+from cactus_decoding.core.constraints.base import Constraint
+
+MARKS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+)
+"""Around the thinking part, as chat templates write them."""
+_LINES = 2
+"""Tokens of line breaks that may stand between the thinking part and a constrained answer."""
+
+
+class Thinking(NamedTuple):
+    """How a response's thinking part is told.
+
+    Attributes:
+        opening: the token that opens it.
+        closing: the token that ends it.
+        begins: whether the prompt has ``opened`` it, has ``closed`` it already, or the model ``may`` open it first.
+        lines: tokens that are line breaks.
+    """
+
+    opening: int
+    closing: int
+    begins: Literal["opened", "closed", "may"]
+    lines: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, tokenizer: Any, prompt_ids: Sequence[int]) -> Thinking | None:
+        """Return what a model's chat template says of thinking; None where it knows none, or its marks are no tokens.
+
+        A prompt opens or closes the part where a mark is the last of it, line breaks aside: what a user quotes in the
+        middle of a conversation opens nothing.
+        """
+        marks = thinking_marks(tokenizer)
+        if marks is None:
+            return None
+        opening, closing = marks
+        breaks = (_ids(tokenizer, text) for text in ("\n", "\n\n"))
+        lines = frozenset(ids[0] for ids in breaks if len(ids) == 1)
+        last = next((token for token in reversed(prompt_ids) if token not in lines), None)
+        begins: Literal["opened", "closed", "may"] = "may"
+        if last in marks:
+            begins = "opened" if last == opening else "closed"
+        return cls(opening, closing, begins, lines)
+
+    def answer_start(self, token_ids: Sequence[int]) -> int | None:
+        """Return where the answer begins in a response; None while it thinks."""
+        if self.begins == "closed" or (self.begins == "may" and (not token_ids or token_ids[0] != self.opening)):
+            return 0
+        return token_ids.index(self.closing) + 1 if self.closing in token_ids else None
+
+    def thought(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """Return the tokens of the thinking part, without its marks."""
+        start, end = int(self.begins == "may"), self.answer_start(token_ids)
+        return token_ids[start:] if end is None else token_ids[start : end - 1] if end else []
+
+
+class ThinkingFirst:
+    """Lets a response think before a constraint begins; a `Constraint`.
+
+    While it thinks, every token may come but those that end the response, if an answer is owed. After ``budget`` tokens
+    only the closing mark may. After the mark, up to two tokens of line breaks may come before what the constraint
+    allows.
+
+    Args:
+        thinking: how the thinking part is told.
+        constraint: of the answer; None for any answer.
+        budget: tokens that the thinking part may have; None for as many as there is room for.
+        size: width of the rows.
+        ends: tokens that end a response.
+
+    Raises:
+        TypeError, ValueError: for a budget that is no number of tokens.
+    """
+
+    def __init__(
+        self, thinking: Thinking, constraint: Constraint | None, budget: int | None, size: int, ends: Sequence[int]
+    ) -> None:
+        self._thinking, self._constraint = thinking, constraint
+        self._budget = None if budget is None else check_integer("thinking_budget", budget, 0)
+        self._free = torch.ones(size, dtype=torch.bool)
+        if constraint is not None:
+            self._free[[token for token in ends if token < size]] = False
+        self._closing, self._opening = (_one_of(size, [token]) for token in (thinking.closing, thinking.opening))
+        self._lines = _one_of(size, sorted(thinking.lines))
+
+    def allowed(self, token_ids: Sequence[int]) -> Tensor | None:
+        """Return which tokens may come next; see `Constraint.allowed`."""
+        thinking, tokens = self._thinking, list(token_ids)
+        start = thinking.answer_start(tokens)
+        if start is None:
+            return self._closing if self._is_spent(tokens) else self._free
+        rest, num_lines = self._answer(tokens, start)
+        mask = None if self._constraint is None else self._constraint.allowed(rest)
+        if not tokens and thinking.begins == "may":  # it may open the part, or answer at once
+            everything = torch.ones_like(self._free) if mask is None else mask
+            return everything & ~self._opening if self._budget == 0 else everything | self._opening
+        if mask is not None and not rest and start and num_lines < _LINES:
+            return mask | self._lines
+        return mask
+
+    def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
+        """Return the tokens that must come next; see `Constraint.forced`."""
+        tokens = list(token_ids)
+        start = self._thinking.answer_start(tokens)
+        if start is None:
+            return [self._thinking.closing][:limit] if self._is_spent(tokens) else []
+        rest, num_lines = self._answer(tokens, start)
+        open_ = (not tokens and self._thinking.begins == "may") or (not rest and start and num_lines < _LINES)
+        return [] if open_ or self._constraint is None else self._constraint.forced(rest, limit)
+
+    def may_end(self, token_ids: Sequence[int]) -> bool:
+        """Return whether the response may end here."""
+        tokens = list(token_ids)
+        start = self._thinking.answer_start(tokens)
+        if start is None or self._constraint is None:
+            return self._constraint is None
+        return self._constraint.may_end(self._answer(tokens, start)[0])
+
+    def _is_spent(self, token_ids: Sequence[int]) -> bool:
+        return self._budget is not None and len(self._thinking.thought(token_ids)) >= self._budget
+
+    def _answer(self, token_ids: list[int], start: int) -> tuple[list[int], int]:
+        """Return the tokens of the answer, and how many line breaks stand before them and after the mark."""
+        rest, count = token_ids[start:], 0
+        if start and self._constraint is not None:
+            while count < min(_LINES, len(rest)) and rest[count] in self._thinking.lines:
+                count += 1
+            if count and (mask := self._constraint.allowed([])) is not None and mask[rest[0]]:
+                count = 0  # the constraint's own
+        return rest[count:], count
+
+
+def thinking_marks(tokenizer: Any) -> tuple[int, int] | None:
+    """Return the tokens around a thinking part that a model's chat template knows; None where there are none."""
+    template = getattr(tokenizer, "chat_template", None)
+    for marks in MARKS if isinstance(template, str) else ():
+        if all(mark in template for mark in marks[1:]):
+            opening, closing = (_ids(tokenizer, mark) for mark in marks)
+            if len(opening) == len(closing) == 1:
+                return opening[0], closing[0]
+    return None
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def _one_of(size: int, token_ids: Sequence[int]) -> Tensor:
+    mask = torch.zeros(size, dtype=torch.bool)
+    mask[list(token_ids)] = True
+    return mask
