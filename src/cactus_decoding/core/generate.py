@@ -190,8 +190,15 @@ def generate(
         >>> generate(load_pair(), prompt, rule="cactus:delta=0.5", seed=0).finish_reason
         'stop'
     """
-    form = {"response_format": response_format, "choices": choices, "thinking_budget": thinking_budget}
-    response = stream(pair, prompt, request, **form, **settings)
+    response = stream(
+        pair,
+        prompt,
+        request,
+        response_format=response_format,
+        choices=choices,
+        thinking_budget=thinking_budget,
+        **settings,
+    )
     for _ in response:
         pass
     return response

@@ -147,8 +147,10 @@ class ThinkingFirst:
 def thinking_marks(tokenizer: Any) -> tuple[int, int] | None:
     """Return the tokens around a thinking part that a model's chat template knows; None where there are none."""
     template = getattr(tokenizer, "chat_template", None)
-    for marks in MARKS if isinstance(template, str) else ():
-        if all(mark in template for mark in marks[1:]):
+    if not isinstance(template, str):
+        return None
+    for marks in MARKS:
+        if marks[1] in template:
             opening, closing = (_ids(tokenizer, mark) for mark in marks)
             if len(opening) == len(closing) == 1:
                 return opening[0], closing[0]

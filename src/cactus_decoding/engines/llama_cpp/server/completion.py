@@ -68,9 +68,8 @@ class Completion:
             pieces = [*answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=self._asked.chat)]
             text = "".join(piece.text for piece in pieces)
             logprobs = [each for piece in pieces for each in piece.logprobs]
-            said = self._message(text) if self._asked.chat else {"text": self._echo(index) + text}
-            if reasoning := "".join(piece.reasoning for piece in pieces).lstrip("\n"):
-                said["message"]["reasoning_content"] = reasoning
+            reasoning = "".join(piece.reasoning for piece in pieces).lstrip("\n")
+            said = self._message(text, reasoning) if self._asked.chat else {"text": self._echo(index) + text}
             called, finish_reason = "tool_calls" in said.get("message", {}), pieces[-1].finish_reason
             finish_reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
             told = {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
@@ -128,13 +127,13 @@ class Completion:
             if piece.finish_reason is not None:
                 yield _delta({}, None, "tool_calls" if calls and piece.finish_reason == "stop" else piece.finish_reason)
 
-    def _message(self, text: str) -> dict[str, Any]:
+    def _message(self, text: str, reasoning: str) -> dict[str, Any]:
         """Return a message as a whole."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if self._asked.tools is not None:
             message["content"], calls = self._asked.tools.read(text)
             message |= self._called(calls) if calls else {}
-        return {"message": message}
+        return {"message": message | ({"reasoning_content": reasoning} if reasoning else {})}
 
     def _called(self, calls: list[dict[str, Any]]) -> dict[str, Any]:
         legacy = self._asked.tools is not None and self._asked.tools.legacy
