@@ -187,6 +187,15 @@ def test_answers_of_a_form(run, tmp_path):
     assert run("generate", QUESTION, "--regex", "[a-c]{4}", "--seed", "1")[1].strip("abc") == "\n"
 
 
+def test_one_of_several_answers(run):
+    code, out, err = run("generate", QUESTION, "--choices", "3 pens, 4 pens", "--seed", "1")
+    assert (code, out.strip() in ("3 pens", "4 pens")) == (0, True)
+    assert "log-probability" in err
+    told = json.loads(run("generate", QUESTION, "--choices", '["3 pens", "4, or 5"]', "--seed", "1", "--json")[1])
+    assert [each["choice"] for each in told["choices"]] == ["3 pens", "4, or 5"]
+    assert sum(each["probability"] for each in told["choices"]) == pytest.approx(1)
+
+
 def test_a_mistake_about_forms_is_one_sentence(run, tmp_path):
     file = tmp_path / "schema.json"
     file.write_text("{")
@@ -196,6 +205,12 @@ def test_a_mistake_about_forms_is_one_sentence(run, tmp_path):
         (["--json-schema", str(file), "--regex", "a"], "--json-schema and --regex exclude each other"),
         (["--regex", "(a"], "cannot read the regex"),
         (["--regex", "a", "--trace", str(tmp_path / "t")], "--trace goes neither with --json-schema nor with --regex"),
+        (["--choices", "a,b", "--trace", str(tmp_path / "t")], "--trace goes neither"),
+        (["--choices", "a,b", "--regex", "a"], "--choices goes neither with --json-schema nor with --regex"),
+        (["--choices", "a,,b"], "--choices must be 1 to 256 texts that are not empty"),
+        (["--choices", "[1]"], "--choices must be a list of texts, but is [1]"),
+        (["--choices", '["a"'], "--choices must be texts with commas between them, or a JSON list"),
+        (["--choices", "a,a"], "--choices must be different texts, but has 'a' twice"),
     ):
         code, out, err = run("generate", QUESTION, *options)
         assert (code, out, err.count("\n")) == (2, "", 1)

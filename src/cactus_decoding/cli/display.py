@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cactus_decoding import Fate, Outcome, Response
     from cactus_decoding.core.detokenizer import TextPart
     from cactus_decoding.core.models.tokenizers import Tokenizer
+    from cactus_decoding.core.types import Choice
     from cactus_decoding.lab.tracing import TracedStep
 
 # of each fate: a colour of Okabe and Ito, which colour-blind people can tell apart (contrast at least 3:1 on black and
@@ -116,6 +117,7 @@ def metrics_table(response: Response, *, adapting: bool = False) -> Table:
         ("steps", metrics.steps, "forward passes of the target"),
         ("drafted tokens", metrics.drafted, "proposed by the draft"),
         ("accepted tokens", metrics.accepted, "kept by the rule"),
+        *_forced(response),
         ("relaxed tokens", metrics.relaxed, "of these, rejected by the lossless test"),
         ("recovered tokens", metrics.recovered, "drawn after a rejection"),
         ("bonus tokens", metrics.bonus, "drawn where no proposal was rejected"),
@@ -127,6 +129,22 @@ def metrics_table(response: Response, *, adapting: bool = False) -> Table:
     ):
         table.add_row(name, value if isinstance(value, str) else number(value), meaning)
     return table
+
+
+def choices_table(choices: Sequence[Choice]) -> Table:
+    """Return how likely each of several answers was, the likeliest first."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("answer")
+    for name in ("probability", "log-probability"):
+        table.add_column(name, justify="right")
+    for choice in sorted(choices, key=lambda each: -each.logprob):
+        table.add_row(Text(choice.text), f"{choice.probability:.4f}", f"{choice.logprob:.2f}")
+    return table
+
+
+def _forced(response: Response) -> list[tuple[str, float | str, str]]:
+    forced = response.metrics.forced
+    return [("forced tokens", forced, "of these, the only ones that fit: proposed without the draft")] if forced else []
 
 
 def _protected(response: Response) -> list[tuple[str, float | str, str]]:

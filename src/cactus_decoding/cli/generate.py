@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import notes, options, profiles
-from cactus_decoding.cli.display import metrics_table, pass_times_text, show
+from cactus_decoding.cli.display import choices_table, metrics_table, pass_times_text, show
 from cactus_decoding.cli.help import ASK
 from cactus_decoding.cli.options import OUTPUT, option
 
@@ -66,6 +66,9 @@ def generate(
     regex: Annotated[str | None, option(
         "Answer in text that fits this regular expression from its beginning to its end.", "PATTERN", OUTPUT,
         shown="none")] = None,
+    choices: Annotated[str | None, option(
+        "Answer with one of these texts, by the exact probability of each: separated by commas, or a JSON list of "
+        "texts.", "TEXTS", OUTPUT, shown="none")] = None,
     profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
@@ -77,10 +80,12 @@ def generate(
 
     if raw and chat:
         raise ValueError("--raw and --chat exclude each other: give one of them")
-    response_format = _response_format(json_schema, regex)
-    if response_format is not None and trace is not None:
+    response_format, answers = _response_format(json_schema, regex), _choices(choices)
+    if answers is not None and response_format is not None:
+        raise ValueError("--choices goes neither with --json-schema nor with --regex: give one of them")
+    if trace is not None and (answers is not None or response_format is not None):
         raise ValueError(
-            "--trace goes neither with --json-schema nor with --regex: traces show unconstrained responses"
+            "--trace goes neither with --json-schema nor with --regex or --choices: traces show unconstrained responses"
         )
     text = _read(prompt, raw)
     given = profiles.Chosen(target, draft, settings["num_speculative_tokens"] or settings["tree"], threads)
@@ -135,7 +140,7 @@ def generate(
             text = as_prompt(text)
         steps: Iterable[Outcome | TracedStep]
         if trace is None:
-            response = stream(pair, text, request, response_format=response_format)
+            response = stream(pair, text, request, response_format=response_format, choices=answers)
             steps = response if adaptation is None else adaptation.watch(response)
         else:
             from cactus_decoding.lab.tracing import stream_trace, written
@@ -159,6 +164,7 @@ def generate(
             "fates": response.fates,
             "finish_reason": response.finish_reason,
             "metrics": response.metrics.as_dict(),
+            "choices": [choice.as_dict() for choice in response.choices],
             "budget_left": None if left is None or math.isinf(left) else left,
             "pass_times": response.pass_times,
             "arguments": {"target": target, "draft": named, "prompt": text, "response_format": response_format}
@@ -167,6 +173,8 @@ def generate(
         typer.echo(to_json(result))
     else:
         errors.print()
+        if response.choices:
+            errors.print(choices_table(response.choices))
         errors.print(metrics_table(response, adapting=adaptation is not None))
         if response.pass_times is not None:
             errors.print(f"Proposed what pays by {pass_times_text(response.pass_times)}", soft_wrap=True, markup=False)
@@ -174,6 +182,20 @@ def generate(
         errors.print(adaptation.summary(), soft_wrap=True, markup=False)
     if trace is not None and not as_json:
         errors.print(f"\nwrote {trace}: 'cactus trace {trace}' makes a page of it", soft_wrap=True, markup=False)
+
+
+def _choices(given: str | None) -> tuple[str, ...] | None:
+    """Return the answers that an option lists; raise `TypeError` or `ValueError` for what is no list of answers."""
+    if given is None:
+        return None
+    from cactus_decoding.core.choices import check_choices
+
+    if not given.lstrip().startswith("["):
+        return check_choices([each.strip() for each in given.split(",")], "--choices")
+    try:
+        return check_choices(json.loads(given), "--choices")
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"--choices must be texts with commas between them, or a JSON list: {error}") from None
 
 
 def _response_format(json_schema: Path | None, regex: str | None) -> dict[str, Any] | None:
