@@ -15,6 +15,8 @@ import numpy as np
 from cactus_decoding.core.extras import install
 from cactus_decoding.engines.llama_cpp.models.interface import first_changed, first_difference, reason
 
+TRIED = ("0.3.34", "0.3.35", "0.3.36")
+"""Versions of llama-cpp-python on which the tests of this engine passed."""
 FUNCTIONS = {
     "llama_backend_init": ":-", "llama_context_default_params": ":S", "llama_decode": "PS:i", "llama_free": "P:-",
     "llama_get_logits": "P:P", "llama_get_memory": "P:P", "llama_init_from_model": "PS:P", "llama_log_get": "PP:-",
@@ -46,6 +48,7 @@ STRUCTURES = {
 """Those that are filled in: how many bytes each may have, and which of their fields."""
 _DEFAULTS = {"n_ctx": 512, "n_batch": 2048, "n_seq_max": 1, "swa_full": True, "kv_unified": False}
 """Of a context, as llama.cpp itself fills them in: read at another place, they would be other numbers."""
+_INSTALL = f"install a version that was tried: pip install 'llama-cpp-python>={TRIED[0]},<={TRIED[-1]}'"
 _ERROR = 4
 """The level of errors in ``ggml.h``; llama-cpp-python's comments still have the levels of an older one."""
 _CACHE_TYPES = {"float32": 0, "float16": 1}
@@ -64,7 +67,7 @@ def library() -> Any:
     """Return llama-cpp-python's low-level interface.
 
     Raises:
-        ValueError: where it is not installed, is another release, or its library cannot be loaded.
+        ValueError: where it is not installed, has other names or signatures, or its library cannot be loaded.
     """
     try:
         from llama_cpp import llama_cpp
@@ -73,23 +76,34 @@ def library() -> Any:
             raise
         raise ValueError(f"GGUF files need llama-cpp-python: run {install('llama-cpp')}") from None
     except (OSError, RuntimeError, AttributeError) as error:  # the last where its Python is of another release
-        raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}: run {install('llama-cpp')}") from error
+        raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}: {_INSTALL}") from error
     check_interface(llama_cpp)
     llama_cpp.llama_backend_init()
     return llama_cpp
 
 
 def check_interface(lib: Any) -> None:
-    """Raise `ValueError` for a release that is none of those that this package was written for, before it is called.
+    """Raise `ValueError` for a version with other names or signatures than those that were tried, before it is called.
 
     Args:
         lib: llama-cpp-python's low-level module.
     """
     wrong = first_difference(lib, FUNCTIONS, STRUCTURES)
     if wrong := wrong or first_changed(lib.llama_context_default_params(), _DEFAULTS):
-        from llama_cpp import __version__
+        raise ValueError(refusal(installed_version(), wrong))
 
-        raise ValueError(f"llama-cpp-python {__version__} does not fit, because {wrong}: run {install('llama-cpp')}")
+
+def installed_version() -> str:
+    """Return the version of llama-cpp-python."""
+    import llama_cpp
+
+    version: str = llama_cpp.__version__
+    return version
+
+
+def refusal(version: str, problem: str) -> str:
+    """Return the sentence that refuses a version, with what to install."""
+    return f"llama-cpp-python {version} does not pass the check of names, signatures and numbers: {problem}; {_INSTALL}"
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from weakref import finalize
 
 from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.ahead import load_weights
+from cactus_decoding.engines.llama_cpp.models.compatibility import check_version
 
 
 class GgufModel:
@@ -51,6 +52,7 @@ class GgufModel:
         Raises:
             ValueError: for a file that is none or not whole, and for a model without a cache that can be rolled back.
         """
+        check_version()
         try:
             handle = library.load_model(str(path), 0, True) if vocab_only else load_weights(str(path), gpu_layers)
         except ValueError as error:

