@@ -153,11 +153,12 @@ def unpack_python(engine: str, number: str, base: Path, into: Path) -> None:
                 if not member.endswith(".so") and ".dist-info/" not in member:
                     wheel.extract(member, into)
             metadata = wheel.read(next(each for each in wheel.namelist() if each.endswith(".dist-info/METADATA")))
+    lines = metadata.decode().replace(f"\nVersion: {number}\n", f"\nVersion: {number}+cpu\n", 1)
     for compiled in (base / name).glob("*.so"):
         shutil.copy(compiled, into / name)
-    described = into / f"{name}-{number}+cpu.dist-info"  # vLLM chooses its CPU platform by this name
+    described = into / f"{name}-{number}+cpu.dist-info"  # vLLM runs on the CPU where its version says so
     described.mkdir()
-    (described / "METADATA").write_bytes(metadata)
+    (described / "METADATA").write_text(lines)
 
 
 # --- tests -----------------------------------------------------------------------------------------------------------
@@ -169,11 +170,12 @@ def tried(engine: str, number: str, further: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml", str(report)]
-        # every warning is an error, but for the one of a version that is not in the table yet
-        command += ["-W", f"ignore:{engine} {number} is newer than", *further, *TESTS[engine]]
+        # every warning is an error, but for the one that a version was not tried before
+        named = "vLLM" if engine.startswith("vllm") else engine
+        command += ["-W", f"ignore:{named} {number} is n", *further, *TESTS[engine]]
         seen = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
         variables = {"PYTHONPATH": os.pathsep.join(filter(None, seen)), "OMP_NUM_THREADS": "1"}
-        variables |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        variables |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CACTUS_VLLM_ANY_VERSION": "1"}
         subprocess.run(command, cwd=ROOT, env=os.environ | variables)
         if not report.exists():
             raise SystemExit(f"pytest could not begin with {engine} {number}")

@@ -64,12 +64,16 @@ def test_versions_differ_in_what_fly_takes_and_in_nothing_else(tmp_path: Path) -
 )
 def test_a_third_version_fails_loudly(place: str, before: str, after: str, said: str, tmp_path: Path) -> None:
     package, path = written(tmp_path, "0.33"), place.partition("::")[0]
-    check_version("0.34.0", any_version=True, package=package)
+    with pytest.warns(UserWarning, match=r"^vLLM 0\.34\.0 is not one of"):
+        check_version("0.34.0", any_version=True, package=package)
     source = (package / path).read_text()
     assert before in source
     (package / path).write_text(source.replace(before, after))
-    with pytest.raises(RuntimeError, match=rf"cannot work with vLLM 0\.34\.0.*{path.rpartition('/')[2]}.*{said}"):
-        check_version("0.34.0", any_version=True, package=package)
+    for any_version in (False, True):
+        expected = rf"^vLLM 0\.34\.0 .* does not pass the check: .*{path.rpartition('/')[2]}.*{said}.*; install one"
+        with pytest.raises(RuntimeError, match=expected) as refused:
+            check_version("0.34.0", any_version=any_version, package=package)
+    assert "pip install 'vllm>=0.32,<0.34'" in str(refused.value)
     (package / path).unlink()
     with pytest.raises(RuntimeError, match="is not there"):
         check_version("0.34.0", any_version=True, package=package)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
+
+from packaging.version import Version
 
 from cactus_decoding.engines.vllm.seams import RECORDED, closest_version, differences
 
@@ -13,8 +16,8 @@ ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
 def register() -> None:
     """Install the patches; calling it again changes nothing.
 
-    Raises `RuntimeError` for a vLLM version that the patches were not checked against, unless the environment variable
-    ``CACTUS_VLLM_ANY_VERSION`` is 1.
+    Raises `RuntimeError` for a version of vLLM that the patches were not tried on, unless the environment variable
+    ``CACTUS_VLLM_ANY_VERSION`` is 1 and the version has their names and signatures.
     """
     import vllm
 
@@ -28,21 +31,29 @@ def register() -> None:
 
 
 def check_version(version: str, any_version: bool = False, package: Path | None = None) -> None:
-    """Raise `RuntimeError` unless the patches were checked against a vLLM version.
+    """Check a version of vLLM that the patches were not tried on; warn where it is let through.
 
-    With ``any_version`` an unknown version passes too, unless the sources in ``package`` differ where the patches are.
+    Names and signatures are compared, with the sources in ``package``. Numbers cannot be: they take a model on the
+    device, and a plug-in is loaded before either is there. So another version also needs ``any_version``.
+
+    Raises:
+        RuntimeError: for a version that is not let through, with what to install.
     """
     known = closest_version(version)
     if f"{version}.".startswith(f"{known}."):
         return
+    tried = [*RECORDED]
+    first = f"vLLM {version} is not one of the versions that were tried ({', '.join(tried)})"
+    lowest, newest = tried[0], Version(tried[-1])
+    instead = (
+        f"install one that was: pip install 'vllm>={lowest},<{newest.major}.{newest.minor + 1}'; "
+        "or set VLLM_PLUGINS='' to run vLLM without plug-ins"
+    )
+    if found := differences(package, known) if package is not None else []:
+        raise RuntimeError(f"{first}, and does not pass the check: {'; '.join(found)}; {instead}")
     if not any_version:
         raise RuntimeError(
-            f"cactus-decoding works with vLLM {', '.join(RECORDED)}, but {version} is installed. Set {ANY_VERSION}=1 "
-            "to try it with this version all the same, VLLM_PLUGINS='' to run vLLM without plug-ins, or install "
-            "another cactus-decoding."
+            f"{first}; it has the names and signatures of {known}, but its numbers can be checked by running it only: "
+            f"set {ANY_VERSION}=1 to use it all the same, or {instead}"
         )
-    if found := differences(package, known) if package is not None else []:
-        raise RuntimeError(
-            f"cactus-decoding cannot work with vLLM {version}, whose sources differ from those of {known} where it "
-            f"hooks in: {'; '.join(found)}. Set VLLM_PLUGINS='' to run vLLM without plug-ins."
-        )
+    warnings.warn(f"{first}; names and signatures passed the check, numbers were not compared", stacklevel=2)
