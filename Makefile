@@ -65,6 +65,7 @@ test: lint
 test-all: lint
 	$(PYTEST) -m "not slow" --junitxml=$(TIMES)/fast.xml
 	$(PYTEST) -m slow --junitxml=$(TIMES)/slow.xml
+	$(BIN)/python scripts/try_versions.py transformers lowest newest --no-record -- -n $(WORKERS) -m "not slow"
 	$(call on_vllm,--junitxml=$(TIMES)/vllm.xml)
 
 test-vllm:

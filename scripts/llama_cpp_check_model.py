@@ -1,6 +1,6 @@
 """Writes the model that a newer llama-cpp-python is checked with: random weights and 32 tokens, 10 KB.
 
-    .venv/bin/python scripts/llama_cpp_check_model.py src/cactus_decoding/engines/llama_cpp/models/check.gguf
+.venv/bin/python scripts/llama_cpp_check_model.py src/cactus_decoding/engines/llama_cpp/models/check.gguf
 """
 
 from __future__ import annotations

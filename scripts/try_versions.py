@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from scripts.marked_page import insert  # noqa: E402 - once the path is there
+from scripts.result_tables import table  # noqa: E402
 
 RESULTS = ROOT / "docs" / "results" / "versions.json"
 PAGE = ROOT / "docs" / "installation.md"
@@ -230,21 +231,20 @@ def record(result: dict[str, Any]) -> None:
     RESULTS.write_text(json.dumps({"tried": kept}, indent=1) + "\n")
 
 
-def table(tried: Sequence[dict[str, Any]]) -> str:
+def table_of(tried: Sequence[dict[str, Any]]) -> str:
     """Return the table of the page."""
-    lines = ["| engine | version | tests passed | failed | left out | Python | PyTorch | date |"]
-    lines += ["|---|---|---:|---:|---:|---|---|---|"]
+    head = ("engine", "version", "tests passed", "failed", "left out", "Python", "PyTorch", "date")
+    rows = []
     for each in tried:
         number = each["version"] + (f", its Python over {each['kernels']}" if each["kernels"] else "")
         counts = (f"{each[name]:,}" for name in ("passed", "failed", "skipped"))
-        cells = (each["engine"], number, *counts, each["python"], each["with"]["torch"], each["date"])
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append((each["engine"], number, *counts, each["python"], each["with"]["torch"], each["date"]))
+    return table(head, rows)
 
 
 def write_table() -> int:
     """Write the table between the marks of the page."""
-    PAGE.write_text(insert(PAGE.read_text(), "versions", table(results())))
+    PAGE.write_text(insert(PAGE.read_text(), "versions", table_of(results())))
     return 0
 
 

@@ -1,11 +1,13 @@
-"""Hints at optional dependencies: a command that works from a clone and from an index."""
+"""Hints at optional dependencies: a command that works from where the package was installed."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.result_files import several, write
@@ -18,10 +20,24 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 TRAIN = ("train-draft", "--target", "bundled", "--draft", "bundled:worded", "--data", "word_problems:split=train")
 
 
-def test_a_clone_installs_itself_and_an_installed_package_what_the_index_has(tmp_path, monkeypatch):
+def test_a_clone_installs_itself():
     assert shlex.split(install("report")) == [sys.executable, "-m", "pip", "install", "-e", f"{ROOT}[report]"]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "origin"),
+    [
+        (None, ""),
+        ({"url": "file:///a/clone", "dir_info": {}}, " @ file:///a/clone"),
+        ({"url": "file:///a/b-1.0.whl", "archive_info": {}}, " @ file:///a/b-1.0.whl"),
+        ({"url": "https://a/b.git", "vcs_info": {"vcs": "git", "commit_id": "12ab"}}, " @ git+https://a/b.git@12ab"),
+    ],
+)
+def test_an_installed_package_is_installed_again_from_where_it_came(recorded, origin, tmp_path, monkeypatch):
+    text = None if recorded is None else json.dumps(recorded)
     monkeypatch.setattr(extras, "_PROJECT", tmp_path)
-    assert shlex.split(install("report"))[-1] == "cactus-decoding[report]"
+    monkeypatch.setattr(extras, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+    assert shlex.split(install("report"))[-1] == f"cactus-decoding[report]{origin}"
 
 
 @pytest.mark.parametrize(

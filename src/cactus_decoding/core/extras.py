@@ -1,11 +1,13 @@
-"""What to run where an optional dependency is missing: a command that works from a clone or from an index."""
+"""What to run where an optional dependency is missing: a command that works from where the package was installed."""
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 _PROJECT = Path(__file__).resolve().parents[3]
@@ -13,12 +15,12 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 def install(extra: str) -> str:
     """Return the command that adds an extra to the current environment."""
-    return _install(f"{_PROJECT}[{extra}]", f"cactus-decoding[{extra}]")
+    return _install(f"{_PROJECT}[{extra}]", f"cactus-decoding[{extra}]{_origin()}")
 
 
 def install_conform() -> str:
     """Return the command that adds cactus-conform to the current environment."""
-    return _install(str(_PROJECT / "packages" / "conform"), "cactus-conform")
+    return _install(str(_PROJECT / "packages" / "conform"), f"cactus-conform{_origin('packages/conform')}")
 
 
 def _install(folder: str, name: str) -> str:
@@ -26,6 +28,23 @@ def _install(folder: str, name: str) -> str:
     cloned = (_PROJECT / "pyproject.toml").is_file() and (_PROJECT / "src" / "cactus_decoding").is_dir()
     given = ["-e", folder] if cloned else [name]
     return shlex.join([sys.executable or "python", "-m", "pip", "install", *given])
+
+
+def _origin(folder: str = "") -> str:
+    """Return where pip has the package from, or a folder beside it, as a requirement says it; nothing for an index."""
+    try:
+        recorded = distribution("cactus-decoding").read_text("direct_url.json")
+    except PackageNotFoundError:
+        recorded = None
+    if recorded is None:
+        return ""
+    origin = json.loads(recorded)
+    if vcs := origin.get("vcs_info"):
+        url = f"{vcs['vcs']}+{origin['url']}@{vcs['commit_id']}"
+        return f" @ {url}#subdirectory={folder}" if folder else f" @ {url}"
+    if folder and "dir_info" not in origin:
+        return ""  # a file has no folders beside it
+    return f" @ {origin['url']}/{folder}".removesuffix("/")
 
 
 @contextmanager

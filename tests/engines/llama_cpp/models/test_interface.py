@@ -72,4 +72,6 @@ def test_a_library_that_is_not_that_of_its_python_is_told_apart(tmp_path):
     code = "from cactus_decoding.engines.llama_cpp import CactusLlama"
     environment = os.environ | {"LLAMA_CPP_LIB_PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    assert re.search("ValueError: .* library cannot be loaded: .*pip install .llama-cpp-python>=", done.stderr), done.stderr
+    assert re.search("ValueError: .* library cannot be loaded: .*pip install .llama-cpp-python>=", done.stderr), (
+        done.stderr
+    )
