@@ -16,7 +16,8 @@ def test_an_unknown_version_is_refused_with_what_to_install_and_let_through_with
     assert str(refused.value) == (
         f"vLLM {version} is not one of the versions that were tried (0.32, 0.33); it has the names and signatures of "
         "0.33, but its numbers can be checked by running it only: set CACTUS_VLLM_ANY_VERSION=1 to use it all the "
-        "same, or install one that was: pip install 'vllm>=0.32,<0.34'; or set VLLM_PLUGINS='' to run vLLM without plug-ins"
+        "same, or install one that was: pip install 'vllm>=0.32,<0.34'; or set VLLM_PLUGINS='' to run vLLM without "
+        "plug-ins"
     )
     with pytest.warns(UserWarning, match=rf"^vLLM {version} is not one of .* numbers were not compared$"):
         check_version(version, any_version=True)
