@@ -233,12 +233,13 @@ def record(result: dict[str, Any]) -> None:
 
 def table_of(tried: Sequence[dict[str, Any]]) -> str:
     """Return the table of the page."""
-    head = ("engine", "version", "tests passed", "failed", "left out", "Python", "PyTorch", "date")
+    head = ("engine", "version", "tests", "passed", "failed", "left out", "Python", "PyTorch", "date")
     rows = []
     for each in tried:
         number = each["version"] + (f", its Python over {each['kernels']}" if each["kernels"] else "")
+        which = "fast" if "not slow" in each["pytest"] else "all"
         counts = (f"{each[name]:,}" for name in ("passed", "failed", "skipped"))
-        rows.append((each["engine"], number, *counts, each["python"], each["with"]["torch"], each["date"]))
+        rows.append((each["engine"], number, which, *counts, each["python"], each["with"]["torch"], each["date"]))
     return table(head, rows)
 
 

@@ -32,8 +32,9 @@ def configure(folder, **changes):
     [
         ({"num_hidden_layers": 3}, "it lacks 18 weights, such as model.layers.1."),
         ({"vocab_size": 9}, "embed_tokens.weight is [1003, 128], where its config.json asks for [9, 128]"),
-        ({"num_attention_heads": 7}, "is not a multiple of the number of attention heads (7)"),
-        ({"vocab_size": "many"}, "expected int, got str"),
+        # newer versions of transformers check the configuration before the weights
+        ({"num_attention_heads": 7}, "is not a multiple of the number of attention heads (7)|asks for [448, 128]"),
+        ({"vocab_size": "many"}, "expected int, got str|found element of type str"),
         ({"model_type": "nonsense"}, "`nonsense`"),
         ({"model_type": None, "architectures": None}, "Should have a `model_type` key"),
         ({"model_type": "t5"}, "Unrecognized configuration class"),
@@ -43,7 +44,7 @@ def test_a_model_whose_weights_do_not_fit_is_refused(folder, changes, words):
     configure(folder, **changes)
     with pytest.raises(ValueError, match="cannot load") as raised:
         load_pair(folder, "ngram")
-    assert words in str(raised.value)
+    assert any(each in str(raised.value) for each in words.split("|"))
     assert "\n" not in str(raised.value)
     assert not str(raised.value).endswith((":", ","))
 
