@@ -103,7 +103,7 @@ def run(scripts: Path, *command: str, folder: Path) -> str:
     words = [scripts / command[0], *command[1:]]
     done = subprocess.run(words, cwd=folder, env=outside(), capture_output=True, text=True)
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr}")
+        raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout
 
 

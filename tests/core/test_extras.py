@@ -13,7 +13,7 @@ import pytest
 from support.result_files import several, write
 
 from cactus_decoding.core import extras
-from cactus_decoding.core.extras import install, needing
+from cactus_decoding.core.extras import install, install_conform, needing
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -38,6 +38,10 @@ def test_an_installed_package_is_installed_again_from_where_it_came(recorded, or
     monkeypatch.setattr(extras, "_PROJECT", tmp_path)
     monkeypatch.setattr(extras, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
     assert shlex.split(install("report"))[-1] == f"cactus-decoding[report]{origin}"
+    conform = origin.replace("a/clone", "a/clone/packages/conform").replace(
+        "12ab", "12ab#subdirectory=packages/conform"
+    )
+    assert shlex.split(install_conform())[-1] == f"cactus-conform{conform if 'whl' not in origin else ''}"
 
 
 @pytest.mark.parametrize(

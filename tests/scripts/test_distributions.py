@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sysconfig
 import tarfile
 import tomllib
@@ -12,17 +13,22 @@ import pytest
 
 from scripts.distributions import (
     FIRST_ANSWER,
+    PAGE,
     PROJECTS,
+    RESULTS,
     ROOT,
     build,
     check_metadata,
     environment,
     install,
     run,
+    tables,
 )
+from scripts.marked_page import insert
 
 RUNS = {
     "cactus-decoding": FIRST_ANSWER,
+    "cactus-conform": ("cactus-conform", "--self-test", "--samples", "25"),
 }
 """Of each distribution a command that needs nothing but what it is installed with."""
 
@@ -46,6 +52,11 @@ def scripts(built, tmp_path_factory) -> Path:
 
 def names() -> list[str]:
     return [tomllib.loads((project / "pyproject.toml").read_text())["project"]["name"] for project in PROJECTS]
+
+
+def test_the_tables_of_the_page_are_those_of_the_result_file():
+    page = PAGE.read_text()
+    assert insert(page, "installed", tables(json.loads(RESULTS.read_text()))) == page
 
 
 def test_every_distribution_has_a_command_that_is_run():
