@@ -28,7 +28,8 @@ from scripts.marked_page import insert
 
 RUNS = {
     "cactus-decoding": FIRST_ANSWER,
-    "cactus-conform": ("cactus-conform", "--self-test", "--samples", "25"),
+    # with 25 samples it misses three of its mistakes, says so, and exits with 1
+    "cactus-conform": ("cactus-conform", "--self-test", "--samples", "120"),
 }
 """Of each distribution a command that needs nothing but what it is installed with."""
 
