@@ -2,8 +2,9 @@
 
     python clients.py TARGET.gguf --draft DRAFT.gguf --clients PYTHON --output FILE
 
-PYTHON is that of an environment with openai, langchain-openai, litellm and llama-index-llms-openai-like, which need not
-have this package nor torch. It runs clients_asked.py; Open WebUI's requests are recorded ones.
+PYTHON is that of an environment with openai, langchain-openai, litellm, llama-index-llms-openai-like and
+pydantic-ai-slim[openai], which need not have this package nor torch.
+It runs clients_asked.py; Open WebUI's requests are recorded ones.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -22,10 +23,14 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings
 from support.client_requests import CALLED, CHATS, RESULT, TOOLS
 
 ADDRESS = sys.argv[1]
-PACKAGES = ["openai", "langchain-openai", "litellm", "llama-index-llms-openai-like", "httpx"]
+PACKAGES = ["openai", "langchain-openai", "litellm", "llama-index-llms-openai-like", "pydantic-ai-slim", "httpx"]
 ADDED = [{"role": "user", "content": "Finn has 2 nuts and Sam has 3. How many nuts do they have together?"}]
 QUESTION = ADDED[0]["content"]
 SAID = {"role": "assistant", "content": None, "tool_calls": [CALLED]}
@@ -129,6 +134,37 @@ def official() -> dict[str, Callable[[], str]]:
         parts = [chunk.choices[0] for chunk in chunks if chunk.choices]
         return f"{text(parts[-1], ''.join(part.text for part in parts))}, then {counted(chunks[-1].usage, 8)}"
 
+    respond, said = client.responses.create, {"input": QUESTION, "max_output_tokens": 12, "model": "any"}
+
+    def responded(answer: Any) -> str:
+        assert answer.output_text, answer
+        assert answer.usage.output_tokens <= 12, answer
+        return f"{len(answer.output_text)} characters, {answer.status}, {answer.usage.output_tokens} tokens"
+
+    def response_stream() -> str:
+        events = [*respond(stream=True, **said)]
+        text_of = "".join(each.delta for each in events if each.type == "response.output_text.delta")
+        last = events[-1]
+        assert last.type in ("response.completed", "response.incomplete"), last
+        assert last.response.output_text == text_of, (last, text_of)
+        return f"{len(events)} events, {responded(last.response)}"
+
+    def response_tool(**more: Any) -> str:
+        tool = {"type": "function"} | TOOLS[0]["function"]
+        asked = said | {"tools": [tool], "tool_choice": {"type": "function", "name": "add"}, "max_output_tokens": 60}
+        (made,) = respond(**asked | more).output
+        return call(made.name, json.loads(made.arguments))
+
+    def response_parsed() -> str:
+        answer = client.responses.parse(text_format=Count, **said | {"max_output_tokens": 60})
+        assert isinstance(answer.output_parsed, Count), answer
+        return answer.output_text
+
+    def response_result() -> str:
+        asked = {"type": "function_call", "call_id": "c", "name": "add", "arguments": '{"a": 2, "b": 3}'}
+        result = {"type": "function_call_output", "call_id": "c", "output": "5"}
+        return responded(respond(**said | {"input": [{"role": "user", "content": QUESTION}, asked, result]}))
+
     wrong, missing = openai.BadRequestError, openai.NotFoundError
     harmless = {
         "user": "u", "service_tier": "auto", "store": False, "metadata": {"k": "v"}, "parallel_tool_calls": True,
@@ -137,7 +173,8 @@ def official() -> dict[str, Callable[[], str]]:
     }  # fmt: skip
     return {
         "models.list": lambda: ", ".join(each.id for each in client.models.list()),
-        "models.retrieve, any name": lambda: client.models.retrieve("gpt-4o").id,
+        "models.retrieve": lambda: client.models.retrieve("ours").id,
+        "models.retrieve, another": lambda: refused(missing, lambda: client.models.retrieve("gpt-4o"), "no model"),
         "chat": whole,
         "chat, the same seed twice": same_seed,
         "chat, `stream`, usage, `logprobs`": lambda: streamed(
@@ -181,7 +218,14 @@ def official() -> dict[str, Callable[[], str]]:
             wrong, lambda: create(messages=[{"role": "user", "content": "word " * 2000}]), "shorter than"
         ),
         "embeddings": lambda: refused(missing, lambda: client.embeddings.create(model="any", input="x"), "Not Found"),
-        "responses": lambda: refused(missing, lambda: client.responses.create(model="any", input="x"), "Not Found"),
+        "responses.create": lambda: responded(respond(**said)),
+        "responses.create, `stream`": response_stream,
+        "responses.create, a function": response_tool,
+        "responses.create, a function's result": response_result,
+        "responses.parse, a pydantic model": response_parsed,
+        "responses.create, `previous_response_id`": lambda: refused(
+            wrong, lambda: respond(previous_response_id="resp_1", **said), "not kept"
+        ),
     }
 
 
@@ -297,6 +341,25 @@ def llama_index() -> dict[str, Callable[[], str]]:
     }
 
 
+def pydantic() -> dict[str, Callable[[], str]]:
+    """Return Pydantic AI's, by conversations and by responses."""
+    provider = OpenAIProvider(base_url=ADDRESS, api_key="none")
+    usual = ModelSettings(max_tokens=60, temperature=0.0)
+
+    def run(kind: Any, output: Any = str) -> str:
+        agent = Agent(kind("any", provider=provider), output_type=output, model_settings=usual, retries=3)
+        found = agent.run_sync(QUESTION).output
+        assert found if output is str else isinstance(found, Count), found
+        return f"{len(found)} characters" if output is str else repr(found)
+
+    kinds = {"chat": OpenAIChatModel, "responses": OpenAIResponsesModel}
+    return {
+        f"Agent, {name}, {what}": partial(run, kind, output)
+        for name, kind in kinds.items()
+        for what, output in (("text", str), ("a tool's output", Count), ("JSON schema", NativeOutput(Count)))
+    }
+
+
 def web_ui() -> dict[str, Callable[[], str]]:
     """Return Open WebUI's, as recorded, but short."""
     kinds = openai.types.chat.ChatCompletion, openai.types.chat.ChatCompletionChunk
@@ -323,7 +386,7 @@ def main() -> None:
     litellm.suppress_debug_info = True
     clients = {
         "OpenAI": official(), "LangChain": langchain(), "LiteLLM": lite(), "llama-index": llama_index(),
-        "Open WebUI": web_ui(),
+        "Pydantic AI": pydantic(), "Open WebUI": web_ui(),
     }  # fmt: skip
     rows = []
     for client, requests in clients.items():

@@ -97,7 +97,9 @@ class Server:
                         continue
                     event = json.loads(line.removeprefix(b"data: "))
                     for choice in event.get("choices", []):
+                        called = choice["delta"].get("tool_calls") or []
                         text = choice["delta"].get("content") or ""
+                        text += "".join(call["function"].get("arguments", "") for call in called)
                         if (text or choice["finish_reason"]) and not answer.first:
                             answer.first = time.perf_counter() - began
                             answer.first_processor = self.processor_seconds() - before

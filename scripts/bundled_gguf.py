@@ -69,12 +69,14 @@ def _add_tokens(writer: GGUFWriter, tokenizer: PreTrainedTokenizerBase) -> None:
         writer.add_chat_template(tokenizer.chat_template)
 
 
-def write_bundled(name: str, folder: Path, kind: str) -> Path:
-    """Write a bundled model; return where it is."""
+def write_bundled(name: str, folder: Path, kind: str, chat_template: str | None = None) -> Path:
+    """Write a bundled model, perhaps with another chat template; return where it is."""
     source, path = zoo.path(name), folder / f"{name}-{kind}.gguf"
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     folder.mkdir(parents=True, exist_ok=True)
-    write_gguf(model, AutoTokenizer.from_pretrained(source), path, kind)
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    tokenizer.chat_template = chat_template or tokenizer.chat_template
+    write_gguf(model, tokenizer, path, kind)
     return path
 
 

@@ -53,9 +53,23 @@ MALFORMED: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def requests(number: int) -> list[dict[str, Any]]:
-    """Return seeded conversations of one to three turns, each with its own rule."""
+def tools_of_agents(number: int) -> list[dict[str, Any]]:
+    """Return so many functions, each with a schema of its own."""
+    kinds: tuple[dict[str, Any], ...] = (
+        {"type": "string", "maxLength": 12}, {"type": "integer", "minimum": 0, "maximum": 99}, {"type": "boolean"},
+        {"enum": ["red", "green", "blue"]}, {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+    )  # fmt: skip
     made = []
+    for i in range(number):
+        properties = {f"value{place}": kinds[(i + place) % len(kinds)] for place in range(1 + i % 3)}
+        schema = {"type": "object", "properties": properties, "required": [*properties]}
+        made.append({"type": "function", "function": {"name": f"tool_{i}", "parameters": schema}})
+    return made
+
+
+def requests(number: int, tools: int = 0) -> list[dict[str, Any]]:
+    """Return seeded conversations of one to three turns, each with its own rule, and perhaps tools as agents send."""
+    made, described = [], tools_of_agents(tools)
     for i in range(number):
         turns = [QUESTIONS[(i + turn) % len(QUESTIONS)] for turn in range(1 + i % 3)]
         said = [
@@ -68,9 +82,9 @@ def requests(number: int) -> list[dict[str, Any]]:
             *said,
             {"role": "user", "content": turns[-1]},
         ]
-        made.append(
-            {"messages": messages, "seed": i, "max_tokens": 16 + i % 9, "temperature": 1.0} | RULES[i % len(RULES)]
-        )
+        called = {"tools": described, "tool_choice": ("auto", "required")[i % 2]} if tools else {}
+        body = {"messages": messages, "seed": i, "max_tokens": 16 + i % 9, "temperature": 1.0}
+        made.append(body | called | RULES[i % len(RULES)])
     return made
 
 
@@ -179,7 +193,7 @@ def half(soak: Soak, server: Server, seconds: float) -> dict[str, int]:
 def run(given: argparse.Namespace) -> dict[str, Any]:
     """Return what was found."""
     options = ["--threads", str(given.threads), "--num-speculative-tokens", given.proposals]
-    asked = requests(given.requests)
+    asked = requests(given.requests, given.tools)
     with running(cactus(given.target, given.draft, *options, "--parallel", "1", "--kept-prompts", "0")) as server:
         server.chat(asked[0])  # the first passes of a process are slow
         expected, alone = answer_all(server, asked)
@@ -222,6 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--draft", default="suffix")
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--requests", type=int, default=21, help="different seeded ones")
+    parser.add_argument("--tools", type=int, default=0, help="of each request, as agents have them")
     parser.add_argument("--proposals", default="4", help="per step")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--growth", type=int, default=32, help="MiB of memory")

@@ -199,13 +199,16 @@ def test_different_vocabularies_are_refused(tmp_path):
         load_pair(zoo.path("target"), tmp_path)
 
 
-def test_a_prompt_must_fit_the_draft_too(pair):
+def test_a_text_longer_than_the_draft_s_window_goes_on_without_drafts(pair):
     model = tiny_llama(0, len(pair.tokenizer), positions=8).float()
     small = Pair(CachedModel(pair.target.model), ModelDrafter(model), pair.tokenizer)
-    with pytest.raises(ValueError, match="the prompt must be shorter than the draft's 8 positions, but has"):
-        generate(small, "Question: how many words fit in here?\nAnswer:", num_speculative_tokens=6)
-    alone = generate(small, "Question: how many words fit in here?\nAnswer:", max_new_tokens=5, seed=0)
+    prompt = "Question: how many words fit in here?\nAnswer:"
+    alone = generate(small, prompt, max_new_tokens=5, temperature=0)
     assert alone.metrics.generated == 5  # what pays is what there is room for: copies
+    fixed = generate(small, prompt, max_new_tokens=5, temperature=0, num_speculative_tokens=6)
+    assert (fixed.token_ids, fixed.metrics.drafted) == (alone.token_ids, 0)
+    with pytest.raises(ValueError, match="must be below the draft's 8 positions, but is 8"):
+        generate(small, prompt, num_speculative_tokens=8)
 
 
 def test_a_drafter_that_must_be_asked_in_each_step_is_not_left_out(pair):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import torch
 import typer
@@ -38,7 +40,7 @@ _MODELS = "give TARGET and --draft, TARGET alone, or neither"
 _NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "trees do not pay with llama.cpp on a CPU"}
 _ONLY = {
     "vllm": "draft_sampling audit_fraction",
-    "llama-cpp": "max_waiting parallel kept_prompts shared_prompts alias threads",
+    "llama-cpp": "max_waiting parallel kept_prompts shared_prompts alias allow_origin threads",
 }
 SERVER = "Server"
 
@@ -88,6 +90,9 @@ def serve(
     alias: Annotated[str | None, option(
         "llama.cpp: what answers call the model; requests may name any.", "NAME", SERVER,
         shown="what the file says")] = None,
+    allow_origin: Annotated[list[str] | None, option(
+        "llama.cpp: let pages of this site ask, such as https://chat.example.org, or * for all; may be given more than "
+        "once.", "ORIGIN", SERVER, shown="none")] = None,
     profile: profiles.ProfileFile = None,
     threads: options.Threads = None,
     *,
@@ -138,7 +143,8 @@ def serve(
         if budget is not None:
             asked["budget"] = budget
         keys = api_key or [key for each in os.environ.get(KEY, "").split(",") if (key := each.strip())]
-        place = Place(host or "127.0.0.1", PORT if port is None else port, keys, alias, max_waiting, shared_prompts)
+        listens = (host or "127.0.0.1", PORT if port is None else port)
+        place = Place(*listens, keys, alias, max_waiting, shared_prompts, _origins(allow_origin or ()))
         return _serve_llama_cpp(target, draft, asked, parallel, kept_prompts, threads, place)
     for name, value in (("--host", host), ("--port", port)):
         given += [] if value is None else [name, str(value)]
@@ -150,6 +156,18 @@ def serve(
             check_model_name(role, model)
     asked = policy | {"acceptance_rule": rule, "budget": budget}
     return _serve_vllm(target, draft, asked, proposals, draft_sampling, audit_fraction, given)
+
+
+def _origins(given: Sequence[str]) -> list[str]:
+    """Return sites as browsers name them, or ``*``; raise `ValueError` for what is none."""
+    from cactus_decoding.core.mistakes import shown
+
+    for each in given:
+        parts = urlsplit(each)
+        if each != "*" and (parts.scheme not in ("http", "https") or each != f"{parts.scheme}://{parts.netloc}"):
+            said = "--allow-origin must be * or a site such as https://chat.example.org"
+            raise ValueError(f"{said}, but is {shown(each)}")
+    return [*given]
 
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
@@ -222,6 +240,7 @@ class Place(NamedTuple):
     alias: str | None
     max_waiting: int
     shared_prompts: bool
+    origins: list[str]
 
 
 def _serve_llama_cpp(
@@ -294,5 +313,5 @@ def _serve_llama_cpp(
                     notes.say(f"proposes what pays by {pass_times_text(times)}")
 
         notes.say_what_is_logged("cactus_decoding.engines.transformers")
-        run(server, place.host, listening, place.keys, announce, prepare)
+        run(server, place.host, listening, place.keys, place.origins, announce, prepare)
     return 0

@@ -22,6 +22,10 @@ def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> 
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
+class PromptTooLongError(ValueError):
+    """A prompt that a model's context window does not hold."""
+
+
 _MAX_SHOWN = 100
 MAX_WIDTH = 500.0
 """The largest width of a clamped ratio, in nats: far beyond any ratio that matters, and its exponential is finite."""

@@ -227,9 +227,10 @@ class Request(Model):
         return self.replace(**changes)
 
     def check_room(self, target: int | None, draft: int | None, num_tokens: int) -> None:
-        """Raise `ValueError` where a prompt leaves no room in either context window for the proposals of a step.
+        """Raise `ValueError` where a prompt leaves no room in the target's context window for the proposals of a step.
 
-        A draft length that chooses by itself proposes nothing where there is no room.
+        A draft length that chooses by itself proposes nothing where there is no room. Nor does any other where the
+        text has outgrown the draft's window, which therefore has to hold the proposals only.
         """
         from cactus_decoding.core.models.base import check_fits
 
@@ -238,7 +239,7 @@ class Request(Model):
         proposals = 0 if isinstance(length, PerResponse) else most
         check_fits("target", target, num_tokens, proposals)
         if proposals:
-            check_fits("draft", draft, num_tokens, proposals)
+            check_fits("draft", draft, 0, proposals)
 
     def check_chain(self, reader: str) -> None:
         if self.tree is not None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 from support.tiny_tokenizers import tiny_tokenizer
+from transformers.utils.chat_template_utils import render_jinja_template
 
-from cactus_decoding.core.models.tokenizers import as_chat_prompt, check_same_vocabulary
+from cactus_decoding.core.models import tokenizers
+from cactus_decoding.core.models.tokenizers import as_chat_prompt, check_same_vocabulary, conversation_prompt
 
 
 def test_a_template_is_needed_and_may_fail():
@@ -28,3 +33,37 @@ def test_the_first_difference_is_named():
         match=r"'big' .* differ in 2 tokens, first in token \d+: 'zebra' and none; both must .* cross-tokenizer",
     ):
         check_same_vocabulary(target, draft, "big", "small")
+
+
+class Rendering:
+    """A tokenizer that is nothing but its template."""
+
+    bos_token, bos_token_id = None, None
+
+    def __init__(self, template):
+        self.chat_template = template
+
+    def __call__(self, text):
+        return SimpleNamespace(input_ids=[])
+
+    def apply_chat_template(self, conversation, *, tokenize, **options):
+        return render_jinja_template([conversation], chat_template=self.chat_template, **options)[0][0]
+
+
+def test_templates_run_and_write_within_limits(monkeypatch):
+    monkeypatch.setattr(tokenizers, "TEMPLATE_SECONDS", 0.2)
+    said = [{"role": "user", "content": "Hi"}]
+    loop = "{% for i in range(99999) %}"
+    for template, message in (
+        (loop * 3 + "{% endfor %}" * 3, "it takes longer than 0.2 seconds"),
+        ("{{ 'x' * 99999999 }}", "it writes 99,999,999 characters, of which 33,554,432 are allowed"),
+        ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", "recursion"),
+        ("{{ raise_exception('no') }}", "no"),
+        ("{{ messages.__class__.__mro__ }}", "access to attribute '__class__'"),
+    ):
+        with pytest.raises(ValueError, match="the target's chat template fails: ") as error:
+            conversation_prompt(Rendering(template), said)
+        assert message in str(error.value)
+    traced = sys.gettrace()
+    assert conversation_prompt(Rendering("{{ messages[0].content }}"), said) == "Hi"
+    assert sys.gettrace() is traced

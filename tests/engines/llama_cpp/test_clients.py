@@ -13,11 +13,19 @@ from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
 from cactus_decoding.engines.llama_cpp.server.request import read_completion
 from cactus_decoding.zoo.word_problems import EXAMPLES
+from scripts.bundled_gguf import write_bundled
+
+TEMPLATE = """{{ bos_token }}{% if tools %}Tools: {{ tools | tojson }}
+{% endif %}{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% for call in message.tool_calls or [] %}{{ call.function | tojson }}
+{% endfor %}{% endfor %}Answer:"""
+"""One that has a place for tools, which the bundled one does not."""
 
 
 @pytest.fixture(scope="module")
-def ask(gguf):
-    file = parse_gguf(f"{gguf('target')}:cache=float32,context_size=1024")
+def ask(tmp_path_factory, gguf):
+    target = write_bundled("target", tmp_path_factory.mktemp("chat"), "float32", TEMPLATE)
+    file = parse_gguf(f"{target}:cache=float32,context_size=1024")
     pair = load_gguf_pair(file, f"{gguf('worded')}:cache=float32", kept_prompts=1)
     usual = {"num_speculative_tokens": 4}
 
@@ -43,8 +51,11 @@ def joined(chunks):
             choice["finish_reason"] = part["finish_reason"]  # of the last
             choice["logprobs"] += (part["logprobs"] or {"content": []})["content"]
             for call in delta.get("tool_calls", []):
-                assert call["index"] not in choice["calls"]
-                choice["calls"][call["index"]] = call
+                if "id" in call:  # the first part of a call
+                    assert call["index"] not in choice["calls"]
+                    choice["calls"][call["index"]] = call | {"function": {**call["function"]}}
+                else:
+                    choice["calls"][call["index"]]["function"]["arguments"] += call["function"]["arguments"]
     return [choices[index] | {"calls": [*choices[index]["calls"].values()]} for index in sorted(choices)]
 
 

@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.mistakes import PromptTooLongError
 from cactus_decoding.core.models.saved import SavedRoom, SavedText
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.core.types.proposals import path_places, tree_inputs
@@ -271,7 +272,7 @@ def check_fits(role: str, window: int | None, prompt_length: int, num_speculativ
             f"num_speculative_tokens must be below the {role}'s {window} positions, but is {num_speculative_tokens}"
         )
     if prompt_length >= window:
-        raise ValueError(
+        raise PromptTooLongError(
             f"the prompt must be shorter than the {role}'s {window} positions, but has {prompt_length} tokens"
         )
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
+from types import FrameType
 from typing import Any, Protocol
+
+TEMPLATE_SECONDS, MAX_TEMPLATE_TEXT = 5.0, 2**25
+"""How long a chat template may run, and how many characters it may write."""
 
 
 class Tokenizer(Protocol):
@@ -57,12 +65,34 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
     return prompt
 
 
+@contextmanager
+def template_time(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` where a template of Jinja runs for longer, which is looked at on each of its lines."""
+    end, before = time.monotonic() + seconds, sys.gettrace()
+
+    def look(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != "<template>":
+            return None
+        if time.monotonic() > end:
+            raise TimeoutError(f"it takes longer than {seconds:g} seconds")
+        return look
+
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
 def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **options: Any) -> str:
     if not tokenizer.chat_template:
         raise ValueError("the target has no chat template: give a prompt as the model wants it, and no messages")
     wanted = {"add_generation_prompt": True} | options | {"tokenize": False}
     try:
-        prompt = str(tokenizer.apply_chat_template(conversation, **wanted))
+        with template_time(TEMPLATE_SECONDS):
+            prompt = str(tokenizer.apply_chat_template(conversation, **wanted))
+        if len(prompt) > MAX_TEMPLATE_TEXT:
+            raise ValueError(f"it writes {len(prompt):,} characters, of which {MAX_TEMPLATE_TEXT:,} are allowed")
     except Exception as error:  # templates are programs, and raise what they like
         raise ValueError(f"the target's chat template fails: {' '.join(str(error).split())}") from error
     first, begins = tokenizer.bos_token, tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]

@@ -67,6 +67,7 @@ class Answer:
         choices: answers of which it is one; see `begin_choice`.
         reach: how many of the last tokens penalties look at; all, if negative.
         stop: see `begin`.
+        visible: tokens that stand for no text and are shown nevertheless.
 
     Attributes:
         session: the response.
@@ -91,6 +92,7 @@ class Answer:
         thinking_budget: int | None = None,
         reach: int = _PENALISED,
         stop: StopCheck | None = None,
+        visible: frozenset[int] = frozenset(),
     ) -> None:
         start, target = len(prompt_ids), pair.target
         given = with_default_proposals(settings, automatic=pair.chooses)
@@ -122,6 +124,7 @@ class Answer:
                 first_alone=isinstance(pair.drafter, ModelDrafter),
             )
         self.counts, self._pair, self._ends = ResponseCounts(), pair, frozenset(pair.stop_token_ids)
+        self._tokenizer: Any = _Showing(pair.tokenizer, visible) if visible else pair.tokenizer
 
     @property
     def num_tokens(self) -> int:
@@ -138,11 +141,11 @@ class Answer:
             logprobs: how many of the likeliest tokens to name at each place; None for no log-probabilities.
             apart: whether a thinking part is told apart from the answer, without its marks.
         """
-        request, tokenizer = self.session.request, self._pair.tokenizer
-        detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(tokenizer, request.stop)
+        request = self.session.request
+        detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(self._tokenizer, request.stop)
         known, sent, number = list[TokenLogprobs](), 0, count()
-        thinking = Thinking.of(tokenizer, self.session.prompt_token_ids) if apart else None
-        thoughts: IncrementalDetokenizer[int] = IncrementalDetokenizer(tokenizer)
+        thinking = Thinking.of(self._pair.tokenizer, self.session.prompt_token_ids) if apart else None
+        thoughts: IncrementalDetokenizer[int] = IncrementalDetokenizer(self._pair.tokenizer)
         thinks, begun, answers = thinking is not None and thinking.begins == "opened", False, False
         with self._pair.reserve():
             for outcome in self.session:
@@ -191,6 +194,16 @@ class Answer:
     def _bytes(self, token: int) -> bytes:
         tokenizer: Any = self._pair.tokenizer
         return bytes(tokenizer.piece(token))
+
+
+class _Showing:
+    """A tokenizer that decodes some of its special tokens too."""
+
+    def __init__(self, tokenizer: Any, visible: frozenset[int]) -> None:
+        self._tokenizer, self._hidden = tokenizer, frozenset(tokenizer.all_special_ids) - visible
+
+    def decode(self, token_ids: list[int], **_: Any) -> str:
+        return str(self._tokenizer.decode([each for each in token_ids if each not in self._hidden]))
 
 
 def text_of(token: bytes) -> str:

@@ -11,7 +11,7 @@ import math
 import secrets
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -34,6 +34,7 @@ from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.validation import mistake
+from cactus_decoding.engines.openai.errors import UnknownFieldError
 from cactus_decoding.engines.openai.keys import (
     ALLOWED,
     FILE_KEY,
@@ -46,18 +47,26 @@ from cactus_decoding.engines.openai.keys import (
 )
 
 MAX_SEED = 2**32 - 2
-MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS = 32, 16, 20
+MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS, MAX_PROPOSALS = 32, 16, 20, 64
 _COMPLETION_TOKENS = 16
 """OpenAI's own limit of a completion, where a request says nothing; conversations have none."""
 _ROLES = {"developer": "system"}
 """Roles that chat templates do not know, and what they call them."""
 _JSON_WORDS: dict[type, str] = {bool: "true or false", str: "a text", dict: "an object", list: "a list"}
+_TEMPLATE_SWITCHES = frozenset(["add_generation_prompt", "continue_final_message"])
+_TEMPLATE_OWN = frozenset(
+    [
+        *("messages", "conversation", "tools", "documents", "chat_template", "tokenize", "tokenizer", "self"),
+        *("return_assistant_tokens_mask", "bos_token", "eos_token"),
+    ]
+)
+"""Names of a chat template that a client does not set among its further ones."""
 _BEST_OF = "the likeliest of several answers is not looked for"
 _UNKNOWN_DISTRIBUTION = "the law that it samples from would not be known"
 NOT_SERVED = {
     "best_of": _BEST_OF,
     "suffix": "models are not asked to fill gaps",
-    **dict.fromkeys(NOT_FROM_CLIENTS, ALLOWED),
+    **dict.fromkeys((name for name in NOT_FROM_CLIENTS if name != "num_speculative_tokens"), ALLOWED),
     FILE_KEY: f"a request may read no file; the server is started with one, and a request may set {LIMITS}",
     "typical_p": _UNKNOWN_DISTRIBUTION,
     "mirostat_mode": _UNKNOWN_DISTRIBUTION,
@@ -74,12 +83,12 @@ def encodable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _neutral(description: str) -> Any:
+def neutral(description: str) -> Any:
     """Return a field that clients send and that changes nothing here."""
     return Field(default=None, exclude=True, description=f"{description} It changes nothing.")
 
 
-def _only(allowed: object, why: str) -> AfterValidator:
+def only(allowed: object, why: str) -> AfterValidator:
     def check(value: object, info: ValidationInfo) -> object:
         if value != allowed:
             raise ValueError(f"{info.field_name} of {shown(value)} is not served: {why}")
@@ -128,14 +137,22 @@ def _prompt(value: Any) -> str | list[int]:
 class TextPart(BaseModel):
     """A part of a message's content."""
 
-    type: str = Field(default="text", description="Kind of the part; only texts are read.")
+    type: Literal["text", "input_text", "output_text"] = Field(default="text", description="Kind of the part.")
     text: str = Field(description="What it says.")
+
+
+_TEXT_PARTS = get_args(TextPart.model_fields["type"].annotation)
 
 
 def _content(value: Any) -> str:
     if isinstance(value, list):
-        if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in value):
-            raise ValueError("a message's content must be text: this server reads neither images nor sounds")
+        for part in value:
+            kind = part.get("type", "text") if isinstance(part, dict) else part
+            if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+                raise ValueError(
+                    "a message's content must be text, or parts that are text: this server reads neither images nor "
+                    f"sounds, but one part is {shown(kind)}"
+                )
         value = "".join(part["text"] for part in value)
     if not isinstance(value, str | None):
         raise TypeError(f"a message's content must be text, but is {shown(value)}")
@@ -217,12 +234,50 @@ def _stream_options(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
 # --- bodies ---
 
 
-class _Written(BaseModel):
-    """What both kinds of bodies have in common, without the settings that a `Request` declares."""
+class Body(BaseModel):
+    """A JSON object that a request carries."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
-    model: Text | None = _neutral("Name of a model; the one that is served answers.")
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        """Leave nulls out, and say which names are not known or not served."""
+        if not isinstance(given, Mapping):
+            return given
+        given, known = {name: value for name, value in given.items() if value is not None}, cls.model_fields
+        unknown = [name for name in given if name not in known]
+        if other := [name for name in unknown if name not in NOT_SERVED]:
+            raise UnknownFieldError(
+                f"a request has no {shown(other[0])}{suggestion(other[0], known)}; known are {', '.join(known)}"
+            )
+        if unknown:
+            raise UnknownFieldError(f"{unknown[0]} is not served: {NOT_SERVED[unknown[0]]}")
+        return given
+
+    @classmethod
+    def read(cls, given: Mapping[str, Any]) -> Self:
+        """Return the body that a JSON object is.
+
+        Raises:
+            TypeError: for a value of the wrong type, or a field that is missing.
+            ValueError: for an unknown name, or a value that is out of range or not served.
+        """
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            raise mistake(error, cls.model_fields, what="a request", words=_JSON_WORDS) from None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The fields that the request has, by name."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+
+
+class _Written(Body):
+    """What both kinds of bodies have in common, without the settings that a `Request` declares."""
+
+    model: Text | None = neutral("Name of a model; the one that is served answers.")
     max_tokens: int | None = Field(
         default=None, ge=1, description="Upper limit of an answer's length; as much as there is room for, if absent."
     )
@@ -267,48 +322,29 @@ class _Written(BaseModel):
     )
     structured_outputs: Object = Field(default={}, description="Form of the answer, as vLLM's servers name it.")
     n: int = Field(default=1, ge=1, le=MAX_CHOICES, description="How many choices each prompt gets.")
-    user: Text | None = _neutral("Name of the user.")
-    service_tier: Text | None = _neutral("OpenAI's tiers of service.")
-    safety_identifier: Text | None = _neutral("Identifier of the user.")
-    prompt_cache_key: Text | None = _neutral("Key of OpenAI's prompt cache.")
-    store: bool | None = _neutral("Whether OpenAI stores the answer.")
-    parallel_tool_calls: bool | None = _neutral("Whether several functions may be called at once.")
-    metadata: Object | None = _neutral("The client's own notes.")
+    num_speculative_tokens: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_PROPOSALS,
+        description="Tokens proposed per step, 0 for none; the server's own number, if absent.",
+    )
+    speculative: bool = Field(default=True, description="False is the same as num_speculative_tokens 0.")
+    user: Text | None = neutral("Name of the user.")
+    service_tier: Text | None = neutral("OpenAI's tiers of service.")
+    safety_identifier: Text | None = neutral("Identifier of the user.")
+    prompt_cache_key: Text | None = neutral("Key of OpenAI's prompt cache.")
+    store: bool | None = neutral("Whether OpenAI stores the answer.")
+    parallel_tool_calls: bool | None = neutral("Whether several functions may be called at once.")
+    metadata: Object | None = neutral("The client's own notes.")
     acceptance_report: bool = Field(default=False, description="Whether the answer says what the rule did.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        """Leave nulls out, and say which names are not known or not served."""
-        if not isinstance(given, Mapping):
-            return given
-        given, known = {name: value for name, value in given.items() if value is not None}, cls.model_fields
-        unknown = [name for name in given if name not in known]
-        if other := [name for name in unknown if name not in NOT_SERVED]:
+    @model_validator(mode="after")
+    def _proposes_what_it_says(self) -> Self:
+        if not self.speculative and self.num_speculative_tokens:
             raise ValueError(
-                f"a request has no {other[0]!r}{suggestion(other[0], known)}; known are {', '.join(known)}"
+                f"speculative is false, so num_speculative_tokens must be 0, but is {self.num_speculative_tokens}"
             )
-        if unknown:
-            raise ValueError(f"{unknown[0]} is not served: {NOT_SERVED[unknown[0]]}")
-        return given
-
-    @classmethod
-    def read(cls, given: Mapping[str, Any]) -> Self:
-        """Return the body that a JSON object is.
-
-        Raises:
-            TypeError: for a value of the wrong type, or a field that is missing.
-            ValueError: for an unknown name, or a value that is out of range or not served.
-        """
-        try:
-            return cls.model_validate(given)
-        except ValidationError as error:
-            raise mistake(error, cls.model_fields, what="a request", words=_JSON_WORDS) from None
-
-    @property
-    def given(self) -> dict[str, Any]:
-        """The fields that the request has, by name."""
-        return {name: getattr(self, name) for name in type(self).model_fields if name in self.model_fields_set}
+        return self
 
     @property
     def max_new_tokens(self) -> int | None:
@@ -342,6 +378,8 @@ class _Written(BaseModel):
         settings |= {"stop": self.stop, "seed": self.seed, "max_new_tokens": self.max_new_tokens}
         if self.max_new_tokens is None:
             del settings["max_new_tokens"]
+        if not self.speculative or self.num_speculative_tokens is not None:
+            settings["num_speculative_tokens"] = self.num_speculative_tokens or 0
         Request.from_dict(settings)
         return settings
 
@@ -391,7 +429,7 @@ class CompletionBody(_Body):
     ] = Field(description=f"What is completed: a text or its tokens, or a list of up to {MAX_PROMPTS} of these.")
     max_tokens: int = Field(default=_COMPLETION_TOKENS, ge=1, description="Upper limit of an answer's length.")
     echo: bool = Field(default=False, description="Whether the prompt stands before each choice.")
-    best_of: Annotated[Any, _only(1, _BEST_OF)] = _neutral("Only 1 is served.")
+    best_of: Annotated[Any, only(1, _BEST_OF)] = neutral("Only 1 is served.")
     logprobs: int | None = Field(
         default=None, ge=0, le=MAX_LOGPROBS, description="How many of the likeliest tokens are named at each place."
     )
@@ -406,6 +444,15 @@ class CompletionBody(_Body):
     def num_logprobs(self) -> int | None:
         """How many of the likeliest tokens to name at each place; None for no log-probabilities."""
         return self.logprobs
+
+
+def _template_names(given: dict[str, Any]) -> dict[str, Any]:
+    for name, value in given.items():
+        if name in _TEMPLATE_OWN:
+            raise ValueError(f"chat_template_kwargs must not have {name}, which the request says elsewhere")
+        if name in _TEMPLATE_SWITCHES and not isinstance(value, bool):
+            raise TypeError(f"{name} of chat_template_kwargs must be true or false, but is {shown(value)}")
+    return given
 
 
 class ChatBody(_Body):
@@ -431,12 +478,36 @@ class ChatBody(_Body):
     )
     functions: Objects = Field(default=[], description="Older form of tools.")
     function_call: Text | Object = Field(default="auto", description="Older form of tool_choice.")
-    chat_template_kwargs: Object = Field(default={}, description="Further names for the chat template.")
-    prediction: Object | None = _neutral("What the answer may look like.")
-    modalities: Annotated[Any, _only(["text"], "answers are text")] = _neutral('Only ["text"] is served.')
-    reasoning_effort: Text | None = _neutral("How much a model of OpenAI's thinks.")
-    verbosity: Text | None = _neutral("How much a model of OpenAI's says.")
-    prompt_cache_retention: Text | None = _neutral("How long OpenAI's prompt cache keeps a prompt.")
+    add_generation_prompt: bool | None = Field(
+        default=None, description="Whether an answer follows the conversation; it does, if absent."
+    )
+    continue_final_message: bool = Field(
+        default=False, description="Whether the answer goes on with the last message, and is no new one."
+    )
+    chat_template_kwargs: Annotated[Object, AfterValidator(_template_names)] = Field(
+        default={}, description="Further names for the chat template."
+    )
+    prediction: Object | None = neutral("What the answer may look like.")
+    modalities: Annotated[Any, only(["text"], "answers are text")] = neutral('Only ["text"] is served.')
+    reasoning_effort: Text | None = neutral("How much a model of OpenAI's thinks.")
+    verbosity: Text | None = neutral("How much a model of OpenAI's says.")
+    prompt_cache_retention: Text | None = neutral("How long OpenAI's prompt cache keeps a prompt.")
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        """What the chat template is told beside the messages and the tools."""
+        said = self.chat_template_kwargs | {name: self.given[name] for name in _TEMPLATE_SWITCHES & {*self.given}}
+        goes_on = said.setdefault("continue_final_message", False)
+        said.setdefault("add_generation_prompt", not goes_on)
+        return said
+
+    @model_validator(mode="after")
+    def _begins_or_goes_on(self) -> Self:
+        if all(self.template_options[name] for name in _TEMPLATE_SWITCHES):
+            raise ValueError(
+                "add_generation_prompt and continue_final_message exclude each other: an answer is new, or goes on"
+            )
+        return self
 
     @model_validator(mode="after")
     def _names_tokens_it_tells(self) -> Self:

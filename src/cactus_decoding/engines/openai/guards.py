@@ -10,9 +10,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cactus_decoding.engines.openai.errors import error_body
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -25,6 +28,7 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+ANY_ORIGIN = "*"
 WHO = "cactus_decoding.key"  # in a request's scope: the number of its key
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
@@ -40,10 +44,12 @@ class Guards:
     rebinding) are refused by their ``Host``, requests from another page by their ``Origin``.
 
     ``hosts`` are the allowed names, without port; None allows any, for a server that does not listen on loopback only.
+    ``origins`` are other pages that may ask, such as ``https://chat.example.org``, or ``*`` for all of them.
     """
 
-    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None) -> None:
-        self._app, self._hosts = app, hosts
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None, origins: Sequence[str] = ()) -> None:
+        self._hosts, self._origins = hosts, frozenset(origins)
+        self._app = CORSMiddleware(app, origins, ["GET", "POST"], ["*"]) if origins else app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -66,20 +72,20 @@ class Guards:
         if self._hosts is not None and _name_of(host) not in self._hosts:
             return f"this server answers to {', '.join(self._hosts)} only, but was asked for {host!r}"
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and not _is_of(host, origin) and not {origin, ANY_ORIGIN} & self._origins:
             return f"a page of {origin!r} may not ask this server"
         return None
 
 
 class KeyGuard:
-    """Wraps the application: answers addresses with a prefix only to those who bring a key, and notes which."""
+    """Wraps the application: answers addresses with some beginnings only to those who bring a key, and notes which."""
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], prefix: str) -> None:
-        self._app, self._prefix, self._expected = app, prefix, [f"Bearer {key}".encode() for key in keys]
+    def __init__(self, app: ASGIApp, keys: Sequence[str], prefixes: tuple[str, ...]) -> None:
+        self._app, self._prefixes, self._expected = app, prefixes, [f"Bearer {key}".encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
-        if scope["type"] == "http" and scope["path"].startswith(self._prefix):
+        if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
             given = Headers(scope=scope).get("authorization", "").encode()
             # takes the same time, however much of the key is right
             found = [hmac.compare_digest(given, each) for each in self._expected]
@@ -88,11 +94,18 @@ class KeyGuard:
             else:
                 message = "a key is needed: Authorization: Bearer KEY"
                 app = JSONResponse(
-                    {"error": {"message": message, "type": "authentication_error"}},
+                    error_body(message, "authentication_error", "invalid_api_key"),
                     status_code=401,
                     headers={"WWW-Authenticate": "Bearer"},
                 )
         await app(scope, receive, send)
+
+
+def _is_of(host: str, origin: str) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:  # such as http://[
+        return False
 
 
 def _name_of(host: str) -> str:

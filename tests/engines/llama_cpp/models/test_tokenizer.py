@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import islice
 
 import pytest
@@ -47,6 +49,26 @@ def test_tokens_become_the_same_texts(ours, theirs):
             assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
     for token in range(len(theirs)):  # parts of characters too
         assert ours.decode([token]) == theirs.decode([token])
+
+
+LONG_WORDS = """
+import sys
+from pathlib import Path
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
+tokenizer = GgufTokenizer.load("target", parse_gguf(sys.argv[1]))
+for letter in "a1! ", "\\n", "é", "a":
+    print(len(tokenizer(letter * 200_000).input_ids) > 0)
+"""
+
+
+def test_a_word_of_any_length_does_not_end_the_process(gguf, tmp_path):
+    """Vocabularies such as this one's take a call for each letter: an ordinary stack has room for 25,000."""
+    path = tmp_path / "afmoe.gguf"
+    path.write_bytes(gguf("target").read_bytes().replace(b"gpt-2", b"afmoe", 1))
+    command = [sys.executable, "-c", LONG_WORDS, str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["True"] * 4), ended.stderr
 
 
 def test_the_vocabulary_is_the_same(ours, theirs):

@@ -8,13 +8,17 @@ import pytest
 import torch
 from support.tables import all_of
 
+from cactus_decoding.core.constraints.grammar import as_grammar
+from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, answer_to, prompts_of
+from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.request import read_completion
 from cactus_decoding.engines.llama_cpp.server.tools import Tools
+from cactus_decoding.engines.openai.tool_calls import FORMATS, HERMES
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 QUESTION = EXAMPLES[0].prompt
@@ -192,32 +196,70 @@ def test_answers_by_a_schema_and_forced_calls(ask, rule):
         assert call["function"]["name"] in known
         assert json.loads(call["function"]["arguments"])["n"] in (1, 2)
         chunks = [*ask(**asked).chunks()]
-        (delta,) = [each["choices"][0]["delta"] for each in chunks if "tool_calls" in each["choices"][0]["delta"]]
-        assert delta["tool_calls"][0]["function"] == call["function"]
+        deltas = [each["choices"][0]["delta"] for each in chunks]
+        parts = [part for delta in deltas for part in delta.get("tool_calls", [])]
+        assert [part.get("id") is None for part in parts] == [False] + [True] * (len(parts) - 1)
+        assert parts[0]["function"]["name"] == call["function"]["name"]
+        assert "".join(part["function"]["arguments"] for part in parts) == call["function"]["arguments"]
         assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
         assert joined(chunks, "delta", "content") == ""
     legacy = ask(functions=[ADD], function_call={"name": "add"}, **same).whole()["choices"][0]["message"]
     assert legacy["function_call"] == legacy["tool_calls"][0]["function"]
 
 
-def test_calls_that_a_model_makes_of_itself():
-    tools = Tools((ADD, SUB))
-    one, other = (
-        '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>',
-        '{"name": "sub", "parameters": {}}',
-    )
-    for text, content, names in (
-        (one, None, ["add"]),
-        (f"So:\n{one}\n{one}", "So:", ["add", "add"]),
-        (other, None, ["sub"]),
-        ("<tool_call>none</tool_call>", "<tool_call>none</tool_call>", []),
-        ('{"name": "mul"}', '{"name": "mul"}', []),
-        ("1 < 2", "1 < 2", []),
+def follows(pair, grammar, text):
+    """Return which letters may come after a text; None where the text itself is not allowed."""
+    vocabulary = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, pair.stop_token_ids)
+    constraint = vocabulary.constraint(grammar)
+    tokens = pair.tokenizer(text, add_special_tokens=False).input_ids
+    allowed = constraint.allowed(tokens)
+    if allowed is None:
+        return None
+    ids = set(allowed.nonzero()[:, 0].tolist()) - set(pair.stop_token_ids)
+    return {pair.tokenizer.piece(i)[:1].decode(errors="replace") for i in ids}, constraint.may_end(tokens)
+
+
+@all_of("parallel, written", [(parallel, each) for parallel in (True, False) for each in FORMATS])
+def test_text_is_free_up_to_a_mark_and_a_call_after_it(pair, parallel, written):
+    tools = Tools.of({"tools": TOOLS, "parallel_tool_calls": parallel})
+    grammar = tools.grammar(CallMarks(written, {}), None)
+    call = f'{{"name": "add", "{written.arguments}": {{"n": 1}}}}'
+    opening = "" if written.name == "llama3" else written.opening + written.before
+    free = follows(pair, grammar, "1 < 2: ")
+    assert len(free[0]) > 50
+    assert free[1]
+    assert follows(pair, grammar, f'{opening}{{"name": "add", "{written.arguments}": {{"n": 3') is None
+    assert follows(pair, grammar, f'{opening}{{"name": "add", "{written.arguments}": {{"n": ') == ({"1", "2"}, False)
+    if opening:
+        assert follows(pair, grammar, f'Well. {opening}{{"name": "') == ({"a", "s"}, False)
+    ended = follows(pair, grammar, opening + call + written.after)
+    assert ended[1]
+    assert (ended[0] == set()) == (written.name == "mistral" or not parallel)
+    more = follows(pair, grammar, opening + call + written.between)
+    assert (more is not None) or (not parallel and written.between)
+
+
+def test_forced_calls_between_marks_and_answers_of_a_form_beside_them(pair):
+    tools, marks = Tools.of({"tools": TOOLS, "tool_choice": "required"}), CallMarks(HERMES, {})
+    called = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
+    forced = tools.grammar(marks, None)
+    assert follows(pair, forced, "") == ({"<"}, False)
+    assert follows(pair, forced, called) == ({"\n"}, True)
+    form = as_grammar({"type": "json_schema", "json_schema": {"schema": {"enum": [7, 8]}}})
+    either = Tools.of({"tools": TOOLS}).grammar(marks, form)
+    assert follows(pair, either, "") == ({"<", "7", "8"}, False)
+    assert follows(pair, either, called) == ({"\n"}, True)
+    assert follows(pair, either, "7") == (set(), True)
+    # what nobody asked to be strict, and is not supported, need be JSON only
+    vague = {"type": "function", "function": {"name": "add", "parameters": {"type": "array", "uniqueItems": True}}}
+    text = '<tool_call>\n{"name": "add", "arguments": '
+    assert follows(pair, Tools.of({"tools": [vague]}).grammar(marks, None), text) == ({"{"}, False)
+    for strict in (
+        {"tools": [vague], "tool_choice": "required"},
+        {"tools": [TOOLS[0], {"function": {**vague["function"], "strict": True}}]},
     ):
-        said, calls = tools.read(text)
-        assert (said, [call["function"]["name"] for call in calls]) == (content, names), text
-    settled = [tools.settled(one[:i]) for i in range(len(one))]
-    assert settled == [0] * len(one)
+        with pytest.raises(ValueError, match="the JSON schema of the tool 'add': uniqueItems at #"):
+            Tools.of(strict).grammar(marks, None)
 
 
 def test_what_cannot_be_answered_is_said_before_a_token_is_read(ask):

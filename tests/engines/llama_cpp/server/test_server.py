@@ -62,7 +62,7 @@ def test_a_conversation_under_a_rule_of_its_own_is_counted(server):
 def test_health_models_and_mistakes(server):
     assert server.ask("GET", "/health") == (200, {"status": "ok"})
     assert [each["id"] for each in server.ask("GET", "/v1/models")[1]["data"]] == ["ours"]
-    assert server.ask("GET", "/v1/models/meta/any")[1]["id"] == "ours"
+    assert server.ask("GET", "/v1/models/ours")[1]["id"] == "ours"
     assert server.complete(prompt="Hi", model="gpt-4", max_tokens=1)[1]["model"] == "ours"
     for path, body, status, said in (
         ("/v1/completions", {"prompt": "Hi", "acceptance_rule": "cactis"}, 400, "did you mean 'cactus'"),
@@ -227,8 +227,9 @@ def test_a_file_alone_says_what_serves_it_and_what_drafts(run, tmp_path):
 
 
 def test_json_of_events_is_one_line():
-    from cactus_decoding.engines.llama_cpp.server.server import _event
+    from cactus_decoding.engines.llama_cpp.server.server import ChunkWriter
 
-    event = _event({"text": "a\nb"})
+    event, end = ChunkWriter().parts([{"text": "a\nb"}])
+    assert end == b"data: [DONE]\n\n"
     assert event.count(b"\n") == 2
     assert json.loads(event.removeprefix(b"data: ")) == {"text": "a\nb"}

@@ -57,6 +57,9 @@ _NO_FLASH_ATTENTION, _SENTENCE_PIECE = 0, 1
 """``LLAMA_FLASH_ATTN_TYPE_DISABLED``; ``LLAMA_VOCAB_TYPE_SPM``."""
 _UNUSED, _SPECIAL = 2, 1 | 8
 """Of ``llama_token_attr``: unknown ones and those that control are special."""
+_SHORT_TEXT, _STACK_PER_BYTE = 1_000, 1_024
+"""Bytes of a text that any stack suffices for, and of stack for each byte of a longer one (321 were measured)."""
+_STACKS = threading.Lock()
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """``llama_token_data``."""
 _LOG = threading.RLock()
@@ -227,8 +230,32 @@ def token_piece(vocab: int, token: int) -> bytes:
 
 
 def tokenize(vocab: int, text: str, add_special_tokens: bool) -> list[int]:
-    """Return a text's tokens; names of special tokens in it become these."""
+    """Return a text's tokens; names of special tokens in it become these.
+
+    Many vocabularies split texts by expressions of the C++ library, which takes a call for each letter that one
+    matches: a hundred thousand letters without a space overflow an ordinary stack, and end the process.
+
+    Raises:
+        ValueError: for a text for which there is not enough memory.
+    """
     data = text.encode()
+    if len(data) <= _SHORT_TEXT:
+        return _tokenized(vocab, data, add_special_tokens)
+    found = list[list[int]]()
+    work = threading.Thread(target=lambda: found.append(_tokenized(vocab, data, add_special_tokens)))
+    with _STACKS:
+        before = threading.stack_size(_STACK_PER_BYTE * (len(data) + _SHORT_TEXT))
+        try:
+            work.start()
+        except (RuntimeError, MemoryError):
+            raise ValueError(f"a text of {len(data):,} bytes is too long to be read as tokens at once") from None
+        finally:
+            threading.stack_size(before)
+    work.join()
+    return found[0]
+
+
+def _tokenized(vocab: int, data: bytes, add_special_tokens: bool) -> list[int]:
     room = len(data) + 8  # a token is a byte at least; then those at both ends
     while True:
         ids = (ctypes.c_int32 * room)()

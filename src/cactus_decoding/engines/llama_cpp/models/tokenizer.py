@@ -73,6 +73,11 @@ class GgufTokenizer:
         """Return what the vocabulary calls a token."""
         return self._texts[token_id].decode(errors="replace")
 
+    @cached_property
+    def longest(self) -> int:
+        """How many bytes of a text a token stands for at most."""
+        return max(map(len, self._texts))
+
     @property
     def eos_token(self) -> str | None:
         """The text of the token that ends a text."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
+from cactus_decoding.core.mistakes import PromptTooLongError
 from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
@@ -17,6 +18,7 @@ from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.request import Asked
+from cactus_decoding.engines.llama_cpp.server.tools import Tools
 from cactus_decoding.engines.openai.bodies import ChatBody
 from cactus_decoding.engines.openai.counters import REPORT_KEY
 
@@ -97,41 +99,40 @@ class Completion:
             echo, offset = "", offset + sum(len(text_of(each.token)) for each in piece.logprobs)
 
     def _deltas(self, answer: Answer) -> Iterator[dict[str, Any]]:
-        """Yield the parts of a message: its role, its text as it grows, calls as a whole, and why it ended."""
-        text, shown, begun, held, thinks = "", 0, False, list[TokenLogprobs](), False
+        """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
+        text, begun, held, thinks, called = "", False, list[TokenLogprobs](), False, 0
+        tools, calls = self._asked.tools, list[dict[str, Any]]()
+        reader = None if tools is None else tools.reader()
         for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=True):
             if not begun:
                 begun = True
                 yield _delta({"role": "assistant", "content": ""})
-            logprobs = piece.logprobs
+            logprobs, done = piece.logprobs, piece.finish_reason is not None
             if reasoning := piece.reasoning if thinks else piece.reasoning.lstrip("\n"):
                 thinks = True
                 yield _delta({"reasoning_content": reasoning}, None if piece.text else self._logprobs(logprobs, 0))
                 if not piece.text:
                     logprobs = []
-                    if piece.finish_reason is None:
+                    if not done:
                         continue
-            text, held = text + piece.text, held + logprobs
-            calls: list[dict[str, Any]] = []
-            tools = self._asked.tools
-            settled = len(text) if tools is None else tools.settled(text)
-            if piece.finish_reason is not None and tools is not None:
-                _, calls = tools.read(text)
-                settled = max(shown, settled) if calls else len(text)
-            if settled > shown or (held and not text[shown:]):
-                yield _delta({"content": text[shown:settled]}, self._logprobs(held, 0))
-                shown, held = settled, []
+            text, held, more = text + piece.text, held + logprobs, piece.text
+            if reader is not None:
+                more, calls, called = reader.more(text, done=done)
+            if more or (held and (reader is None or (done and not calls))):
+                yield _delta({"content": more}, self._logprobs(held, 0))
+                held = []
             if calls:
-                numbered = [{"index": number} | call for number, call in enumerate(calls)]
-                yield _delta(self._called(numbered), self._logprobs(held, 0))
-            if piece.finish_reason is not None:
-                yield _delta({}, None, "tool_calls" if calls and piece.finish_reason == "stop" else piece.finish_reason)
+                yield _delta(self._called(calls), self._logprobs(held, 0))
+                held = []
+            if done:
+                stopped = called and piece.finish_reason == "stop"
+                yield _delta({}, None, "tool_calls" if stopped else piece.finish_reason)
 
     def _message(self, text: str, reasoning: str) -> dict[str, Any]:
         """Return a message as a whole."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if self._asked.tools is not None:
-            message["content"], calls = self._asked.tools.read(text)
+            message["content"], calls = self._asked.tools.reader().whole(text)
             message |= self._called(calls) if calls else {}
         return {"message": message | ({"reasoning_content": reasoning} if reasoning else {})}
 
@@ -199,15 +200,44 @@ def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
     tokenizer: Any = pair.tokenizer
     texts: list[str | list[int]]
     if isinstance(asked.body, ChatBody):
-        messages = [message.as_dict() for message in asked.body.messages]
-        tools = {} if asked.tools is None else {"tools": asked.tools.described}
-        texts = [conversation_prompt(tokenizer, messages, **asked.body.chat_template_kwargs, **tools)]
+        texts = [_conversation(tokenizer, asked.body, asked.tools)]
     else:
         texts = asked.body.prompt
-    prompts = [list(tokenizer(text).input_ids if isinstance(text, str) else text) for text in texts]
+    prompts = [_tokens(pair, text) if isinstance(text, str) else text for text in texts]
     if any(not ids or max(ids) >= pair.target.vocabulary_size for ids in prompts):
         raise ValueError(f"prompt must be tokens from 0 to {pair.target.vocabulary_size - 1}, and at least one of them")
     return prompts
+
+
+def _tokens(pair: Pair, text: str) -> list[int]:
+    """Return a text's tokens; what cannot fit is refused before it is read, which takes time and memory."""
+    tokenizer: Any = pair.tokenizer
+    window = pair.target.max_length
+    if window is not None and len(text) > window * tokenizer.longest:
+        raise PromptTooLongError(
+            f"the prompt must be shorter than the target's {window} positions, but has {len(text):,} characters"
+        )
+    return list(tokenizer(text).input_ids)
+
+
+def _conversation(tokenizer: Any, body: ChatBody, tools: Tools | None) -> str:
+    """Return a conversation as the model's template writes it; tools stand in a system message where it has none."""
+    messages, options = [message.as_dict() for message in body.messages], body.template_options
+    untold = conversation_prompt(tokenizer, messages, **options)
+    if tools is None:
+        return untold
+    prompt = conversation_prompt(tokenizer, messages, **options, tools=tools.described)
+    if prompt != untold:
+        return prompt
+    told = conversation_prompt(tokenizer, tools.told_in(messages), **options)
+    if Tools.END in told:
+        return told
+    if not tools.forced:  # a forced call has its form from the schema
+        raise ValueError(
+            "the model's chat template has no place for tools, nor for a system message that describes them: leave "
+            "tools out, or give a tool_choice that names one"
+        )
+    return prompt
 
 
 def answer_to(
@@ -238,5 +268,6 @@ def answer_to(
         body.penalties,
         constraint=constraint,
         choices=asked.choices,
+        visible=asked.visible,
         thinking_budget=body.thinking_budget,
     )

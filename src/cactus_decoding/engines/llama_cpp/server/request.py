@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.tools import Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
 from cactus_decoding.engines.openai.keys import Marks
@@ -22,6 +23,7 @@ class Asked:
         tools: that the answer may call.
         grammar: of the answer; None where anything may be written, or one of some choices.
         choices: answers of which it is one, by the exact probability of each; None for any other.
+        visible: tokens without a text that are shown, because they are marks of calls.
     """
 
     body: CompletionBody | ChatBody
@@ -29,6 +31,7 @@ class Asked:
     tools: Tools | None
     grammar: Grammar | None
     choices: tuple[str, ...] | None = None
+    visible: frozenset[int] = frozenset()
 
     @property
     def chat(self) -> bool:
@@ -37,7 +40,12 @@ class Asked:
 
 
 def read_completion(
-    given: Mapping[str, Any], defaults: Mapping[str, Any], *, chat: bool, thinking: Marks | None = None
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    chat: bool,
+    marks: CallMarks | None = None,
+    thinking: Marks | None = None,
 ) -> Asked:
     """Check a request.
 
@@ -45,6 +53,7 @@ def read_completion(
         given: its JSON object.
         defaults: settings of requests that say nothing, by the names of `Request.from_dict`.
         chat: whether it is a conversation.
+        marks: by which the model writes calls, if they are known.
         thinking: the tokens around a thinking part, if the model's chat template has such marks.
 
     Raises:
@@ -58,5 +67,7 @@ def read_completion(
     """
     body = (ChatBody if chat else CompletionBody).read(given)
     settings, tools = body.settings(defaults, thinking), Tools.of(body.given)
-    form = form_of(body.given, tools)
-    return Asked(body, settings, tools, *((form, None) if isinstance(form, Grammar) else (None, form)))
+    form = form_of(body.given, tools, marks)
+    grammar, choices = (form, None) if form is None or isinstance(form, Grammar) else (None, form)
+    visible = frozenset(marks.special.values()) if marks is not None and tools is not None else frozenset[int]()
+    return Asked(body, settings, tools, grammar, choices, visible)

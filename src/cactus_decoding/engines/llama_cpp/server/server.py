@@ -12,12 +12,12 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
@@ -28,9 +28,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from cactus_decoding import __version__
 from cactus_decoding.core.constraints.base import Constraint, ConstraintError
 from cactus_decoding.core.constraints.thinking import thinking_marks
 from cactus_decoding.core.files.writing import as_json
+from cactus_decoding.core.mistakes import shown
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
@@ -38,10 +40,15 @@ from cactus_decoding.engines.llama_cpp.counters import RuleCounters
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
+from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.request import Asked, read_completion
 from cactus_decoding.engines.llama_cpp.server.seats import Seats
+from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
+from cactus_decoding.engines.openai.description import description
+from cactus_decoding.engines.openai.errors import INVALID, UnknownModelError, code_of, error_body
 from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
 from cactus_decoding.engines.openai.keys import Marks
+from cactus_decoding.engines.openai.responses import ResponsesBody, ResponseWriter, chat_of
 from cactus_decoding.engines.openai.serving import (
     QueueIsFullError,
     RequestQueue,
@@ -49,12 +56,57 @@ from cactus_decoding.engines.openai.serving import (
     address_of,
     server_of,
 )
+from cactus_decoding.engines.openai.tokens import DetokenizeBody, TokenizeBody
 
 MAX_BODY = 4 * 2**20
 """Bytes of a request."""
-_ASKS_FOR_KEY = "/v1/"
+_ASKS_FOR_KEY = ("/v1/", "/tokenize", "/detokenize")
+_GOT = {
+    "/health": "Whether the server answers.",
+    "/metrics": "What rules did, for Prometheus.",
+    "/v1/models": "The model.",
+    "/v1/models/{model}": "The model, under its name.",
+    "/openapi.json": "This description.",
+}
+_POSTED: dict[str, type[Body]] = {
+    "/v1/completions": CompletionBody,
+    "/v1/chat/completions": ChatBody,
+    "/v1/responses": ResponsesBody,
+    "/tokenize": TokenizeBody,
+    "/detokenize": DetokenizeBody,
+}
 _READERS = 4
 """Requests that are checked at a time: what grammars take is not taken from the threads that answer."""
+
+
+class Writer(Protocol):
+    """What clients of an address read: an answer's JSON, or its server-sent events."""
+
+    def whole(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what an answer is."""
+        ...
+
+    def parts(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+        """Yield the events of an answer."""
+        ...
+
+    def error(self, error: Mapping[str, Any]) -> bytes:
+        """Return the event of an error, which is the last one."""
+        ...
+
+
+class ChunkWriter:
+    """Writes completions and answers to conversations, as they are made."""
+
+    def whole(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
+        return answer
+
+    def parts(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
+        yield from map(self.error, chunks)
+        yield b"data: [DONE]\n\n"
+
+    def error(self, error: Mapping[str, Any]) -> bytes:
+        return b"data: " + as_json(error).encode() + b"\n\n"
 
 
 class LlamaServer:
@@ -91,23 +143,70 @@ class LlamaServer:
     async def models(self, request: Request) -> Response:
         """Name the model."""
         model = {"id": self.name, "object": "model", "created": self._begun, "owned_by": "cactus-decoding"}
-        return JSONResponse(model if "model" in request.path_params else {"object": "list", "data": [model]})
+        model |= {"max_model_len": self._seats.pairs[0].target.max_length}
+        if (name := request.path_params.get("model")) is None:
+            return JSONResponse({"object": "list", "data": [model]})
+        if name != self.name:
+            raise UnknownModelError(
+                f"there is no model {shown(name)} here, but {self.name!r}, which answers to any name"
+            )
+        return JSONResponse(model)
+
+    async def openapi(self, request: Request) -> Response:
+        """Return what the server answers, as OpenAPI's JSON."""
+        return JSONResponse(description(_POSTED, _GOT, version=__version__))
+
+    async def tokenize(self, request: Request) -> Response:
+        """Return the tokens of a text, or of a conversation as the chat template writes it."""
+        body = TokenizeBody.read(await read_json(request, MAX_BODY))
+        return JSONResponse(await run_sync(self._tokenize, body, limiter=self._readers))
+
+    def _tokenize(self, body: TokenizeBody) -> dict[str, Any]:
+        pair = self._seats.pairs[0]
+        tokenizer: Any = pair.tokenizer
+        if body.text is None:
+            [ids] = prompts_of(pair, read_completion(body.chat, self._defaults, chat=True))
+        else:
+            ids = list(tokenizer(body.text, add_special_tokens=body.add_special_tokens).input_ids)
+        texts = [tokenizer.convert_ids_to_tokens(each) for each in ids] if body.return_token_strs else None
+        return {"count": len(ids), "max_model_len": pair.target.max_length, "tokens": ids, "token_strs": texts}
+
+    async def detokenize(self, request: Request) -> Response:
+        """Return the text of tokens."""
+        ids = DetokenizeBody.read(await read_json(request, MAX_BODY)).tokens
+        tokenizer: Any = self._seats.pairs[0].tokenizer
+        if ids and max(ids) >= len(tokenizer):
+            raise ValueError(f"tokens must be from 0 to {len(tokenizer) - 1}, but one is {max(ids)}")
+        return JSONResponse({"prompt": await run_sync(tokenizer.decode, ids, limiter=self._readers)})
 
     async def complete(self, request: Request, *, chat: bool) -> ASGIApp:
         """Check what is asked, and answer when it is its turn."""
-        body = await read_json(request, MAX_BODY)
+        return await self._when_read(request, await read_json(request, MAX_BODY), ChunkWriter(), chat=chat)
+
+    async def respond(self, request: Request) -> ASGIApp:
+        """Do the same in the form of the Responses API."""
+        given = await read_json(request, MAX_BODY)
+        body = ResponsesBody.read(given)
+        return await self._when_read(request, chat_of(body, given), ResponseWriter(body), chat=True)
+
+    async def _when_read(self, request: Request, body: Mapping[str, Any], writer: Writer, *, chat: bool) -> ASGIApp:
         # in a thread, because a grammar may take seconds, and before it is its turn: other answers go on meanwhile
         asked, constraint = await run_sync(partial(self._read, body, chat=chat), limiter=self._readers)
         self.queue.check_open()
         cancelled = threading.Event()
         kind = "text/event-stream" if asked.body.stream else "application/json"
         owner = None if self._shared else request.scope.get(WHO)
-        return StreamedResponse(self._answer(asked, constraint, cancelled, owner), kind, cancelled.set)
+        source = self._answer(partial(self._parts, asked, constraint, writer, cancelled, owner), writer, cancelled)
+        return StreamedResponse(source, kind, cancelled.set)
 
     def _read(self, body: Mapping[str, Any], *, chat: bool) -> tuple[Asked, Constraint | None]:
         """Return what is asked for, and the constraint of its first choice."""
-        asked = read_completion(body, self._defaults, chat=chat, thinking=self._thinking)
+        asked = read_completion(body, self._defaults, chat=chat, marks=self._marks, thinking=self._thinking)
         return asked, None if asked.grammar is None else self._constraints.make(asked.grammar)
+
+    @cached_property
+    def _marks(self) -> CallMarks | None:
+        return CallMarks.of(self._seats.pairs[0].tokenizer)
 
     @cached_property
     def _thinking(self) -> Marks | None:
@@ -147,7 +246,7 @@ class LlamaServer:
             raise ValueError(f"the server cannot answer: {type(error).__name__}: {error}") from error
 
     async def _answer(
-        self, asked: Asked, constraint: Constraint | None, cancelled: threading.Event, owner: int | None
+        self, parts_of: Callable[[], Iterator[bytes]], writer: Writer, cancelled: threading.Event
     ) -> AsyncGenerator[bytes]:
         """Yield an answer's JSON, or server-sent events; an error behind the first of these is the last."""
         with self.queue.join() as place:
@@ -159,25 +258,26 @@ class LlamaServer:
                 raise HTTPException(503, "the server could not get ready, and stops") from error
             begun = False
             try:
-                async with aclosing(
-                    self._run(partial(self._parts, asked, constraint, cancelled, owner), cancelled)
-                ) as parts:
+                async with aclosing(self._run(parts_of, cancelled)) as parts:
                     async for part in parts:
                         yield part
                         begun = True
-                if asked.body.stream:
-                    yield b"data: [DONE]\n\n"
             except Exception as error:
                 if not begun or isinstance(error, Cancelled):
                     raise
                 if isinstance(error, ConstraintError):
-                    yield _event(_error(str(error), "invalid_request_error"))
+                    yield writer.error(error_body(str(error), code=code_of(error)))
                     return
                 logging.getLogger(__name__).exception("a stream failed")
-                yield _event(_error(f"the server failed at this: {type(error).__name__}", "server_error"))
+                yield writer.error(error_body(f"the server failed at this: {type(error).__name__}", "server_error"))
 
     def _parts(
-        self, asked: Asked, constraint: Constraint | None, cancelled: threading.Event, owner: int | None
+        self,
+        asked: Asked,
+        constraint: Constraint | None,
+        writer: Writer,
+        cancelled: threading.Event,
+        owner: int | None,
     ) -> Iterator[bytes]:
         """Yield the parts of an answer, in the thread that reads the model."""
 
@@ -191,9 +291,9 @@ class LlamaServer:
         with self._seats.take(prompts[0], cancelled, owner) as pair:
             completion = Completion(pair, asked, prompts, self.name, count, constraint)
             if asked.body.stream:
-                yield from map(_event, completion.chunks())
+                yield from writer.parts(completion.chunks())
             else:
-                yield as_json(completion.whole()).encode()
+                yield as_json(writer.whole(completion.whole())).encode()
 
     async def _run(self, make: Callable[[], Iterator[bytes]], cancelled: threading.Event) -> AsyncGenerator[bytes]:
         """Yield what a thread makes, which waits for nobody, and is not left alone: others may have its turn next."""
@@ -219,20 +319,28 @@ class LlamaServer:
                 work.exception()  # which is raised above, or of no interest any more
             self._running.discard(cancelled)
 
-    def application(self, hosts: tuple[str, ...] | None, keys: Sequence[str]) -> ASGIApp:
-        """Return the application that answers under some names, or under any, and to all or those who know a key."""
+    def application(self, hosts: tuple[str, ...] | None, keys: Sequence[str], origins: Sequence[str] = ()) -> ASGIApp:
+        """Return the application that answers under some names, or under any, and to all or those who know a key.
+
+        ``origins`` are other sites whose pages may ask.
+        """
         routes = [
             Route("/health", self.health),
             Route("/metrics", self.metrics),
+            Route("/openapi.json", self.openapi),
+            Route("/tokenize", self.tokenize, methods=["POST"]),
+            Route("/detokenize", self.detokenize, methods=["POST"]),
             Route("/v1/models", self.models),
             Route("/v1/models/{model:path}", self.models),
             Route("/v1/completions", partial(self.complete, chat=False), methods=["POST"]),
             Route("/v1/chat/completions", partial(self.complete, chat=True), methods=["POST"]),
+            Route("/v1/responses", self.respond, methods=["POST"]),
         ]
         handlers = {
             QueueIsFullError: _sentence(503, "overloaded_error"),
-            ValueError: _sentence(400, "invalid_request_error"),
-            TypeError: _sentence(400, "invalid_request_error"),
+            UnknownModelError: _sentence(404, INVALID),
+            ValueError: _sentence(400, INVALID),
+            TypeError: _sentence(400, INVALID),
             Cancelled: _sentence(503, "cancelled"),  # the server stops, or nobody is there to read it
             HTTPException: _http,
             Exception: _failed,
@@ -240,7 +348,7 @@ class LlamaServer:
         app: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
         if keys:
             app = KeyGuard(app, keys, _ASKS_FOR_KEY)
-        return Guards(app, hosts)
+        return Guards(app, hosts, origins)
 
 
 def serve(
@@ -248,6 +356,7 @@ def serve(
     host: str,
     listening: socket.socket,
     keys: Sequence[str],
+    origins: Sequence[str],
     announce: Callable[[str], None],
     prepare: Callable[[Pair], None],
 ) -> None:
@@ -258,6 +367,7 @@ def serve(
         host: address that is listened on; on loopback only requests under a loopback name are answered.
         listening: from `listen`.
         keys: of which requests must bring one; none, for all.
+        origins: other sites whose pages may ask.
         announce: takes the server's address.
         prepare: what to do with models before requests, and after the server answers that it is there.
 
@@ -265,7 +375,7 @@ def serve(
         ValueError: where that fails.
     """
     announce(address_of(host, listening))
-    running = server_of(server.application(names_of(host), keys))
+    running = server_of(server.application(names_of(host), keys, origins))
     # that it is there is answered first
     timer = threading.Timer(0.2, server.get_ready, (prepare, partial(setattr, running, "should_exit", True)))
     timer.daemon = True
@@ -277,26 +387,21 @@ def serve(
         server.stop()
 
 
-def _event(value: Mapping[str, Any]) -> bytes:
-    return b"data: " + as_json(value).encode() + b"\n\n"
-
-
-def _error(message: str, kind: str) -> dict[str, Any]:
-    return {"error": {"message": " ".join(message.split()), "type": kind, "param": None, "code": None}}
-
-
 def _sentence(status: int, kind: str) -> Callable[[Request, Exception], Response]:
     def answer(request: Request, error: Exception) -> Response:
-        return JSONResponse(_error(str(error) or kind, kind), status_code=status)
+        code = code_of(error) if kind == INVALID else None
+        return JSONResponse(error_body(str(error) or kind, kind, code), status_code=status)
 
     return answer
 
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse(_error(str(error.detail), "invalid_request_error"), status_code=error.status_code)
+    return JSONResponse(error_body(str(error.detail)), status_code=error.status_code)
 
 
 def _failed(request: Request, error: Exception) -> Response:
     """Answer with a sentence; the details are in the log of whoever runs the server, where Starlette puts them."""
-    return JSONResponse(_error(f"the server failed at this: {type(error).__name__}", "server_error"), status_code=500)
+    return JSONResponse(
+        error_body(f"the server failed at this: {type(error).__name__}", "server_error"), status_code=500
+    )

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cactus_decoding.core.choices import check_choices, enum_choices, schema_choices
 from cactus_decoding.core.constraints.grammar import Grammar, as_grammar, schema_grammar
 from cactus_decoding.core.constraints.schema import checked_schema
 from cactus_decoding.core.mistakes import check_choice, shown
+from cactus_decoding.engines.llama_cpp.server.marks import CallMarks, embedded, written_call
+from cactus_decoding.engines.openai.tool_calls import HERMES, CallReader
 
-_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
-"""Around a call where models write what they please: Hermes' form, which Qwen's and others' templates teach."""
+MAX_CALLS = 16
+"""Of an answer, where a grammar counts them."""
+_DESCRIPTION = """# Tools
+
+You may call one or more of these functions:
+<tools>
+{tools}
+</tools>
+
+To call a function, write its name and arguments as JSON between these marks:
+<tool_call>
+{{"name": "NAME", "arguments": {{"ARGUMENT": "VALUE"}}}}
+</tool_call>"""
 _FORMS = ("response_format", "grammar", "guided_regex", "guided_choice", "structured_outputs")
+_TOGETHER = "the tools' JSON schemas together"
 _STRUCTURED = ("json", "regex", "grammar", "choice")
 
 
@@ -27,11 +40,15 @@ class Tools:
         functions: as clients describe them: ``name``, perhaps ``description`` and ``parameters``, a JSON schema.
         forced: functions of which one must be called; none, where the model decides.
         legacy: whether the request spoke of ``functions``, as clients once did.
+        most: how many calls an answer may have, where a grammar counts them.
     """
 
     functions: tuple[dict[str, Any], ...]
     forced: tuple[dict[str, Any], ...] = ()
     legacy: bool = False
+    most: int = MAX_CALLS
+    END: ClassVar[str] = "</tools>"
+    """Of their description in a system message."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Tools | None:
@@ -44,6 +61,7 @@ class Tools:
         given = values["functions"] if legacy else [each.get("function") for each in values.get("tools", [])]
         name = "function_call" if legacy else "tool_choice"
         choice = values.get(name, "auto")
+        most = 1 if legacy or values.get("parallel_tool_calls") is False else MAX_CALLS
         for function in given:
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
                 raise TypeError(f"each of the tools must be a function with a name, but one is {shown(function)}")
@@ -52,92 +70,109 @@ class Tools:
             if not given and choice == "required":
                 raise ValueError(f"{name} is 'required', but the request has no tools")
             functions = tuple(given)
-            return None if not given or choice == "none" else cls(functions, functions * (choice == "required"), legacy)
+            forced = functions * (choice == "required")
+            return None if not given or choice == "none" else cls(functions, forced, legacy, most)
         wanted = (choice if legacy else choice.get("function") or {}).get("name")
         chosen = tuple(each for each in given if each["name"] == wanted)
         if not chosen:
             known = ", ".join(each["name"] for each in given) or "none"
             raise ValueError(f"{name} names {shown(wanted)}, but the tools are: {known}")
-        return cls(tuple(given), chosen, legacy)
+        return cls(tuple(given), chosen, legacy, most)
 
     @property
     def described(self) -> list[dict[str, Any]]:
         """What chat templates are told."""
         return [{"type": "function", "function": each} for each in self.functions]
 
-    @property
-    def grammar(self) -> Grammar | None:
-        """Of the text that a forced call is; None where the model decides.
+    def told_in(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        r"""Return a conversation for a template that knows no tools: in texts, in the form that Hermes taught.
+
+        Example:
+            >>> tools = Tools(({"name": "add"},))
+            >>> called = [{"function": {"name": "add", "arguments": {}}}]
+            >>> system, call, result = tools.told_in(
+            ...     [{"role": "assistant", "content": "", "tool_calls": called}, {"role": "tool", "content": "5"}]
+            ... )
+            >>> system["role"], call["content"]
+            ('system', '<tool_call>\n{"name": "add", "arguments": {}}\n</tool_call>')
+            >>> result
+            {'role': 'user', 'content': '<tool_response>\n5\n</tool_response>'}
+        """
+        told = [_as_text(message) for message in messages]
+        described = _DESCRIPTION.format(tools="\n".join(map(json.dumps, self.described)))
+        if told and told[0]["role"] == "system":
+            first = told.pop(0)
+            described = f"{first['content']}\n\n{described}"
+        return [{"role": "system", "content": described}, *told]
+
+    def grammar(self, marks: CallMarks | None, answer: Grammar | None) -> Grammar | None:
+        """Return the grammar of an answer that calls, or may call; None where nothing is certain of its form.
+
+        Args:
+            marks: by which the model writes calls; None where its template teaches none that are known.
+            answer: what an answer without calls has to look like; None for any text.
 
         Raises:
             ValueError: with the tool's name, for parameters with a keyword that is not supported.
         """
-        if not self.forced:
-            return None
-        alone = tuple(schema_grammar(_named(each), _parameters(each), closed=True) for each in self.forced)
-        if len(alone) == 1:
-            return alone[0]
-        parts = {
-            f"t{i}": checked_schema(_named(each), _parameters(each), f"#/$defs/t{i}", closed=True)
-            for i, each in enumerate(self.forced)
-        }
-        calls = [
-            {
-                "type": "object",
-                "properties": {"name": {"const": each["name"]}, "arguments": {"$ref": f"#/$defs/{part}"}},
-                "required": ["name", "arguments"],
-                "additionalProperties": False,
-            }
-            for part, each in zip(parts, self.forced, strict=True)
-        ]
-        return Grammar(
-            "json_schema", json.dumps({"anyOf": calls, "$defs": parts}), "the tools' JSON schemas together", alone
-        )
-
-    def read(self, text: str) -> tuple[str | None, list[dict[str, Any]]]:
-        """Return what an answer says and what it calls.
-
-        Example:
-            >>> tools = Tools(({"name": "add"},))
-            >>> tools.read("So:<tool_call>{'no JSON'</tool_call>")[1]
-            []
-            >>> content, calls = tools.read('So: <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>')
-            >>> content, calls[0]["function"]
-            ('So:', {'name': 'add', 'arguments': '{"a": 1}'})
-        """
         if len(self.forced) == 1:
-            return None, [_call(self.forced[0]["name"], text)]
-        before, *behind = text.split(_OPENING)
-        if not behind:
-            call = self._parsed(text)
-            return (text, []) if call is None else (None, [call])
-        found = [self._parsed(each.partition(_CLOSING)[0]) for each in behind]
-        calls = [call for call in found if call is not None]
-        return (text, []) if len(calls) < len(found) else (before.strip() or None, calls)
+            return schema_grammar(_named(self.forced[0]), _parameters(self.forced[0]), closed=True)
+        if not self.forced and marks is None:
+            return answer
+        functions = self.forced or self.functions
+        loosely = not self.forced and answer is None
+        alone = tuple(_grammar(each, loosely=loosely) for each in functions)
+        parts = {
+            f"t{i}": json.loads(_grammar(each, f"#/$defs/t{i}", loosely=loosely).text)
+            for i, each in enumerate(functions)
+        }
+        if marks is None:
+            calls = [
+                written_call(each["name"], f"#/$defs/{part}", "arguments")
+                for part, each in zip(parts, functions, strict=True)
+            ]
+            return Grammar("json_schema", json.dumps({"anyOf": calls, "$defs": parts}), _TOGETHER, alone)
+        text = marks.lark([each["name"] for each in functions], parts, self._rest(answer), most=self.most)
+        return Grammar("lark", text, _TOGETHER, alone if answer is None else (*alone, answer))
 
-    def _parsed(self, text: str) -> dict[str, Any] | None:
-        """Return the call of a function that is known, written as JSON."""
-        try:
-            value = json.loads(text)
-        except (ValueError, RecursionError):
+    def _rest(self, answer: Grammar | None) -> str | None:
+        """Return what stands in Lark for an answer without calls; None where it must call."""
+        if self.forced:
             return None
-        if not isinstance(value, dict) or value.get("name") not in [each["name"] for each in self.functions]:
-            return None
-        given = value.get("arguments", value.get("parameters", {}))
-        return _call(value["name"], given if isinstance(given, str) else json.dumps(given, ensure_ascii=False))
+        return "TEXT" if answer is None else embedded(json.loads(answer.text))
 
-    def settled(self, text: str) -> int:
-        """Return how many characters of an answer that grows are certain to be no call.
+    def reader(self) -> CallReader:
+        """Return what tells the calls of one answer from its text."""
+        names = [each["name"] for each in self.functions]
+        return CallReader(names, self.forced[0]["name"] if len(self.forced) == 1 else None)
 
-        Example:
-            >>> tools = Tools(({"name": "add"},))
-            >>> tools.settled("1 < 2"), tools.settled("So: <tool"), tools.settled('{"name"')
-            (5, 4, 0)
-        """
-        if self.forced or text.lstrip()[:1] in ("", "{"):
-            return 0
-        begun = (n for n in range(len(_OPENING) - 1, 0, -1) if text.endswith(_OPENING[:n]))
-        return text.index(_OPENING) if _OPENING in text else len(text) - next(begun, 0)
+
+def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with its calls, or a function's result, as text."""
+    content = message.get("content") or ""
+    if message["role"] in ("tool", "function"):
+        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
+    calls = [each.get("function") for each in message.get("tool_calls") or []]
+    written = [
+        f"{HERMES.opening}{HERMES.before}"
+        f"{json.dumps({'name': each.get('name'), 'arguments': each.get('arguments')})}{HERMES.after}"
+        for each in calls
+        if isinstance(each, Mapping)
+    ]
+    if not written:
+        return dict(message)
+    return {"role": message["role"], "content": "\n".join([content] * bool(content) + written)}
+
+
+def _grammar(function: Mapping[str, Any], base: str = "#", *, loosely: bool = False) -> Grammar:
+    """Return the grammar of a function's arguments: any object, where its schema is not kept and need not be."""
+    name, parameters = _named(function), _parameters(function)
+    try:
+        return Grammar("json_schema", json.dumps(checked_schema(name, parameters, base, closed=True)), name)
+    except ValueError:
+        if not loosely or function.get("strict") is True:
+            raise
+        return Grammar("json_schema", '{"type": "object"}', name)
 
 
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,18 +183,14 @@ def _named(function: Mapping[str, Any]) -> str:
     return f"the JSON schema of the tool {shown(function['name'])}"
 
 
-def _call(name: str, arguments: str) -> dict[str, Any]:
-    return {
-        "id": f"call_{secrets.token_hex(12)}",
-        "type": "function",
-        "function": {"name": name, "arguments": arguments},
-    }
-
-
-def form_of(values: Mapping[str, Any], tools: Tools | None) -> Grammar | tuple[str, ...] | None:
+def form_of(
+    values: Mapping[str, Any], tools: Tools | None, marks: CallMarks | None = None
+) -> Grammar | tuple[str, ...] | None:
     """Return the grammar of what a request's answer must look like, or the answers of which it is one.
 
     None where it may be anything.
+
+    ``marks`` are those by which the model writes calls, if they are known.
 
     Raises:
         TypeError, ValueError: for a form that is not known, a schema with a keyword that is not supported, or two forms
@@ -172,12 +203,13 @@ def form_of(values: Mapping[str, Any], tools: Tools | None) -> Grammar | tuple[s
         forms.append("tools")
     if len(forms) > 1:
         raise ValueError(f"{forms[0]} and {forms[1]} exclude each other: each says what the answer looks like")
-    if not forms:
-        return None
-    [form] = forms
-    if form == "tools":
-        assert tools is not None
-        return tools.grammar
+    answer = None if forms in ([], ["tools"]) else _answer(forms[0], values)
+    if tools is None or isinstance(answer, tuple) or (answer is not None and answer.kind != "json_schema"):
+        return answer
+    return tools.grammar(marks, answer)
+
+
+def _answer(form: str, values: Mapping[str, Any]) -> Grammar | tuple[str, ...] | None:
     if form == "grammar":
         return Grammar("gbnf", values["grammar"], "the grammar")
     if form == "guided_regex":

@@ -1,0 +1,90 @@
+"""What a server answers, in OpenAPI's JSON: made from the models that read requests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_STATUSES = {
+    "400": "What is wrong with the request, in a sentence.",
+    "401": "A key is needed.",
+    "404": "There is no such model.",
+    "503": "Too many requests wait.",
+}
+
+
+def description(posted: Mapping[str, type[BaseModel]], got: Mapping[str, str], *, version: str) -> dict[str, Any]:
+    """Return a server's description.
+
+    Args:
+        posted: paths that are sent a JSON object, and the model that reads it.
+        got: paths that are asked for without one, and what they answer.
+        version: of the package.
+
+    Example:
+        >>> from cactus_decoding.engines.openai.tokens import DetokenizeBody
+        >>> made = description({"/detokenize": DetokenizeBody}, {"/health": "Whether it answers."}, version="1")
+        >>> made["paths"]["/detokenize"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        {'$ref': '#/components/schemas/DetokenizeBody'}
+    """
+    bodies = [(each, "validation") for each in dict.fromkeys(posted.values())]
+    refs, schemas = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    paths: dict[str, Any] = {
+        path: {"get": {"summary": summary, "parameters": _parameters(path), "responses": _responses("404")}}
+        for path, summary in got.items()
+    }
+    for path, body in posted.items():
+        content = {"application/json": {"schema": refs[body, "validation"]}}
+        summary = (body.__doc__ or "").partition("\n")[0]
+        paths[path] = {
+            "post": {
+                "summary": summary,
+                "requestBody": {"required": True, "content": content},
+                "responses": _responses("400", "503"),
+            }
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "cactus serve", "version": version},
+        "paths": paths,
+        "components": {"schemas": _finite(schemas["$defs"]) | {"Error": _ERROR}},
+    }
+
+
+def _finite(schema: Any) -> Any:
+    """Return a schema without limits that are infinite, which JSON cannot write."""
+    if isinstance(schema, dict):
+        endless = [name for name, value in schema.items() if isinstance(value, float) and not math.isfinite(value)]
+        return {name: _finite(value) for name, value in schema.items() if name not in endless}
+    return [_finite(each) for each in schema] if isinstance(schema, list) else schema
+
+
+def _responses(*statuses: str) -> dict[str, Any]:
+    error = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    said = {status: {"description": _STATUSES[status], "content": error} for status in (*statuses, "401")}
+    return {"200": {"description": "The answer."}} | said
+
+
+def _parameters(path: str) -> list[dict[str, Any]]:
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
