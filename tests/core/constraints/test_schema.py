@@ -35,7 +35,7 @@ REFUSED = {
     "x-guidance": ({"x-guidance": {"lenient": True}}, "x-guidance at # is not supported"),
     "a typing mistake": ({"anyOf": [{"maxLenght": 3}]}, "maxLenght at #/anyOf/0 is not supported; did you mean 'max"),
     "a format": ({"$defs": {"a": {"format": "idn-email"}}}, r"format 'idn-email' at #/\$defs/a is not supported; k"),
-    "int32": ({"type": "integer", "format": "int32"}, "format 'int32' at # is not supported"),
+    "int16": ({"type": "integer", "format": "int16"}, "format 'int16' at # is not supported"),
     "a format that is none": ({"format": ["email"]}, "format .* at # is not supported"),
     "another document": ({"$ref": "https://example.org/s"}, r"\$ref at # must lead to a part of the schema"),
     "a control character": ({"enum": ["a", {"b": ["\x01"]}]}, r"enum at # has the control character '\\x01'"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from cactus_decoding.core.constraints.formats import FORMATS
+from cactus_decoding.core.constraints.options import exclude_each_other
 from cactus_decoding.core.mistakes import shown, suggestion
 
 MAX_DEPTH = 200
 """Objects and lists within each other."""
-FORMATS = ("date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid")
-"""Of strings: those that are enforced."""
 _SUPPORTED = frozenset(
     [
         *("type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"),
@@ -75,7 +75,8 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
     if not isinstance(schema, dict | bool):
         raise refuse(f"it must be an object, true or false, but is {shown(schema)}")
     whole: dict[str, Any] = {}
-    objects = list[dict[str, Any]]()
+    unions, has_parts_of_their_own = list[tuple[dict[str, Any], list[Any]]](), False
+    objects, meanings = list[dict[str, Any]](), list[tuple[dict[str, Any], dict[str, Any]]]()
     todo: list[tuple[str, Any, dict[Any, Any] | list[Any], Any]] = [("#", schema, whole, "schema")]
     while todo:
         path, each, parent, key = todo.pop()
@@ -85,6 +86,7 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
         copy: dict[str, Any] = {}
         parent[key] = copy
         objects.append(copy)
+        has_parts_of_their_own |= "$id" in each and path != "#"  # in which references lead elsewhere
         for word, value in each.items():
             where = f"{path}/{word}"
             if word in _ANNOTATIONS or (word.startswith("x-") and word not in _HINTS):
@@ -100,16 +102,32 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
                 copy[word] = dict.fromkeys(value)  # the order of properties is that of the answer
                 todo += [(f"{where}/{named}", part, copy[word], named) for named, part in value.items()]
             elif word in _LISTS and isinstance(value, list):
+                if word == "oneOf":
+                    unions.append((copy, value))
                 copy[word] = [None] * len(value)
                 todo += [(f"{where}/{i}", part, copy[word], i) for i, part in enumerate(value)]
             elif word in _SCHEMAS:
                 todo.append((where, value, copy, word))
+            elif word == "format" and isinstance(value, str) and (meaning := FORMATS.get(value)) is not None:
+                meanings.append((copy, meaning))
             else:
                 copy[word] = _checked(word, value, path, each, base, refuse)
     if closed and not any(_combines(each) for each in objects):
         for each in objects:
             if "properties" in each and "patternProperties" not in each:
                 each.setdefault("additionalProperties", False)
+    for each, meaning in meanings:
+        if each.keys() & meaning.keys():
+            each["allOf"] = [*each.get("allOf", []), meaning]
+        else:
+            each.update(meaning)
+    for each, options in unions:
+        if not has_parts_of_their_own and exclude_each_other(options, schema):
+            same = {"anyOf": each.pop("oneOf")}
+            if "anyOf" in each:
+                each["allOf"] = [*each.get("allOf", []), same]
+            else:
+                each.update(same)
     return whole["schema"]
 
 
@@ -122,7 +140,7 @@ def _combines(schema: dict[str, Any]) -> bool:
 
 def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str, refuse: Any) -> Any:
     """Return the value of a keyword whose value is no schema."""
-    if word == "format" and value not in FORMATS:
+    if word == "format" and (not isinstance(value, str) or value not in FORMATS):
         raise refuse(f"format {shown(value)} at {path} is not supported; known are {', '.join(FORMATS)}")
     if word == "$ref":
         if not isinstance(value, str) or not value.startswith("#"):

@@ -1,0 +1,161 @@
+"""JSON Schema's own test suite, draft 2020-12: what constraints let through, and what they refuse by name.
+
+    git clone https://github.com/json-schema-org/JSON-Schema-Test-Suite FOLDER
+    .venv/bin/python -m studies.structured_answers.suite FOLDER    under a minute; writes results/suite.json
+
+The required part is examined, and of the optional one the values of ``format``, each of which counts as a keyword.
+Each test of the suite is a schema with instances that are valid or invalid. An instance is written as Python's
+`json.dumps` writes it, with its properties in every order, because answers come in the schema's. Answers are generated
+at random too, from single bytes, and checked by the library `jsonschema`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from itertools import islice, permutations, product
+from pathlib import Path
+from typing import Any
+
+import torch
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+from cactus_decoding.core.constraints.base import ConstraintError
+from cactus_decoding.core.constraints.compiling import Vocabulary
+from cactus_decoding.core.constraints.grammar import schema_grammar
+from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+
+REQUIRED, FORMATS = "tests/draft2020-12", "tests/draft2020-12/optional/format"
+RESULTS = Path(__file__).with_name("results") / "suite.json"
+END = 256
+ORDERS = 24
+ANSWERS, LONGEST = 8, 120
+"""Generated for each schema, and of how many bytes at most."""
+COUNTS = ("valid accepted", "valid rejected", "invalid excluded", "invalid accepted", "refused", "generated", "wrong")
+
+
+@cache
+def byte_vocabulary() -> GrammarVocabulary:
+    """Return a vocabulary of single bytes and an end token."""
+    tokens = [*(bytes([i]) for i in range(256)), b"</s>"]
+    return GrammarVocabulary(Vocabulary(tokens, [], [END]).llguidance(), END + 1, [END])
+
+
+def spellings(value: Any) -> Iterator[str]:
+    """Return how a value may be written: as `json.dumps` does, its properties in every order."""
+    if isinstance(value, dict):
+        names = [json.dumps(name, ensure_ascii=False) for name in value]
+        inner = [list(islice(spellings(each), ORDERS)) for each in value.values()]
+        for order in islice(permutations(range(len(names))), ORDERS):
+            for parts in product(*(inner[i] for i in order)):
+                yield "{" + ", ".join(f"{names[i]}: {part}" for i, part in zip(order, parts, strict=True)) + "}"
+    elif isinstance(value, list):
+        for parts in product(*(list(islice(spellings(each), ORDERS)) for each in value)):
+            yield "[" + ", ".join(parts) + "]"
+    else:
+        yield json.dumps(value, ensure_ascii=False)
+
+
+def accepts(constraint: GrammarConstraint, text: str) -> bool:
+    """Whether a text is one that the constraint allows, to its end."""
+    try:
+        ids = list(text.encode())
+    except UnicodeEncodeError:  # half of a surrogate pair, which no answer has
+        return False
+    allowed = constraint.allowed(ids)
+    return allowed is not None and bool(allowed[END])
+
+
+def answers(constraint: GrammarConstraint, seed: int) -> Iterator[str]:
+    """Write answers at random; those that do not end, or cannot go on, are left out."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(ANSWERS):
+        ids = list[int]()
+        while len(ids) < LONGEST:
+            try:
+                allowed = constraint.allowed(ids)
+            except ConstraintError:
+                break
+            assert allowed is not None
+            logits = torch.randn(END + 1, generator=generator)
+            logits[[*b'"}],', END]] += 2  # so that most come to an end
+            token = int(torch.multinomial(logits.masked_fill(~allowed, -math.inf).softmax(-1), 1, generator=generator))
+            if token == END:
+                yield bytes(ids).decode()
+                break
+            ids.append(token)
+
+
+def valid(schema: Any, text: str) -> bool | None:
+    """Whether `jsonschema` finds an answer valid; None where it cannot read a pattern, as one with ``\\p{Letter}``."""
+    try:
+        Draft202012Validator(schema).validate(json.loads(text))
+    except (ValidationError, ValueError):
+        return False
+    except re.error:
+        return None
+    return True
+
+
+def examine(schema: Any, tests: list[dict[str, Any]]) -> tuple[Counter[str], list[dict[str, Any]]]:
+    """Count how a schema's instances fare; return also each that is not as the suite says."""
+    counts, notes = Counter[str](), list[dict[str, Any]]()
+    try:
+        constraint = byte_vocabulary().constraint(schema_grammar("the schema", schema))
+    except ValueError as error:
+        return Counter({"refused": len(tests)}), [{"refused": str(error).removeprefix("cannot read the schema: ")}]
+    for test in tests:
+        accepted = any(accepts(constraint, text) for text in spellings(test["data"]))
+        outcome = ("valid " if test["valid"] else "invalid ") + ("accepted" if accepted else "rejected")
+        outcome = outcome.replace("invalid rejected", "invalid excluded")
+        counts[outcome] += 1
+        if outcome in ("valid rejected", "invalid accepted"):
+            notes.append({"outcome": outcome, "instance": test["data"], "says": test["description"]})
+    for text in answers(constraint, seed=len(tests)):
+        fine = valid(schema, text)
+        counts["generated"] += fine is not None
+        if fine is False:
+            counts["wrong"] += 1
+            notes.append({"outcome": "wrong", "answer": text})
+    return counts, notes
+
+
+def run(folder: Path) -> dict[str, Any]:
+    """Examine every schema; return counts by part and keyword, and what is to be told of single instances."""
+    parts, listed = dict[str, dict[str, dict[str, int]]](), list[dict[str, Any]]()
+    for part in (REQUIRED, FORMATS):
+        parts[part] = {}
+        for path in sorted((folder / part).glob("*.json")):
+            counted = Counter[str]()
+            for case in json.loads(path.read_text()):
+                counts, notes = examine(case["schema"], case["tests"])
+                counted += counts
+                listed += [{"part": part, "keyword": path.stem, "schema": case["description"]} | n for n in notes]
+            parts[part][path.stem] = {each: counted[each] for each in COUNTS}
+    return {"parts": parts, "notes": listed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a checkout of JSON-Schema-Test-Suite")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    found = run(args.folder)
+    for part, keywords in found["parts"].items():
+        for name, counts in keywords.items():
+            print(f"{name:24}", *(f"{counts[each]:4} {each}" for each in COUNTS if counts[each]))
+        print(part, {each: sum(counts[each] for counts in keywords.values()) for each in COUNTS})
+    about = provenance({"folder": args.folder.name, "answers": ANSWERS, "longest": LONGEST})
+    write_atomically(args.output, as_json(found | {"provenance": about}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
