@@ -295,6 +295,7 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
 
     raise_when_interrupted()
     notes.say_what_is_logged("cactus_decoding.engines.transformers")
+    notes.say_what_is_logged("cactus_decoding.core.models")
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     if threads is not None or small:

@@ -313,5 +313,6 @@ def _serve_llama_cpp(
                     notes.say(f"proposes what pays by {pass_times_text(times)}")
 
         notes.say_what_is_logged("cactus_decoding.engines.transformers")
+        notes.say_what_is_logged("cactus_decoding.core.models")
         run(server, place.host, listening, place.keys, place.origins, announce, prepare)
     return 0

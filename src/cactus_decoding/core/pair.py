@@ -22,7 +22,8 @@ from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.core.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.core.models.saved import SavedRoom
-from cactus_decoding.core.models.tokenizers import Tokenizer, check_same_vocabulary
+from cactus_decoding.core.models.tokenizers import Tokenizer
+from cactus_decoding.core.models.vocabularies import compare_vocabularies
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.core.session import check_models, stop_token_ids
@@ -192,10 +193,11 @@ class Pair:
             return replace(self, drafter=named.drafter(self.target.model))
         name = zoo.draft_path(draft) or draft
         local = only_cached("draft", name)
-        check_same_vocabulary(self.tokenizer, load_tokenizer("draft", name, local=local), self.target.name, str(draft))
+        theirs = load_tokenizer("draft", name, local=local)
+        differing = compare_vocabularies(self.tokenizer, theirs, self.target.name, str(draft))
         dtype = torch.float32 if self.bundled else "auto"
         model = load_cached("draft", name, dtype, self.target.device, local=local)
-        return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size))
+        return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size, differing))
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -228,7 +230,8 @@ def load_pair(
         kept_prompts: see `Pair`.
 
     Raises:
-        ValueError: if a model cannot be loaded, or the vocabularies differ.
+        ValueError: if a model cannot be loaded, or the vocabularies differ in more than 5 % of the target's tokens. A
+            draft that differs in fewer proposes none of these.
 
     Example:
         >>> pair = load_pair()
@@ -252,11 +255,13 @@ def load_pair(
     local = only_cached("target", target)
     tokenizer = load_tokenizer("target", target, local=local)
     draft_local = named is None and only_cached("draft", draft)
+    differing = None
     if named is None:  # compared first: weights may be large
         theirs = load_tokenizer("draft", draft, local=draft_local)
-        check_same_vocabulary(tokenizer, theirs, str(target), str(draft))
+        differing = compare_vocabularies(tokenizer, theirs, str(target), str(draft))
     verifier = load_cached("target", target, dtype, device, local=local)
     if named is not None:
         return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled, kept_prompts)
-    drafter = ModelDrafter(load_cached("draft", draft, dtype, device, local=draft_local), verifier.vocabulary_size)
+    proposing = load_cached("draft", draft, dtype, device, local=draft_local)
+    drafter = ModelDrafter(proposing, verifier.vocabulary_size, differing)
     return Pair(verifier, drafter, tokenizer, bundled, kept_prompts)

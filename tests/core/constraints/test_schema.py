@@ -96,7 +96,7 @@ def test_closed_objects_have_no_further_properties_unless_schemas_are_combined()
     for combined in (
         {"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]},
         {"properties": {"a": {}}, "anyOf": [{"properties": {"b": {}}}, {}]},
-        {"$ref": "#/$defs/a", "oneOf": [{"properties": {"b": {}}}], "$defs": {"a": {"properties": {"c": {}}}}},
+        {"$ref": "#/$defs/a", "oneOf": [{"properties": {"b": {}}}, {}], "$defs": {"a": {"properties": {"c": {}}}}},
     ):
         assert checked_schema("it", combined, closed=True) == combined
     alone = checked_schema("it", {"allOf": [{"properties": {"a": {}}}]}, closed=True)  # as pydantic writes a default

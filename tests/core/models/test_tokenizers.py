@@ -1,4 +1,4 @@
-"""Prompts by chat templates, and vocabularies that must be the same."""
+"""Prompts by chat templates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.tiny_tokenizers import tiny_tokenizer
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from cactus_decoding.core.models import tokenizers
-from cactus_decoding.core.models.tokenizers import as_chat_prompt, check_same_vocabulary, conversation_prompt
+from cactus_decoding.core.models.tokenizers import as_chat_prompt, conversation_prompt
 
 
 def test_a_template_is_needed_and_may_fail():
@@ -22,17 +22,6 @@ def test_a_template_is_needed_and_may_fail():
         as_chat_prompt(tokenizer, "a cat")
     tokenizer.chat_template = "<eos>{{ messages[0]['content'] }}!"  # which this tokenizer puts before no text
     assert as_chat_prompt(tokenizer, "a cat") == "<eos>a cat!"
-
-
-def test_the_first_difference_is_named():
-    target, draft = (tiny_tokenizer("byte_level") for _ in range(2))
-    check_same_vocabulary(target, draft, "big", "small")
-    target.add_tokens(["zebra", "lion"])
-    with pytest.raises(
-        ValueError,
-        match=r"'big' .* differ in 2 tokens, first in token \d+: 'zebra' and none; both must .* cross-tokenizer",
-    ):
-        check_same_vocabulary(target, draft, "big", "small")
 
 
 class Rendering:

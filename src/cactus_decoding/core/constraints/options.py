@@ -76,8 +76,10 @@ def _at(whole: Any, reference: str) -> Any:
 def _types(schema: dict[str, Any]) -> frozenset[str]:
     """Return the types that a value may have; integers are numbers too."""
     given = schema.get("type")
+    if not isinstance(given, str | list):
+        return _TYPES
     named = frozenset(_names([given] if isinstance(given, str) else given))
-    return (named | {"integer"} if "number" in named else named) if "type" in schema else _TYPES
+    return named | {"integer"} if "number" in named else named
 
 
 def _values(schema: dict[str, Any]) -> frozenset[str] | None:

@@ -24,6 +24,8 @@ from cactus_decoding.core.types.proposals import one_hot, path_places, tree_inpu
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from cactus_decoding.core.models.vocabularies import DifferingTokens
+
 
 class ModelDrafter(Drafter):
     """Samples proposals one after another from a draft model, with the request's own sampling parameters.
@@ -32,6 +34,7 @@ class ModelDrafter(Drafter):
         model: a causal language model with the target's tokens: one of transformers, or any with a cache.
         vocabulary: width of the target's logits; the draft's are cut or padded to it where the two models pad their
             vocabularies differently. By default the draft's own width.
+        differing: tokens that are not the same in both vocabularies, which are never proposed.
 
     Attributes:
         singly: up to how many unread tokens before the last one are read one by one in this response.
@@ -41,9 +44,22 @@ class ModelDrafter(Drafter):
     grows_trees: ClassVar[bool] = True
     may_be_left_out: ClassVar[bool] = True
 
-    def __init__(self, model: PreTrainedModel | BaseCachedModel, vocabulary: int | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel | BaseCachedModel,
+        vocabulary: int | None = None,
+        differing: DifferingTokens | None = None,
+    ) -> None:
         self._model = with_cache(model)
-        self._vocabulary = vocabulary
+        self._vocabulary, self._differing = vocabulary, differing
+        self._excluded: Tensor | None = None
+        if differing is not None:
+            read_as, own = torch.arange(self.vocabulary, device=self._model.device), self._model.vocabulary_size
+            for token, other in differing.read_as.items():
+                read_as[token] = other
+            self._model.read_as = read_as.where(read_as < own, 0)
+            ids = [token for token in differing.token_ids if token < self.vocabulary]
+            self._excluded = torch.tensor(ids, dtype=torch.long, device=self._model.device)
         self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._begins = False  # a response
@@ -52,7 +68,11 @@ class ModelDrafter(Drafter):
         self._index = SuffixIndex()  # of the text, where trees have tokens that are looked up
 
     def twin(self) -> ModelDrafter:
-        return ModelDrafter(self._model.twin(), self._vocabulary)
+        return self.on(self._model.twin())
+
+    def on(self, model: BaseCachedModel) -> ModelDrafter:
+        """Return a drafter of another cache with the same weights."""
+        return ModelDrafter(model, self._vocabulary, self._differing)
 
     @property
     def model(self) -> Any:
@@ -97,7 +117,8 @@ class ModelDrafter(Drafter):
         if self.max_length is not None:
             limit = min(limit, self.max_length - len(token_ids))
         known = self._follow(token_ids)
-        if limit <= 0 or max(token_ids[known:]) >= self._model.vocabulary_size:
+        lacks = self._model.read_as is None and max(token_ids[known:]) >= self._model.vocabulary_size
+        if limit <= 0 or lacks:
             return Proposal([], None)
         if isinstance(self._length, TreeShape) and self._length.branches:
             return self._grow(self._length, token_ids, limit, to_probs, generator)
@@ -119,7 +140,7 @@ class ModelDrafter(Drafter):
                 if not math.isfinite(logits[0, token].item()):  # NaN counts as the greatest
                     token = self.vocabulary
             else:
-                rows.append(to_probs(logits, sequence))
+                rows.append(self._probs(logits, to_probs, sequence))
                 if isinstance(generator, SharedNoise):
                     token = generator.token(rows[-1][0], len(sequence))
                 else:
@@ -155,7 +176,7 @@ class ModelDrafter(Drafter):
                 logits = self._model.append(new, len(new), **inputs)
             logits = self._fit(logits)
             texts = ([*token_ids, *tree.tokens_to(node)] for node in nodes)
-            probs = [to_probs(logits[i : i + 1], text) for i, text in enumerate(texts)]
+            probs = [self._probs(logits[i : i + 1], to_probs, text) for i, text in enumerate(texts)]
             return logits, probs[0] if len(probs) == 1 else torch.cat(probs)
 
         def choose(logits: Tensor, probs: Tensor, count: int, num_drawn: int, taken: Tensor) -> tuple[Tensor, Tensor]:
@@ -182,6 +203,13 @@ class ModelDrafter(Drafter):
         return self._model.read_on(token_ids)
 
     def _fit(self, logits: Tensor) -> Tensor:
-        if self._vocabulary is None or logits.shape[-1] == self._vocabulary:
-            return logits
-        return functional.pad(logits, (0, self._vocabulary - logits.shape[-1]), value=-torch.inf)  # a negative pad cuts
+        if self._vocabulary is not None and logits.shape[-1] != self._vocabulary:  # a negative pad cuts
+            logits = functional.pad(logits, (0, self._vocabulary - logits.shape[-1]), value=-torch.inf)
+        return logits if self._excluded is None else logits.index_fill(-1, self._excluded, -torch.inf)
+
+    def _probs(self, logits: Tensor, to_probs: LogitsToProbs, text: list[int]) -> Tensor:
+        """Return what is drawn from: anything of the draft's, where a constraint leaves it none of its tokens."""
+        probs = to_probs(logits, text)
+        if self._excluded is not None and probs[0, 0].isnan() and logits.amax().isfinite():
+            return logits.softmax(-1, dtype=probs.dtype)  # which is rejected, whatever is drawn
+        return probs

@@ -63,7 +63,8 @@ class BaseCachedModel(ABC):
     """Feeds a model token by token or in blocks, and forgets what was rejected.
 
     Several caches may share the weights of one ``model``; ``threads`` is set where it has its own number. ``saved``
-    holds up to ``max_saved`` copies of the cache, within ``room``, the one that was used last as the last.
+    holds up to ``max_saved`` copies of the cache, within ``room``, the one that was used last as the last. A draft
+    whose vocabulary differs from the target's reads the token ``read_as[t]`` where a text has the target's token t.
     """
 
     model: Any
@@ -71,6 +72,7 @@ class BaseCachedModel(ABC):
     threads: int | None = None
     max_saved: int = 0
     room: SavedRoom | None = None
+    read_as: Tensor | None = None
 
     def __init__(self) -> None:
         self.saved: list[SavedText] = []
@@ -195,6 +197,8 @@ class BaseCachedModel(ABC):
             self._forward = self._choose_forward()
         block = torch.as_tensor(token_ids, device=self.device)
         read: list[int] = block.tolist() if isinstance(token_ids, torch.Tensor) else token_ids
+        if self.read_as is not None:
+            block = self.read_as[block]
         tree = () if positions is None and mask is None else self._checked(len(block), positions, mask)
         try:
             logits = self._forward.append(block, self.length, rows, *tree)

@@ -1,4 +1,4 @@
-"""What we need of a tokenizer, whoever made it, and whether two of them have the same tokens."""
+"""What we need of a tokenizer, whoever made it, and prompts by its chat template."""
 
 from __future__ import annotations
 
@@ -97,31 +97,3 @@ def conversation_prompt(tokenizer: Any, conversation: list[dict[str, Any]], **op
         raise ValueError(f"the target's chat template fails: {' '.join(str(error).split())}") from error
     first, begins = tokenizer.bos_token, tokenizer("").input_ids[:1] == [tokenizer.bos_token_id]
     return prompt.removeprefix(first) if first and begins else prompt
-
-
-def check_same_vocabulary(target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str) -> None:
-    """Raise `ValueError`, with the first difference, unless every number stands for the same token in both."""
-    ours, theirs = target.get_vocab(), draft.get_vocab()
-    if ours == theirs:
-        return
-    from transformers import PreTrainedTokenizerBase
-
-    named, drafted = ({token_id: token for token, token_id in tokens.items()} for tokens in (ours, theirs))
-    differing = sorted(i for i in named.keys() | drafted.keys() if named.get(i) != drafted.get(i))
-    first = differing[0] if differing else 0
-    other_ways = "'suffix' drafts for any target"
-    if all(isinstance(each, PreTrainedTokenizerBase) for each in (target, draft)):
-        other_ways += (
-            ", and transformers' cross-tokenizer candidate generator, given to speculative_generate, for others"
-        )
-    else:
-        other_ways += ", a smaller model of the target's family or its own file quantised harder has the same tokens"
-    raise ValueError(
-        f"the vocabularies of target {target_name!r} ({len(ours)} tokens) and draft {draft_name!r} "
-        f"({len(theirs)} tokens) differ in {len(differing)} tokens, first in token {first}: {_shown(named.get(first))} "
-        f"and {_shown(drafted.get(first))}; both must have the same tokens ({other_ways})"
-    )
-
-
-def _shown(token: str | None) -> str:
-    return "none" if token is None else repr(token)

@@ -8,7 +8,7 @@ from pathlib import Path
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import DRAFTERS, parse_drafter
 from cactus_decoding.core.models.loading import check_model_name, load_cached, load_tokenizer
-from cactus_decoding.core.models.tokenizers import check_same_vocabulary
+from cactus_decoding.core.models.vocabularies import compare_vocabularies
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
@@ -31,16 +31,16 @@ def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: 
     check_model_name("draft", draft, DRAFTERS)
     file = parse_gguf(draft)
     if file is None:
-        check_same_vocabulary(tokenizer, load_tokenizer("draft", draft), target.name, str(draft))
-        return ModelDrafter(load_cached("draft", draft, "auto", target.device), target.vocabulary_size)
+        differing = compare_vocabularies(tokenizer, load_tokenizer("draft", draft), target.name, str(draft))
+        return ModelDrafter(load_cached("draft", draft, "auto", target.device), target.vocabulary_size, differing)
     settings = file.settings
     weights = GgufModel.load("draft", file.path, gpu_layers=settings.gpu_layers)
     theirs = GgufTokenizer(weights)
-    if not tokenizer.has_all_tokens_of(theirs):  # or the difference is named
-        check_same_vocabulary(tokenizer, theirs, target.name, str(draft))
+    same = tokenizer.has_all_tokens_of(theirs)  # which takes less than to name what differs
+    differing = None if same else compare_vocabularies(tokenizer, theirs, target.name, str(draft))
     size = settings.context_size or min(weights.trained_length, target.max_length)
     settings = replace(settings, context_size=size, threads=settings.threads or target.threads)
-    return ModelDrafter(LlamaCppModel(weights, settings, copies=False), target.vocabulary_size)
+    return ModelDrafter(LlamaCppModel(weights, settings, copies=False), target.vocabulary_size, differing)
 
 
 def load_gguf_pair(file: GgufFile, draft: str | Path, kept_prompts: int | str) -> Pair:

@@ -112,14 +112,25 @@ def test_kinds_of_models_that_cannot_take_part(tmp_path, architecture, words):
     assert words in refusal(path, "ngram")
 
 
-def test_other_vocabularies_are_refused_with_the_first_difference(gguf, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(zoo.path("draft"))
-    tokenizer.add_tokens(["zebra"])
-    path = tmp_path / "other.gguf"
-    write_gguf(AutoModelForCausalLM.from_pretrained(zoo.path("draft")), tokenizer, path, "float32")
+def test_a_draft_with_some_other_tokens_drafts_and_one_with_many_is_refused(gguf, tmp_path, caplog):
+    for added, path in ((2, tmp_path / "near.gguf"), (60, tmp_path / "far.gguf")):
+        tokenizer = AutoTokenizer.from_pretrained(zoo.path("draft"))
+        model = AutoModelForCausalLM.from_pretrained(zoo.path("draft"))
+        tokenizer.add_tokens([f"zebra{i}" for i in range(added)])
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        write_gguf(model, tokenizer, path, "float32")
     for target in (gguf("target"), zoo.path("target")):
-        assert "differ in 1 tokens, first in token 1003: none and 'zebra'" in refusal(target, path)
-        assert "'suffix' drafts for any target, a smaller model" in refusal(target, path)
+        said = refusal(target, tmp_path / "far.gguf")
+        assert "differ in 60 tokens, first in token 1003: none and 'zebra0'" in said
+        assert "a draft may differ in 5% of them ('suffix' drafts for any target, a smaller model" in said
+        pair = load_pair(target, tmp_path / "near.gguf")
+        assert "differ in 2 tokens, first in token 1003: none and 'zebra0'; the draft proposes none" in caplog.text
+        asked = {"temperature": 0, "max_new_tokens": 20}
+        drafted = generate(pair, EXAMPLES[0].prompt, num_speculative_tokens=4, **asked)
+        plain = generate(pair, EXAMPLES[0].prompt, num_speculative_tokens=0, **asked)
+        assert drafted.token_ids == plain.token_ids
+        assert drafted.metrics.accepted > 0
+        caplog.clear()
 
 
 def test_a_missing_library_is_told_by_the_line_that_installs_it(monkeypatch):

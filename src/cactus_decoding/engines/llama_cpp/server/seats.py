@@ -59,8 +59,8 @@ class Seats:
         passes, models = side_by_side(divided, parallel)
         pairs = []
         for own in models:
-            if isinstance(draft_model, LlamaCppModel):
-                proposer: Drafter = ModelDrafter(own[0], target.vocabulary_size)
+            if isinstance(draft_model, LlamaCppModel) and isinstance(drafter, ModelDrafter):
+                proposer: Drafter = drafter.on(own[0])
             else:
                 proposer = drafter.twin()
             pairs.append(Pair(own[-1], proposer, pair.tokenizer, kept_prompts=kept))

@@ -20,7 +20,7 @@ from cactus_decoding.core.drafting.registry import check_names, parse_drafter
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, check_folder
 from cactus_decoding.core.models.loading import load_tokenizer, only_cached
-from cactus_decoding.core.models.tokenizers import check_same_vocabulary
+from cactus_decoding.core.models.vocabularies import compare_vocabularies
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.transformers.loading import load_model, stored_dtype
@@ -270,7 +270,7 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     tokenizer = load_tokenizer("target", target_path, local=local)
     if (name := draft_name(settings)) is not None:
         theirs = load_tokenizer("draft", name, local=only_cached("draft", name))
-        check_same_vocabulary(tokenizer, theirs, settings.target, str(settings.draft))
+        compare_vocabularies(tokenizer, theirs, settings.target, str(settings.draft))
     args = arguments(settings, work / "checkpoints")
     main, wait = args.process_index == 0, args.distributed_state.wait_for_everyone
     report = report if main else _silent
