@@ -47,6 +47,10 @@ class GrammarWorker:
         self._tried: OrderedDict[Grammar, str] = OrderedDict()
         self._lock, self._closed = threading.Lock(), False
 
+    def known(self, grammar: Grammar) -> str | None:
+        """Return what `check` returned for a grammar, without waiting for another one; None where it is not kept."""
+        return self._tried.get(grammar)
+
     def start(self) -> None:
         """Start the process, so that the first grammar does not wait for it."""
         with self._lock:

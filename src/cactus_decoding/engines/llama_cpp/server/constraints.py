@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import LifoQueue
 
 from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary, vocabulary_of
 from cactus_decoding.core.constraints.worker import SECONDS, GrammarWorker
 from cactus_decoding.core.pair import Pair
+
+PROCESSES = 2
+"""That compile grammars: one that takes its whole time leaves the other to everybody else."""
 
 
 class ConstraintMaker:
@@ -20,12 +26,14 @@ class ConstraintMaker:
 
     def __init__(self, pair: Pair, seconds: float = SECONDS) -> None:
         self._pair, self._seconds = pair, seconds
-        self._lock, self._worker = threading.Lock(), list[GrammarWorker]()
+        self._lock, self._workers = threading.Lock(), list[GrammarWorker]()
+        self._free = LifoQueue[GrammarWorker]()  # the second process starts when both are needed
 
     def prepare(self) -> None:
-        """Read the vocabulary and start the process, so that no request waits for them."""
+        """Read the vocabulary and start a process, so that no request waits for them."""
         self._vocabulary()
-        self._checker().start()
+        with self._worker() as worker:
+            worker.start()
 
     def make(self, grammar: Grammar) -> GrammarConstraint:
         """Return the constraint of one response.
@@ -33,11 +41,16 @@ class ConstraintMaker:
         Raises:
             ValueError: for a grammar that cannot be read, or takes too long to compile.
         """
-        return self._vocabulary().constraint(self._checker().check(grammar))
+        known = (each.known(grammar) for each in self._all())
+        compiled = next((text for text in known if text is not None), None)
+        if compiled is None:
+            with self._worker() as worker:
+                compiled = worker.check(grammar)
+        return self._vocabulary().constraint(compiled)
 
     def close(self) -> None:
-        """End the process."""
-        for worker in self._worker:
+        """End the processes."""
+        for worker in self._workers:
             worker.close()
 
     def _vocabulary(self) -> GrammarVocabulary:
@@ -45,9 +58,21 @@ class ConstraintMaker:
         with self._lock:
             return GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, pair.stop_token_ids)
 
-    def _checker(self) -> GrammarWorker:
+    @contextmanager
+    def _worker(self) -> Iterator[GrammarWorker]:
+        """Have a worker that is free, or wait for one."""
+        self._all()
+        worker = self._free.get()
+        try:
+            yield worker
+        finally:
+            self._free.put(worker)
+
+    def _all(self) -> list[GrammarWorker]:
         with self._lock:
-            if not self._worker:
+            if not self._workers:
                 tokens = vocabulary_of(self._pair.tokenizer, self._pair.stop_token_ids)
-                self._worker.append(GrammarWorker(tokens, self._seconds))
-            return self._worker[0]
+                self._workers += [GrammarWorker(tokens, self._seconds) for _ in range(PROCESSES)]
+                for worker in self._workers:
+                    self._free.put(worker)
+            return self._workers
