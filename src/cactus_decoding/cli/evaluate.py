@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,9 @@ from cactus_decoding.core.settings import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
     from cactus_decoding.core.drafting.trees.shape import TreeShape
+    from cactus_decoding.lab.evaluation.chat import Chat
+    from cactus_decoding.lab.evaluation.engines.engine import Engine
+    from cactus_decoding.lab.evaluation.engines.server import ServerEngine
     from cactus_decoding.lab.evaluation.run_config import RunConfig
 
 EXAMPLES = (
@@ -27,9 +31,11 @@ EXAMPLES = (
     "cactus eval --task gsm8k:path=gsm8k_test.jsonl --target ./large --draft ./small --rule clamped:width=1 "
     "--seeds 0,1,2 --output results.jsonl\n\n"
     "cactus eval --engine vllm --rule lossless --rule cactus:delta=1.0 --output results.jsonl\n\n"
+    "cactus eval --server http://localhost:8000 --concurrency 32 --rule lossless --rule cactus:delta=1.0 "
+    "--task gsm8k:path=gsm8k_test.jsonl --output results.jsonl\n\n"
     "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl"
 )
-WHAT, MODELS = "What is asked", "Models"
+WHAT, MODELS, SERVER = "What is asked", "Models", "A server"
 
 
 @options.request_options(
@@ -67,6 +73,16 @@ def evaluate(
     engine_args: Annotated[str | None, option(
         "Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'.", "JSON", MODELS,
         flag="--engine-args", shown="none")] = None,
+    server: Annotated[str | None, option(
+        "Ask an OpenAI-compatible server instead of loading models; --target then names one of its models. A key is "
+        "taken from OPENAI_API_KEY.", "ADDRESS", SERVER, shown="none")] = None,
+    concurrency: Annotated[int, option(
+        "Questions that the server has at a time, each rule's in turn.", "N", SERVER, min=1, max=1024)] = 8,
+    timeout: Annotated[float, option(
+        "Time that an answer may take.", "SECONDS", SERVER, min=0.001)] = 600.0,
+    retries: Annotated[int, option(
+        "How often a question is asked again where the server failed, after pauses of up to half a minute.", "N",
+        SERVER, min=0)] = 12,
     rule: Annotated[list[str] | None, option(
         "Acceptance rule, such as cactus:delta=0.5, or your own by its importable path: my_module:MyRule,ratio=0.5; "
         "may be given several times.", "RULE", shown="lossless")] = None,
@@ -103,10 +119,13 @@ def evaluate(
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
     from cactus_decoding.core.drafting.registry import check_names
 
-    if engine != "vllm" and rescore is None:
+    if engine != "vllm" and rescore is None and server is None:
         check_names(target, *(draft or ()))
     from cactus_decoding import parse_rule
 
+    if server is not None:
+        _check_alone(engine=engine, engine_args=engine_args, workers=workers, token_ids=token_ids or None)
+        num_speculative_tokens = num_speculative_tokens or "auto"
     chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
     rules = unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first, as a mistyped name needs no torch
     from cactus_decoding import Request
@@ -132,7 +151,10 @@ def evaluate(
         check_installed()
         return rescored_file(rescore, out, task, lm_eval, lm_eval_path, every_metric, allow_code_execution)
     engine = "transformers" if engine is None else engine
-    check_reads(engine, target)
+    if server is None:
+        check_reads(engine, target)
+    elif len(lengths) > 1:
+        raise ValueError("a server has one draft length: --num-speculative-tokens may say which, and no other")
     del settings["tree"]  # which stands among lengths
     relaxed = next((text for text in rules if text != "lossless"), "lossless")
     options.check_budget(settings, relaxed)
@@ -142,8 +164,17 @@ def evaluate(
     for length in lengths:  # raises before tasks are read
         how = proposing(length, settings["verification"]) | protecting(settings, None)
         Request.from_dict(settings | how | {"rule": relaxed})
-    drafts = unique(map(full_name, draft or _bundled_draft(target)))
-    asked_by = options.chat_of(chat, system, target)
+    served = None if server is None else _served(server, target, timeout, retries)
+    load: Callable[[str], Engine]
+    if served is not None:
+        asked_by = served.ask_by(chat, system)
+        _say_found(served, asked_by)
+        engine, target, drafts = "server", served.model, draft or [served.draft]
+        load = lambda _: served  # noqa: E731
+    else:
+        load = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
+        drafts = unique(map(full_name, draft or _bundled_draft(target)))
+        asked_by = options.chat_of(chat, system, target)
     tasks = parse_tasks(task, lm_eval, lm_eval_path, problems, chat=asked_by is not None)
     check_may_run(tasks.values(), allow_code_execution)
     counts = {name: len(each.problems) for name, each in tasks.items()}
@@ -159,24 +190,27 @@ def evaluate(
             seeds=chosen_seeds,
             protect=protected,
             chat=asked_by,
+            concurrency=concurrency if served is not None else None,
         )
     )
     check_writable(out, journal_of(out), inputs=map(file_of, task or []))
     check_installed()
-    options.prepare(1 if threads is None and workers is not None else threads, small=target == "bundled")
+    if served is None:
+        options.prepare(1 if threads is None and workers is not None else threads, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with opened(out) as file:
         todo = pending(configs, file.results)
         if len(todo) < len(configs):
             console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
-        load = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
         done = count(1)
+        at_once = None if served is None else concurrency
+        made_by = provenance(arguments) | ({} if served is None else {"server": served.about()})
         try:
             with counting("Answering", sum(config.problems for config in todo)) as progress:
-                run(configs, tasks, load, file, provenance(arguments),
+                run(configs, tasks, load, file, made_by,
                     lambda remark: progress(next(done), remark), interleaved=interleaved,
                     token_ids=token_ids, workers=workers, threads=threads or 1,
-                    estimate=partial(_say_longest, todo))  # fmt: skip
+                    concurrency=at_once, estimate=partial(_say_longest, todo))  # fmt: skip
         except KeyboardInterrupt:
             left = len(pending(configs, file.results))
             problems_of = sum(config.problems for config in configs)
@@ -188,6 +222,33 @@ def evaluate(
             )
             raise typer.Exit(INTERRUPTED) from None
         show_results(file.results, configs, every_metric)
+
+
+def _check_alone(**others: object) -> None:
+    """Raise `ValueError` for options that go with models of this process only."""
+    if given := [f"--{name.replace('_', '-')}" for name, value in others.items() if value is not None]:
+        raise ValueError(f"--server asks models that run elsewhere: leave out {', '.join(given)}")
+
+
+def _served(address: str, target: str, timeout: float, retries: int) -> ServerEngine:
+    from cactus_decoding.core.extras import needing
+
+    with needing("--server asks by httpx2", "client"):
+        from cactus_decoding.engines.openai.client import ServerClient
+        from cactus_decoding.lab.evaluation.engines.server import ServerEngine
+    client = ServerClient(address, timeout=timeout, retries=retries)
+    return ServerEngine(client, None if target == "bundled" else target)
+
+
+def _say_found(served: ServerEngine, chat: Chat | None) -> None:
+    """Say what the server was found to do."""
+    found = served.about()
+    where = {None: "takes no rules", "fields": "takes a rule in each request"}.get(
+        found["rules"], "takes a rule in each request's vllm_xargs"
+    )
+    reports = "reports what it did" if found["reports"] else "reports no acceptance by rule"
+    how = "plain text" if chat is None else str(chat)
+    notes.say(f"{found['address']} serves {served.model}, {where}, {reports}, and is asked by {how}")
 
 
 def _say_longest(todo: list[RunConfig], seconds: float) -> None:

@@ -40,6 +40,7 @@ COLUMNS = (
     ("length_ratio", "length ratio", 3),
     ("steps_per_answer", "steps per answer", 1),
     ("seconds_per_answer", "seconds per answer", 3),
+    ("first_seconds_per_answer", "seconds to first token", 3),
     ("seconds_ratio", "wall time ÷ best lossless", 2),
     ("seconds_ratio_to_best_tree", "wall time ÷ best lossless tree", 2),
     ("tokens_per_second", "tokens per second", 0),
@@ -58,7 +59,7 @@ def table(summaries: Sequence[RunSummary], *, every_metric: bool = False) -> lis
     groups: dict[tuple[object, ...], list[RunSummary]] = {}
     for summary in summaries:
         config = summary.config
-        same = config.task, config.problems, config.target, config.draft, config.engine, config.chat
+        same = config.task, config.problems, config.target, config.draft, config.answered_by, config.chat
         groups.setdefault(same, []).append(summary)
     return [(_every_metric if every_metric else _brief)(_title(group[0]), group) for group in groups.values()]
 
@@ -66,7 +67,7 @@ def table(summaries: Sequence[RunSummary], *, every_metric: bool = False) -> lis
 def _title(summary: RunSummary) -> str:
     config = summary.config
     how = "" if config.chat is None else f", {config.chat}"
-    return f"{config.task}: {config.problems} problems, {config.target} with {config.draft}, {config.engine}{how}"
+    return f"{config.task}: {config.problems} problems, {config.target} with {config.draft}, {config.answered_by}{how}"
 
 
 def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:

@@ -12,7 +12,7 @@ from cactus_decoding import zoo
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.lab.evaluation.chat import Chat, choose_chat
-from cactus_decoding.lab.evaluation.engines.engine import Answer, AuditedCosts, Problem
+from cactus_decoding.lab.evaluation.engines.engine import Answer, AuditedCosts, Conversation, Problem
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
 from cactus_decoding.lab.evaluation.tasks.task import Task, ask
 
@@ -77,14 +77,12 @@ class Parrot:
     def check_prompt(self, prompt, request):
         self.asked.append(prompt)
 
-    def chat_prompt(self, messages, system):
-        return f"<{system}>" + "|".join(messages) + "|"
-
     def answer(self, prompt, request):
         self.asked.append((prompt, request.seed))
         reason = "length" if len(self.asked) == 2 else "stop"
         count = len(self.asked)
-        return Answer(f"a{count}", reason, Metrics(generated=count), AuditedCosts(1, 0.5, 0.1, count), True, (count,))
+        costs, unknown = AuditedCosts(1, 0.5, 0.1, count), frozenset({"relaxed"} if count == 2 else ())
+        return Answer(f"a{count}", reason, Metrics(generated=count), costs, unknown, (count,))
 
 
 def test_every_turn_has_all_before_it_and_its_own_seed():
@@ -93,13 +91,14 @@ def test_every_turn_has_all_before_it_and_its_own_seed():
     answer = ask(engine, problem, config, 0, ())
     seed = seed_of(4, 0)
     assert engine.asked == [
-        ("<s>q1|", seed),
-        ("<s>q1|a1|q2|", seed_of(seed, 1)),
-        ("<s>q1|a1|q2|a2|q3|", seed_of(seed, 2)),
+        (Conversation(("q1",), "s"), seed),
+        (Conversation(("q1", "a1", "q2"), "s"), seed_of(seed, 1)),
+        (Conversation(("q1", "a1", "q2", "a2", "q3"), "s"), seed_of(seed, 2)),
     ]
     assert (answer.text, answer.turns, answer.finish_reason) == ("a1\n\na2\n\na3", ("a1", "a2", "a3"), "length")
     assert (answer.metrics.generated, answer.token_ids) == (6, (1, 2, 3))
     assert answer.audited == AuditedCosts(3, 1.5, pytest.approx(0.3), 3)
+    assert answer.unknown == {"relaxed"}
 
 
 def test_an_answer_that_is_begun_goes_on():
@@ -107,7 +106,7 @@ def test_an_answer_that_is_begun_goes_on():
     task = Task("t", (Problem("1", "q", begun="def f():"),))
     task.check(engine, config)
     (found,) = task.answer(engine, config)
-    assert engine.asked[0] == engine.asked[1][0] == "<None>q|def f():"
+    assert engine.asked[0] == engine.asked[1][0] == Conversation(("q",), None, "def f():")
     assert found[1].turns == ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cactus_decoding.core.divergences.rows import kl_of_rows
@@ -67,12 +68,15 @@ class ResponseCounts:
 
     def __init__(self) -> None:
         self._counts, self._drafted, self._accepted = [0.0] * len(REPORTED), list[int](), list[int]()
+        self._steps = 0
 
     def add(self, outcome: Outcome) -> None:
         """Count a step."""
         judged = _judged(outcome)
+        unmeasured = any(visit.nats is None and not isinstance(visit.rule, Lossless) for visit in judged)
+        self._steps += 1
         step = (
-            sum(outcome.nats),
+            math.nan if unmeasured else sum(outcome.nats),  # without a budget nobody measures
             len(judged),
             sum(visit.accepted for visit in judged),
             sum(visit.relaxed for visit in judged),
@@ -88,7 +92,7 @@ class ResponseCounts:
     def report(self) -> dict[str, Any]:
         """Return them as a response says them."""
         missing = [0] * (len(self._drafted) - len(self._accepted))
-        return report_of(self._counts, self._drafted, self._accepted + missing)
+        return report_of(self._counts, self._drafted, self._accepted + missing, self._steps)
 
 
 def conditional_nats(visit: Visit) -> float:

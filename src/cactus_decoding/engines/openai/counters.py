@@ -22,10 +22,13 @@ REPORTED = (
 )  # fmt: skip
 
 
-def report_of(counts: Sequence[float] | None, drafted: Sequence[int], accepted: Sequence[int]) -> dict[str, Any]:
+def report_of(
+    counts: Sequence[float] | None, drafted: Sequence[int], accepted: Sequence[int], steps: int | None = None
+) -> dict[str, Any]:
     """Return what a response says of its own acceptance; unknown numbers are None.
 
-    Counts are in the order of `REPORTED`, None for a request without a rule; the other two are by position.
+    Counts are in the order of `REPORTED`, None for a request without a rule; the next two are by position. ``steps``,
+    verifications, are left out where nobody counts them.
     """
     given = [0.0] * len(REPORTED) if counts is None else counts
     known = [number if math.isfinite(number) else None for number in given]
@@ -34,7 +37,8 @@ def report_of(counts: Sequence[float] | None, drafted: Sequence[int], accepted: 
         name: int(number) if name in integral and number is not None else number
         for name, number in zip(REPORTED, known, strict=True)
     }
-    return report | {"drafted_by_position": list(drafted), "accepted_by_position": list(accepted)}
+    by_position = {"drafted_by_position": list(drafted), "accepted_by_position": list(accepted)}
+    return report | ({} if steps is None else {"steps": steps}) | by_position
 
 
 # counted by rule

@@ -33,7 +33,8 @@ class RunConfig:
     """What one line of a result file is about; two are equal when their `key` is.
 
     For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The seed of an answer is made from the request's
-    seed and the problem's place. ``chat`` is None where prompts are continued as they are.
+    seed and the problem's place. ``chat`` is None where prompts are continued as they are. ``concurrency`` is how many
+    questions a server is asked at a time; its draft length is ``auto`` where nobody says what it was started with.
     """
 
     task: str
@@ -43,6 +44,7 @@ class RunConfig:
     problems: int = 0
     request: Request = field(default_factory=Request)
     chat: Chat | None = None
+    concurrency: int | None = None
 
     def __post_init__(self) -> None:
         request = self.request if self.request.seed is not None else self.request.replace(seed=0)
@@ -62,18 +64,20 @@ class RunConfig:
         left_out = (*_NOT_OF_A_RUN, *(RelaxationPolicy().as_dict() if self.request.policy.everywhere else ()))
         left_out += () if self.proposes_trees else ("tree",)
         asked = {name: value for name, value in self.request.as_dict().items() if name not in left_out}
-        return {name: getattr(self, name) for name in _OWN} | asked | as_settings(self.chat)
+        load = {} if self.concurrency is None else {"concurrency": self.concurrency}
+        return {name: getattr(self, name) for name in _OWN} | load | asked | as_settings(self.chat)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
         names = set(cls("", "", "").as_dict())
-        unknown = sorted(set(values) - names - {"tree", "chat", "system", *SETTINGS})
+        others = {"chat", "system", "concurrency"}
+        unknown = sorted(set(values) - names - {"tree", *others, *SETTINGS})
         if (missing := sorted({*_OWN, "rule"} - set(values))) or unknown:
             raise ValueError(f"a run must have the fields {sorted(names)}, but lacks {missing} and adds {unknown}")
-        asked = {name: value for name, value in values.items() if name not in (*_OWN, "chat", "system")}
+        asked = {name: value for name, value in values.items() if name not in {*_OWN, *others}}
         own = {name: values[name] for name in _OWN}
         request = Request.from_dict(asked | {"rule": recorded_rule(asked["rule"])})
-        return cls(**own, request=request, chat=from_settings(values))
+        return cls(**own, request=request, chat=from_settings(values), concurrency=values.get("concurrency"))
 
     def asking(self, **changes: Any) -> RunConfig:
         return replace(self, request=self.request.replace(**changes))
@@ -115,7 +119,17 @@ class RunConfig:
         budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
         how = "" if self.request.verification in ("token", self.rule) else f" {self.request.verification}"
         policy = f" {self.request.policy}" if not self.request.policy.everywhere else ""
-        return f"{self.rule}{policy}{budget}{how} ×{self.num_speculative_tokens}"
+        length = "" if self._length_unknown else f" ×{self.num_speculative_tokens}"
+        return f"{self.rule}{policy}{budget}{how}{length}"
+
+    @property
+    def _length_unknown(self) -> bool:
+        return self.concurrency is not None and self.num_speculative_tokens == "auto"
+
+    @property
+    def answered_by(self) -> str:
+        """The engine, and of a server how many questions it had at a time."""
+        return self.engine if self.concurrency is None else f"{self.engine}, {self.concurrency} at once"
 
     @property
     def comparable(self) -> tuple[object, ...]:
@@ -126,7 +140,7 @@ class RunConfig:
             self.problems,
             self.target,
             self.draft,
-            self.engine,
+            self.answered_by,
             self.chat,
             request.sampling,
             request.max_new_tokens,
@@ -174,6 +188,7 @@ def grid(
     seeds: Sequence[int],
     protect: Sequence[str | None] | None = None,
     chat: Chat | None = None,
+    concurrency: int | None = None,
 ) -> Iterator[RunConfig]:
     """Yield every combination once, seeds outermost, so that drift over time affects all rules alike.
 
@@ -193,7 +208,7 @@ def grid(
             asked |= {"rule": "lossless", "verification": "token"}
         if str(as_rule(rule)) == "lossless" or length == 0:
             asked |= unlimited
-        config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked), chat)
+        config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked), chat, concurrency)
         if config not in seen:
             seen.add(config)
             yield config

@@ -30,6 +30,7 @@ COLUMNS = (
     ("length_ratio", "length ratio", 3),
     ("steps_per_answer", "steps per answer", 1),
     ("seconds_per_answer", "seconds per answer", 3),
+    ("first_seconds_per_answer", "seconds to first token", 3),
     ("seconds_ratio", "wall time ÷ best lossless", 3),
     ("seconds_ratio_to_best_tree", "wall time ÷ best lossless tree", 3),
     ("seconds_ratio_to_target_alone", "wall time ÷ target alone", 3),
@@ -95,7 +96,7 @@ def make_report(
     groups: dict[tuple[Any, ...], list[RunSummary]] = {}
     for summary in summaries:
         config, request = summary.config, summary.config.request
-        same = config.task, config.problems, config.engine, config.chat, request.max_new_tokens, request.sampling
+        same = config.task, config.problems, config.answered_by, config.chat, request.max_new_tokens, request.sampling
         groups.setdefault(same, []).append(summary)
     sources = [(clean(str(path)), _made_by([result.provenance for result in results])) for path, results in files]
     picture = None
@@ -120,7 +121,7 @@ def _title(summary: RunSummary) -> str:
     ]
     sampling = ", ".join([f"temperature {asked['temperature']:g}", *(cuts or ["no truncation"])])
     how = "" if config.chat is None else f", {config.chat}"
-    return clean(f"{config.task}: {config.problems} problems, {sampling}, {config.engine}{how}")
+    return clean(f"{config.task}: {config.problems} problems, {sampling}, {config.answered_by}{how}")
 
 
 def _section(summaries: Sequence[RunSummary]) -> Section:

@@ -6,6 +6,7 @@ import pytest
 from lm_eval.api.registry import get_model
 
 from cactus_decoding import Cactus
+from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.tasks.harness import CactusLM
 
 pytestmark = [
@@ -39,9 +40,11 @@ def test_scoring_is_refused():
 def test_chats_are_written_by_the_target_s_template():
     model = CactusLM.create_from_arg_string("")
     said = [{"role": "user", "content": "How many?"}]
-    assert model.apply_chat_template(said) == "Question: How many?\nAnswer:"
+    tokenizer = tokenizer_of("bundled")
+    assert model.apply_chat_template(said).text(tokenizer) == "Question: How many?\nAnswer:"
     begun = [*said, {"role": "assistant", "content": " So"}]
-    assert model.apply_chat_template(begun, add_generation_prompt=False) == "Question: How many?\nAnswer: So"
+    asked = model.apply_chat_template(begun, add_generation_prompt=False)
+    assert asked.text(tokenizer) == "Question: How many?\nAnswer: So"
     assert model.tokenizer_name == "bundled"
     with pytest.raises(ValueError, match="no place for a system message"):
-        model.apply_chat_template([{"role": "system", "content": "Be brief."}, *said])
+        model.apply_chat_template([{"role": "system", "content": "Be brief."}, *said]).text(tokenizer)

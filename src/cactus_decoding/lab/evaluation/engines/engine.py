@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
-from typing import Protocol
+from typing import Any, Protocol
 
 from cactus_decoding.core.generate import check_prompt, generate, stream
 from cactus_decoding.core.metrics import Metrics
@@ -74,6 +73,30 @@ class Problem:
 
 
 @dataclass(frozen=True)
+class Conversation:
+    """Messages to be asked in the target's chat template; they alternate, the user's first."""
+
+    messages: tuple[str, ...]
+    system: str | None = None
+    begun: str = ""  # how the answer begins, which is given to the target
+
+    def text(self, tokenizer: Any) -> str:
+        """Return what an engine that has the tokenizer continues."""
+        return as_chat_prompt(tokenizer, *self.messages, system=self.system) + self.begun
+
+    def encode(self, encoding: str = "utf-8") -> bytes:
+        """Return bytes for a hash, which lm-evaluation-harness makes of every prompt."""
+        return repr(self).encode(encoding)
+
+
+Prompt = str | Conversation
+
+
+def text_of(prompt: Prompt, tokenizer: Any) -> str:
+    return prompt if isinstance(prompt, str) else prompt.text(tokenizer)
+
+
+@dataclass(frozen=True)
 class Answer:
     """A finished response. Of several turns, the numbers are sums and the text holds all of them."""
 
@@ -81,9 +104,11 @@ class Answer:
     finish_reason: str
     metrics: Metrics = field(default_factory=Metrics)  # whose wall time is without the audit's
     audited: AuditedCosts | None = None
-    relaxed_known: bool = True  # whether metrics.relaxed was counted
+    unknown: frozenset[str] = frozenset()  # the counts of `metrics` that nobody counted
     token_ids: tuple[int, ...] = ()
     turns: tuple[str, ...] = ()  # of several turns, the text of each
+    first_seconds: float | None = None  # until its first token, as a server's client sees it
+    retries: int = 0  # how often a server was asked in vain
 
     def __add__(self, other: Answer) -> Answer:
         """Return the answer followed by the next turn's."""
@@ -93,9 +118,11 @@ class Answer:
             "length" if "length" in (self.finish_reason, other.finish_reason) else other.finish_reason,
             self.metrics + other.metrics,
             audited,
-            self.relaxed_known and other.relaxed_known,
+            self.unknown | other.unknown,
             self.token_ids + other.token_ids,
             (*(self.turns or (self.text,)), *(other.turns or (other.text,))),
+            self.first_seconds,
+            self.retries + other.retries,
         )
 
 
@@ -105,13 +132,10 @@ class Engine(Protocol):
     def check(self, request: Request) -> None:
         """Raise `ValueError` for a request that it cannot serve, before any work."""
 
-    def check_prompt(self, prompt: str, request: Request) -> None:
+    def check_prompt(self, prompt: Prompt, request: Request) -> None:
         """Raise `ValueError` for a prompt that does not fit, before any work."""
 
-    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
-        """Return messages in the target's chat template; they alternate, the user's first."""
-
-    def answer(self, prompt: str, request: Request) -> Answer:
+    def answer(self, prompt: Prompt, request: Request) -> Answer:
         """Answer one prompt."""
 
     def close(self) -> None:
@@ -140,14 +164,11 @@ class TransformersEngine(Engine):
     def check(self, request: Request) -> None:
         self._pair.check(request)
 
-    def check_prompt(self, prompt: str, request: Request) -> None:
-        token_ids = check_prompt(self._pair, prompt, request)
+    def check_prompt(self, prompt: Prompt, request: Request) -> None:
+        token_ids = check_prompt(self._pair, text_of(prompt, self._pair.tokenizer), request)
         if len(token_ids) > SHARED:
             known = self._beginnings.setdefault(tuple(token_ids[:SHARED]), token_ids)
             del known[num_shared(known, token_ids) :]
-
-    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
-        return as_chat_prompt(self._pair.tokenizer, *messages, system=system)
 
     def _begin(self, token_ids: list[int]) -> None:
         """Make the caches hold what the prompt shares with others, read by itself, and nothing else."""
@@ -167,11 +188,12 @@ class TransformersEngine(Engine):
                 cache.append(beginning, rows=1)
         self._held = beginning
 
-    def answer(self, prompt: str, request: Request) -> Answer:
+    def answer(self, prompt: Prompt, request: Request) -> Answer:
         """Answer one prompt as if it were the first: what an earlier answer left cached would shorten its time."""
-        self._begin(check_prompt(self._pair, prompt, request))
+        text = text_of(prompt, self._pair.tokenizer)
+        self._begin(check_prompt(self._pair, text, request))
         audited = AuditedCosts() if self._audited and not request.lossy else None
-        response = stream(self._pair, prompt, request)
+        response = stream(self._pair, text, request)
         for outcome in response:
             if audited is not None:
                 audited.add(outcome)

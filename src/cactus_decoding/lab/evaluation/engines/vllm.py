@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +13,6 @@ from cactus_decoding.core.drafting.lengths.base import FixedLength
 from cactus_decoding.core.extras import install
 from cactus_decoding.core.models.base import check_fits
 from cactus_decoding.core.models.loading import check_model_name
-from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless, parse_rule
 from cactus_decoding.core.sampling.params import SamplingParams
@@ -28,7 +27,7 @@ from cactus_decoding.engines.vllm.request import (
     vocabulary_of,
 )
 from cactus_decoding.engines.vllm.server import check_draft, prefers_float32
-from cactus_decoding.lab.evaluation.engines.engine import Answer
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Prompt, text_of
 
 _SECONDS_TO_END = 30.0
 _SAMPLED = ("temperature", "top_k", "top_p")
@@ -76,9 +75,10 @@ class VllmEngine:
         server.check(asked)
         check_request_texts(asked, lambda: vocabulary_of(config))
 
-    def check_prompt(self, prompt: str, request: Request) -> None:
+    def check_prompt(self, prompt: Prompt, request: Request) -> None:
         config = self._config(_proposals(request))
-        length = len(self._tokenizer_of(config).encode(prompt))
+        tokenizer = self._tokenizer_of(config)
+        length = len(tokenizer.encode(text_of(prompt, tokenizer)))
         if length == 0:
             raise ValueError("the prompt must have at least one token, but has none")
         check_fits("target", config.model_config.max_model_len, length, _proposals(request))
@@ -90,17 +90,14 @@ class VllmEngine:
             self._tokenizer = cached_tokenizer_from_config(config.model_config)
         return self._tokenizer
 
-    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
-        config = next(iter(self._configs.values()), None) or self._config(0)
-        return as_chat_prompt(self._tokenizer_of(config), *messages, system=system)
-
-    def answer(self, prompt: str, request: Request) -> Answer:
+    def answer(self, prompt: Prompt, request: Request) -> Answer:
         engine = self._started(request)
+        text = text_of(prompt, self._tokenizer_of(self._config(_proposals(request))))
         engine.collective_rpc("restart_draws", args=(request.seed,))
         self._counts.take()
         self._asked += 1
         start = time.perf_counter()
-        engine.add_request(str(self._asked), prompt, self._sampling(request))
+        engine.add_request(str(self._asked), text, self._sampling(request))
         outputs: list[Any] = []
         while engine.has_unfinished_requests():
             outputs += engine.step()
@@ -108,8 +105,8 @@ class VllmEngine:
         ((completion,),) = (output.outputs for output in outputs)  # only the finished answer is an output
         metrics = replace(self._counts.take(), generated=len(completion.token_ids), seconds=seconds)
         reason = "stop" if completion.finish_reason == "stop" else "length"
-        known = isinstance(request.rule, Lossless)
-        return Answer(completion.text, reason, metrics, relaxed_known=known, token_ids=tuple(completion.token_ids))
+        unknown = frozenset[str]() if isinstance(request.rule, Lossless) else frozenset({"relaxed"})
+        return Answer(completion.text, reason, metrics, unknown=unknown, token_ids=tuple(completion.token_ids))
 
     def close(self) -> None:
         if self._engine is not None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cactus_decoding.core.files.provenance import commit, with_engines
 from cactus_decoding.core.request import Request
-from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem, Prompt
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
 from cactus_decoding.lab.evaluation.runs.results import (
     AUDITED,
@@ -20,8 +20,11 @@ from cactus_decoding.lab.evaluation.runs.results import (
     RunResult,
     journal_of,
 )
-from cactus_decoding.lab.evaluation.runs.workers import Workers, check_apart, longest_seconds
+from cactus_decoding.lab.evaluation.runs.workers import Answered, Workers, check_apart, longest_seconds
 from cactus_decoding.lab.evaluation.tasks.task import Task
+
+if TYPE_CHECKING:
+    from cactus_decoding.lab.evaluation.runs.at_once import AtOnce
 
 
 def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[RunConfig]:
@@ -65,6 +68,7 @@ def run(
     token_ids: bool = False,
     workers: int | None = None,
     threads: int = 1,
+    concurrency: int | None = None,
     estimate: Callable[[float], None] | None = None,
 ) -> None:
     """Answer the runs that a file lacks, and add each to it when it is finished.
@@ -74,7 +78,8 @@ def run(
     versions of the engines, the date and a hash of the problems. Interleaved, the runs of a task, draft and seed are
     answered side by side, so that their wall times can be compared. With ``token_ids`` each answer's tokens are kept
     beside its text. ``workers`` processes of ``threads`` each answer problems in parallel; ``load`` must pickle for
-    them. ``estimate`` is called with the most seconds that all runs should take.
+    them. With ``concurrency`` so many threads ask one engine, a server. ``estimate`` is called with the most seconds
+    that all runs should take.
     """
     check_same_problems(tasks, file.results, chat=any(config.chat is not None for config in configs))
     todo = pending(configs, file.results)
@@ -89,11 +94,16 @@ def run(
         if prompts not in checked:
             checked.add(prompts)
             tasks[config.task].check(engines[config.draft], config)
-    longest = longest_seconds(todo, engines, tasks) if estimate is not None else None
+    longest = longest_seconds(todo, engines, tasks) if estimate is not None and concurrency is None else None
     if longest is not None and estimate is not None:
         estimate(longest / (workers or 1))
-    pool = None
-    if workers is not None and todo:
+    pool: Workers | None = None
+    at_once: AtOnce | None = None
+    if concurrency is not None:
+        from cactus_decoding.lab.evaluation.runs.at_once import AtOnce
+
+        at_once = AtOnce(concurrency, engines, tasks)
+    elif workers is not None and todo:
         check_apart(todo, tasks)
         pool = Workers(workers, threads, load, todo, tasks)
         engines.clear()  # theirs are the ones that answer
@@ -101,12 +111,15 @@ def run(
     try:
         for draft, groups in groupby(_groups(todo, interleaved), key=lambda group: group[0].draft):
             for group in groups:
-                _answer(group, tasks, pool or engines, file, provenance, journal, report, token_ids)
+                _answer(group, tasks, at_once or pool or engines, file, provenance, journal, report, token_ids)
             if pool is None:
                 engines[draft].close()  # memory may not hold two engines
+        if at_once is not None:
+            at_once.check()
     finally:
-        if pool is not None:
-            pool.close()
+        for each in (pool, at_once):
+            if each is not None:
+                each.close()
         for engine in engines.values():
             engine.close()
         unfinished = pending(todo, file.results)
@@ -134,7 +147,7 @@ def journal_name(config: RunConfig, tasks: Mapping[str, Task], provenance: Mappi
 def _answer(
     configs: Sequence[RunConfig],
     tasks: Mapping[str, Task],
-    engines: Mapping[str, Engine] | Workers,
+    engines: Mapping[str, Engine] | Workers | AtOnce,
     file: ResultFile,
     provenance: Mapping[str, Any],
     journal: Journal,
@@ -143,32 +156,57 @@ def _answer(
 ) -> None:
     """Answer runs side by side, one problem of each in turn, so that whatever slows the machine slows them all."""
     names = {config: journal_name(config, tasks, provenance) for config in configs}
-    entries = {config: journal.entries(names[config]) for config in configs}
+    entries = {config: _kept(tasks[config.task], journal.entries(names[config])) for config in configs}
+    missing = {
+        config: [place for place in range(config.problems) if place not in entries[config]] for config in configs
+    }
+
+    def keep_if_finished(config: RunConfig) -> None:
+        if len(entries[config]) == config.problems:
+            file.append(_result(config, tasks[config.task], entries[config], provenance))
+
     for config in configs:
         for _ in entries[config]:
             report(config.label)
-    starts = {config: len(entries[config]) for config in configs}
-    if isinstance(engines, Workers):
-        answers = engines.answers(starts)
-    else:
-        answers = {
-            config: tasks[config.task].answer(engines[config.draft], config, start) for config, start in starts.items()
-        }
-    while answers:
-        # those with fewer answers catch up first: an earlier command may have been killed between two runs
-        fewest = min(len(entries[config]) for config in answers)
-        for config in [config for config in answers if len(entries[config]) == fewest]:
-            if fewest < config.problems:
-                entry = entry_of(*next(answers[config]), token_ids)
-                entries[config].append(entry)
-                journal.add(names[config], entry)
-                report(config.label)
-            if len(entries[config]) == config.problems:
-                del answers[config]
-                # an earlier command may have kept fewer, and not every problem has several turns
-                names_of_columns = dict.fromkeys(name for entry in entries[config] for name in entry)
-                columns = {name: [entry.get(name) for entry in entries[config]] for name in names_of_columns}
-                file.append(RunResult(config, columns, {**provenance, **about(tasks[config.task], config)}))
+        keep_if_finished(config)
+    answers = _in_turn(missing, tasks, engines) if isinstance(engines, Mapping) else engines.answers(missing)
+    for config, place, problem, answer, right in answers:
+        entry = entries[config][place] = entry_of(problem, answer, right, token_ids)
+        journal.add(names[config], entry)
+        report(config.label)
+        keep_if_finished(config)
+
+
+def _kept(task: Task, entries: Sequence[AnswerEntry]) -> dict[int, AnswerEntry]:
+    """Return the entries of a journal by the places of their problems."""
+    places = {problem.id: place for place, problem in enumerate(task.problems)}
+    return {places[entry["id"]]: entry for entry in entries}
+
+
+def _in_turn(
+    missing: Mapping[RunConfig, Sequence[int]], tasks: Mapping[str, Task], engines: Mapping[str, Engine]
+) -> Iterator[Answered]:
+    """Yield answers in this process; runs with fewer answers catch up: an earlier command may have been killed."""
+    starts = {config: places[0] for config, places in missing.items() if places}
+    answers = {
+        config: tasks[config.task].answer(engines[config.draft], config, start) for config, start in starts.items()
+    }
+    for place in range(max((config.problems for config in starts), default=0)):
+        for config, start in starts.items():
+            if start <= place < config.problems:
+                yield config, place, *next(answers[config])
+
+
+def _result(
+    config: RunConfig, task: Task, entries: Mapping[int, AnswerEntry], provenance: Mapping[str, Any]
+) -> RunResult:
+    ordered = [entries[place] for place in range(config.problems)]
+    names = dict.fromkeys(name for entry in ordered for name in entry)  # not every problem has several turns
+    columns = {name: [entry.get(name) for entry in ordered] for name in names}
+    result = RunResult(config, columns, {**provenance, **about(task, config)})
+    if task.asks_as_a_whole and all(right is None for right in columns["right"]):
+        return RunResult(config, columns | {"right": _judged(task, result)}, result.provenance)
+    return result
 
 
 def about(task: Task, config: RunConfig) -> dict[str, str]:
@@ -188,8 +226,9 @@ def entry_of(problem: Problem, answer: Answer, right: bool | None, token_ids: bo
     if token_ids:
         entry["token_ids"] = list(answer.token_ids)
     entry |= {name: getattr(answer.metrics, name) for name in (*COUNTS, "seconds")}
-    if not answer.relaxed_known:
-        entry["relaxed"] = None
+    entry |= dict.fromkeys(answer.unknown)
+    if answer.first_seconds is not None:
+        entry |= {"first_seconds": answer.first_seconds, "retries": answer.retries}
     if answer.turns:
         entry["turns"] = list(answer.turns)
     if answer.audited is not None:
@@ -210,16 +249,17 @@ class StoredAnswers(Engine):
     def check(self, request: Request) -> None:
         pass
 
-    def check_prompt(self, prompt: str, request: Request) -> None:
+    def check_prompt(self, prompt: Prompt, request: Request) -> None:
         pass
 
-    def chat_prompt(self, messages: Sequence[str], system: str | None) -> str:
-        return ""
-
-    def answer(self, prompt: str, request: Request) -> Answer:
+    def answer(self, prompt: Prompt, request: Request) -> Answer:
         """Return the stored answer, which includes those of further turns."""
         assert request.seed is not None  # a run's requests have one
         return self._answers.get(request.seed, Answer("", "stop"))
+
+
+def _judged(task: Task, result: RunResult) -> list[bool | None]:
+    return [right for _, _, right in task.answer(StoredAnswers(result), result.config)]
 
 
 def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: str) -> Iterator[RunResult]:
@@ -237,7 +277,7 @@ def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: st
         said = about(task, config)
         if len(task.problems) < config.problems or result.provenance.get("prompts") != said["prompts"]:
             raise ValueError(f"{named} answers other problems than task {config.task!r} asks")
-        right = [right for _, _, right in task.answer(StoredAnswers(result), config)]
+        right = _judged(task, result)
         rescoring = {"from": source, "commit": commit(), "date": said["date"]}
         provenance = {**result.provenance, "problems": said["problems"], "rescored": rescoring}
         yield RunResult(config, {**result.answers, "right": right}, provenance)

@@ -48,6 +48,7 @@ class RunGroup:
     def columns(self) -> dict[str, Numbers]:
         """What is summed over problems: the mean of each problem's answers, ``[problems]``."""
         names = ["right", *COUNTS, "seconds", *(AUDITED[:-1] if self.audited else ())]
+        names += ["first_seconds"] if all("first_seconds" in each.answers for each in self.results) else []
         return {name: np.mean([result.column(name) for result in self.results], axis=0) for name in names}
 
     @property
@@ -118,6 +119,7 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
         "steps_per_answer": _ratio("steps", "answers"),
         "steps_ratio": _ratio("steps", "baseline.steps"),
         "seconds_per_answer": _ratio("seconds", "answers"),
+        "first_seconds_per_answer": _ratio("first_seconds", "answers"),
         "seconds_ratio": _ratio("seconds", "baseline.seconds"),
         "seconds_ratio_to_best_tree": _ratio("seconds", "best_tree.seconds"),
         "seconds_ratio_to_target_alone": _ratio("seconds", "alone.seconds"),
@@ -228,8 +230,9 @@ def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict
         elif not math.isnan(value):
             metrics[name] = bootstrapped(value, metric(resampled), len(group.ids))
     if group.audited:
-        largest = math.exp(min(max(float(result.column("max_log_ratio").max()) for result in group.results), 700))
-        metrics["max_likelihood_ratio"] = Interval(largest, math.nan, math.nan)  # a maximum: it has no interval
+        largest = max(float(result.column("max_log_ratio").max()) for result in group.results)
+        if not math.isnan(largest):  # a maximum: it has no interval
+            metrics["max_likelihood_ratio"] = Interval(math.exp(min(largest, 700)), math.nan, math.nan)
     return metrics
 
 

@@ -13,7 +13,8 @@ from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Proble
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.tasks.task import Task, ask, prompt_of
 
-Answered = Iterator[tuple[Problem, Answer, bool | None]]
+Answered = tuple[RunConfig, int, Problem, Answer, bool | None]
+"""A run, the place of a problem, the problem, its answer, and whether that is right."""
 
 
 def check_apart(configs: Sequence[RunConfig], tasks: Mapping[str, Task]) -> None:
@@ -21,7 +22,7 @@ def check_apart(configs: Sequence[RunConfig], tasks: Mapping[str, Task]) -> None
     for config in configs:
         if config.engine == "vllm":
             raise ValueError("--workers is for the package's own loop: vLLM starts processes itself")
-        if type(tasks[config.task]).answer is not Task.answer:
+        if tasks[config.task].asks_as_a_whole:
             raise ValueError(f"--workers answers problems apart, but {config.task} is asked as a whole: leave it out")
         if not isinstance(config.request.draft_length, LearnsNothing):
             raise ValueError(
@@ -59,19 +60,18 @@ class Workers:
                 process.terminate()
                 process.join()
 
-    def answers(self, starts: Mapping[RunConfig, int]) -> dict[RunConfig, Answered]:
-        """Return the answers of runs from the given places on; one process answers a problem under every run."""
+    def answers(self, missing: Mapping[RunConfig, Sequence[int]]) -> Iterator[Answered]:
+        """Yield answers to the problems at some places, in order; one process answers a problem under every run."""
         asked: dict[int, Future[dict[int, Answer]]] = {}
-        for place in range(min(starts.values()), max(config.problems for config in starts)):
-            runs = [self._places[config] for config, start in starts.items() if start <= place < config.problems]
+        for place in sorted({place for places in missing.values() for place in places}):
+            runs = [self._places[config] for config, places in missing.items() if place in places]
             asked[place] = self._pool.submit(_answer, runs, place)
-        return {config: self._answers(config, start, asked) for config, start in starts.items()}
-
-    def _answers(self, config: RunConfig, start: int, asked: Mapping[int, Future[dict[int, Answer]]]) -> Answered:
-        task, run = self._tasks[config.task], self._places[config]
-        for place in range(start, config.problems):
-            answer, problem = asked[place].result()[run], task.problems[place]
-            yield problem, answer, task.is_right(problem, answer.text)
+        for place, answers in asked.items():
+            for config, places in missing.items():
+                if place in places:
+                    task = self._tasks[config.task]
+                    answer, problem = answers.result()[self._places[config]], task.problems[place]
+                    yield config, place, problem, answer, task.is_right(problem, answer.text)
 
 
 _load: Callable[[str], Engine]
@@ -128,7 +128,7 @@ def longest_seconds(
         first = runs[0]
         if first.engine == "vllm" or not isinstance(first.request.draft_length, LearnsNothing):
             return None
-        prompt = prompt_of(engines[draft], tasks[first.task].problems[0], first.chat)
+        prompt = prompt_of(tasks[first.task].problems[0], first.chat)
         begun, more = (
             engines[draft].answer(prompt, first.request_at(0).replace(max_new_tokens=tokens)).metrics
             for tokens in (1, 1 + _TOKENS)

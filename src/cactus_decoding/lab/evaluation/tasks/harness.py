@@ -11,7 +11,7 @@ from typing import Any
 
 from cactus_decoding.core.extras import needing
 from cactus_decoding.core.mistakes import suggestion
-from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.tasks.task import Task
@@ -133,11 +133,12 @@ class CactusLM(LM):  # type: ignore[untyped-decorator, unused-ignore]
     def tokenizer_name(self) -> str:
         return self._config.target
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> Any:
+        """Return a conversation, which the harness hands on as it is: who answers has the template."""
         system = next((each["content"] for each in chat_history if each["role"] == "system"), None)
         messages = [each["content"] for each in chat_history if each["role"] != "system"]
         begun = "" if add_generation_prompt else messages.pop()
-        return self._engine.chat_prompt(messages, system) + begun
+        return Conversation(tuple(messages), system, begun)
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
         texts = []

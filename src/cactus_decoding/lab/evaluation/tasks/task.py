@@ -13,9 +13,8 @@ from types import MappingProxyType
 from typing import Any
 
 from cactus_decoding.core.mistakes import suggestion
-from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.lab.evaluation.chat import Chat
-from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem, Prompt, text_of
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
 
 Extractor = Callable[[str], str | None]
@@ -164,12 +163,17 @@ class Task:
             return None
         return self.extract(text) == problem.answer
 
+    @property
+    def asks_as_a_whole(self) -> bool:
+        """Whether all answers are asked for at once, and judged together."""
+        return type(self).answer is not Task.answer
+
     def check(self, engine: Engine, config: RunConfig) -> None:
         """Raise `ValueError` if a problem cannot be answered or judged, before any is answered."""
         getattr(self.judge, "check", lambda: None)()
         for problem in self.problems[: config.problems]:
             try:
-                engine.check_prompt(prompt_of(engine, problem, config.chat), config.request)
+                engine.check_prompt(prompt_of(problem, config.chat), config.request)
             except ValueError as error:
                 raise ValueError(f"task {self.name}, problem {problem.id!r}: {error}") from None
 
@@ -182,9 +186,9 @@ class Task:
             yield problem, answer, self.is_right(problem, answer.text)
 
 
-def prompt_of(engine: Engine, problem: Problem, chat: Chat | None) -> str:
-    """Return the text that an engine continues to answer a problem's first turn."""
-    return problem.prompt if chat is None else engine.chat_prompt([problem.prompt], chat.system) + problem.begun
+def prompt_of(problem: Problem, chat: Chat | None) -> Prompt:
+    """Return what an engine is asked in a problem's first turn."""
+    return problem.prompt if chat is None else Conversation((problem.prompt,), chat.system, problem.begun)
 
 
 def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
@@ -197,10 +201,9 @@ def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
     """
     if chat is None:
         return task
-    asked = (as_chat_prompt(tokenizer, problem.prompt, system=chat.system) for problem in task.problems)
+    asked = (text_of(prompt_of(problem, chat), tokenizer) for problem in task.problems)
     problems = (
-        replace(problem, prompt=prompt + problem.begun, follow_ups=())
-        for problem, prompt in zip(task.problems, asked, strict=True)
+        replace(problem, prompt=prompt, follow_ups=()) for problem, prompt in zip(task.problems, asked, strict=True)
     )
     return replace(task, problems=tuple(problems))
 
@@ -208,13 +211,13 @@ def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
 def ask(engine: Engine, problem: Problem, config: RunConfig, place: int, stop: tuple[str, ...]) -> Answer:
     """Return the answer to a problem; in a chat each further turn sees all turns before it, and has its own seed."""
     request = config.request_at(place, stop)
-    answer = engine.answer(prompt_of(engine, problem, config.chat), request)
+    answer = engine.answer(prompt_of(problem, config.chat), request)
     if config.chat is None:
         return answer
-    messages = [problem.prompt, problem.begun + answer.text]
+    messages: tuple[str, ...] = (problem.prompt, problem.begun + answer.text)
     for turn, message in enumerate(problem.follow_ups, 1):
-        asked = engine.chat_prompt([*messages, message], config.chat.system)
+        asked = Conversation((*messages, message), config.chat.system)
         reply = engine.answer(asked, request.replace(seed=seed_of(request.seed or 0, turn)))
-        messages += [message, reply.text]
+        messages += (message, reply.text)
         answer += reply
     return answer
