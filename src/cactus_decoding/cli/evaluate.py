@@ -125,7 +125,7 @@ def evaluate(
 
     if server is not None:
         _check_alone(engine=engine, engine_args=engine_args, workers=workers, token_ids=token_ids or None)
-        num_speculative_tokens = num_speculative_tokens or "auto"
+        num_speculative_tokens = num_speculative_tokens or (None if settings["tree"] else "auto")
     chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
     rules = unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first, as a mistyped name needs no torch
     from cactus_decoding import Request

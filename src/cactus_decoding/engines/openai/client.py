@@ -158,21 +158,14 @@ class ServerClient:
                     raise httpx2.ReadTimeout("")
                 if event.data == "[DONE]":
                     break
-                try:
-                    chunk = json.loads(event.data)
-                    if "error" in chunk:
-                        raise _failure_in(chunk["error"])
-                    extra |= {name: chunk[name] for name in ("usage", "metrics", "timings") if chunk.get(name)}
-                    for choice in chunk["choices"][:1]:
-                        text, thought = _texts(choice)
-                        parts.append(text)
-                        reason = choice["finish_reason"] or reason
-                        if first is None and (text or thought or reason):
-                            first = now
-                except (LookupError, TypeError, ValueError) as error:
-                    if isinstance(error, RefusedError):
-                        raise
-                    raise _FailedError(f"gave an answer that is not OpenAI's: {event.data[:200]!r}") from None
+                chunk = _chunk(event.data)
+                extra |= {name: chunk[name] for name in ("usage", "metrics", "timings") if chunk.get(name)}
+                for choice in chunk["choices"][:1]:
+                    text, thought = _texts(choice)
+                    parts.append(text)
+                    reason = choice.get("finish_reason") or reason
+                    if first is None and (text or thought or reason):
+                        first = now
         if reason is None or reason in _CUT:
             raise _FailedError("left an answer unfinished")
         seconds = time.perf_counter() - began
@@ -188,11 +181,24 @@ class ServerClient:
         return str(error)
 
 
+def _chunk(data: str) -> dict[str, Any]:
+    """Return an event of a stream; raise for an error in it, and for what is not OpenAI's."""
+    try:
+        chunk = json.loads(data)
+        if "error" not in chunk:
+            for choice in chunk["choices"]:
+                _texts(choice)
+            return dict(chunk)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise _FailedError(f"gave an answer that is not OpenAI's: {data[:200]!r}") from None
+    raise _failure_in(chunk["error"])
+
+
 def _texts(choice: Mapping[str, Any]) -> tuple[str, str]:
     """Return a part of an answer, and of the thoughts before it."""
-    delta = choice.get("delta")
-    if delta is None:
+    if "delta" not in choice:
         return choice["text"], ""
+    delta = choice["delta"]
     return delta.get("content") or "", delta.get("reasoning_content") or delta.get("reasoning") or ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
@@ -161,20 +162,24 @@ def _answer(
         config: [place for place in range(config.problems) if place not in entries[config]] for config in configs
     }
 
-    def keep_if_finished(config: RunConfig) -> None:
-        if len(entries[config]) == config.problems:
+    unwritten = deque(configs)
+
+    def write_finished() -> None:
+        """Write runs in their order, whichever is finished first."""
+        while unwritten and len(entries[unwritten[0]]) == unwritten[0].problems:
+            config = unwritten.popleft()
             file.append(_result(config, tasks[config.task], entries[config], provenance))
 
     for config in configs:
         for _ in entries[config]:
             report(config.label)
-        keep_if_finished(config)
+    write_finished()
     answers = _in_turn(missing, tasks, engines) if isinstance(engines, Mapping) else engines.answers(missing)
     for config, place, problem, answer, right in answers:
         entry = entries[config][place] = entry_of(problem, answer, right, token_ids)
         journal.add(names[config], entry)
         report(config.label)
-        keep_if_finished(config)
+        write_finished()
 
 
 def _kept(task: Task, entries: Sequence[AnswerEntry]) -> dict[int, AnswerEntry]:

@@ -1,0 +1,130 @@
+"""How servers are asked: what is read of a stream, what is asked again, and what a failure is called."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from support.scripted_server import events, scripted
+
+from cactus_decoding.engines.openai import client as module
+from cactus_decoding.engines.openai.client import RefusedError, ServerClient, ServerError, StoppedError
+
+BODY = {"prompt": "How?"}
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(module, "MAX_PAUSE", 0.01)
+
+
+def test_a_stream_becomes_a_text_with_what_the_server_told_beside_it():
+    with scripted(lambda path, body: events("a b", timings={"predicted_n": 2})) as address:
+        for spelled in (address, address + "/", address + "/v1", address + "/v1/"):
+            client = ServerClient(spelled)
+            assert client.models() == ["tiny"]
+            reply = client.ask("/completions", BODY)
+            assert (reply.text, reply.finish_reason, reply.retries) == ("ab", "stop", 0)
+            assert reply.extra == {"usage": {"completion_tokens": 2}, "timings": {"predicted_n": 2}}
+            assert 0 < reply.first_seconds <= reply.seconds
+            client.close()
+
+
+def test_the_first_token_of_a_chat_may_be_a_thought():
+    def script(path, body):
+        assert path == "/v1/chat/completions"
+        deltas = ({"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "So."})
+        chunks = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+        return [*chunks, {"choices": [{"delta": {}, "finish_reason": "length"}]}]
+
+    with scripted(script) as address:
+        reply = ServerClient(address).ask("/chat/completions", {"messages": []})
+        assert (reply.text, reply.finish_reason) == ("So.", "length")
+
+
+FAULTS = (
+    (503, {"error": {"message": "too busy"}}),
+    (500, "<html>oops</html>"),
+    (429, {"detail": "slow down"}),
+    [{"choices": [{"text": "a", "finish_reason": None}]}, None],
+    [{"choices": [{"text": "a", "finish_reason": None}]}],
+    [{"choices": [{"text": "a", "finish_reason": "abort"}]}],
+    [{"error": {"message": "out of memory", "code": 500}}],
+    ["{"],
+    [{"choices": [{}]}],
+    [[]],
+    (200, {"choices": [{"text": "no stream"}]}),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_what_failed_is_asked_again_and_counted_once(fault):
+    asked = []
+
+    def script(path, body):
+        asked.append(body)
+        return fault if len(asked) < 3 else events("well")
+
+    with scripted(script) as address:
+        reply = ServerClient(address, retries=2).ask("/completions", BODY)
+        assert (reply.text, reply.retries, len(asked)) == ("well", 2, 3)
+        asked.clear()
+        with pytest.raises(ServerError, match=r"also when asked 1 more times"):
+            ServerClient(address, retries=1).ask("/completions", BODY)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ((400, {"error": {"message": "delta must\nbe in (0, inf]"}}), r"delta must be in \(0, inf\] \(status 400\)"),
+        ((404, "<html>nothing here</html>"), "nothing here"),
+        ((401, {"error": {"message": "no key"}}), "no key"),
+        ([{"error": {"message": "no such token", "type": "invalid_request_error"}}], "no such token"),
+        ([{"error": {"message": "too long", "code": 400}}], "too long"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_is_not_asked_again(fault, said):
+    asked = []
+
+    def script(path, body):
+        asked.append(body)
+        return fault
+
+    with scripted(script) as address, pytest.raises(RefusedError, match=said):
+        ServerClient(address, retries=5).ask("/completions", BODY)
+    assert len(asked) == 1
+
+
+def test_an_answer_that_takes_too_long_is_a_failure():
+    def script(path, body):
+        time.sleep(0.5)
+        return events("late")
+
+    with scripted(script) as address, pytest.raises(ServerError, match=r"took more than 0\.05 s to answer$"):
+        ServerClient(address, timeout=0.05, retries=0).ask("/completions", BODY)
+
+
+def test_places_without_a_server_are_named():
+    with pytest.raises(ServerError, match=r"http://127\.0\.0\.1:9 cannot be reached"):
+        ServerClient("http://127.0.0.1:9").models()
+    with pytest.raises(ServerError, match=r"http://no-such-host\.invalid cannot be reached"):
+        ServerClient("http://no-such-host.invalid").models()
+    for models in ("<html>", {"models": []}, [1], {"data": [{"name": "a"}]}):
+        with scripted(lambda path, body: events(""), models) as address, pytest.raises(ServerError, match="no models"):
+            ServerClient(address).models()
+    for address in ("localhost:8000", "ftp://localhost", "http://", "http://[::1"):
+        with pytest.raises(ValueError, match="must be such as http://localhost:8000"):
+            ServerClient(address)
+    with pytest.raises(ValueError, match="OPENAI_API_KEY"):
+        ServerClient("http://key@localhost:8000")
+
+
+def test_closing_ends_those_who_wait(monkeypatch):
+    monkeypatch.setattr(module, "MAX_PAUSE", 1000.0)
+    with scripted(lambda path, body: (503, {})) as address:
+        client = ServerClient(address, retries=30)
+        threading.Timer(0.3, client.close).start()
+        with pytest.raises(StoppedError):
+            client.ask("/completions", BODY)

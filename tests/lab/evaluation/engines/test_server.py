@@ -1,0 +1,276 @@
+"""Evaluations of servers: the texts of this process, whatever is killed meanwhile, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+import time
+
+import pytest
+from support.llama_server import serving
+from support.scripted_server import events, scripted
+
+from cactus_decoding.engines.openai import client as client_module
+from cactus_decoding.engines.openai.client import Reply
+from cactus_decoding.lab.evaluation.engines.engine import AuditedCosts
+from cactus_decoding.lab.evaluation.engines.server import counts_of
+from cactus_decoding.lab.evaluation.runs.results import journal_of, read_results
+
+pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
+
+SMALL = ("--problems", "3", "--max-new-tokens", "40")
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def arguments(gguf, port: int) -> tuple[str, ...]:
+    """Return a server of float32, in which no answer depends on what is read beside it."""
+    target, draft = f"{gguf('target')}:context_size=512,cache=float32", f"{gguf('worded')}:cache=float32"
+    return (target, "--draft", draft, "--threads", "1", "--parallel", "4", "--num-speculative-tokens", "4",
+            "--alias", "ours", "--port", str(port))  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(gguf):
+    with serving(*arguments(gguf, 0)) as running:
+        yield f"http://127.0.0.1:{running.port}"
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch):
+    monkeypatch.setattr(client_module, "MAX_PAUSE", 0.5)
+
+
+def columns(path, *names: str) -> dict[str, list]:
+    return {result.config.rule: [result.answers[name] for name in names] for result in read_results(path)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chat", ["--no-chat", "--chat"])
+def test_greedy_texts_are_those_of_this_process(run, server, gguf, tmp_path, chat):
+    here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
+    models = "--target", f"{gguf('target')}:cache=float32", "--draft", f"{gguf('worded')}:cache=float32"
+    same = (*SMALL, chat, "--temperature", "0", "--num-speculative-tokens", "4")
+    assert run("eval", *models, *same, "--threads", "1", "--output", str(here))[0] == 0
+    code, printed, err = run("eval", "--server", server, "--concurrency", "3", *same, "--output", str(there))
+    assert code == 0, err
+    assert "takes a rule in each request, reports what it did" in err
+    assert "ours with its own draft, server, 3 at once" in " ".join(printed.split())
+    names = "id", "text", "finish_reason", "right", "steps", "accepted"
+    assert columns(here, *names) == columns(there, *names)
+    (result,) = read_results(there)
+    assert result.config.concurrency == 3
+    assert result.provenance["server"] == {"address": server, "model": "ours", "rules": "fields", "reports": True}
+    assert all(0 < first < all_of_it for first, all_of_it in
+               zip(result.answers["first_seconds"], result.answers["seconds"], strict=True))  # fmt: skip
+
+
+@pytest.mark.slow
+def test_rules_budgets_and_protection_reach_the_server(run, server, tmp_path):
+    out = tmp_path / "results.jsonl"
+    code, printed, err = run(
+        "eval", "--server", server, "--concurrency", "4", *SMALL, "--rule", "lossless", "--rule", "clamped:width=3",
+        "--budget", "1", "--protect", "none", "--protect", "digits", "--output", str(out), "--all",
+    )  # fmt: skip
+    assert code == 0, err
+    assert "seconds to first token" in printed
+    lossless, relaxed, protected = read_results(out)
+    assert {0} == set(lossless.answers["nats"]) == set(lossless.answers["relaxed"])
+    assert all(0 < nats <= 1 for nats in relaxed.answers["nats"])
+    assert sum(relaxed.answers["relaxed"]) > 0
+    assert sum(protected.answers["metered"]) < sum(relaxed.answers["metered"])
+    for result in (lossless, relaxed, protected):
+        assert (result.column("steps") == result.column("recovered") + result.column("bonus")).all()
+    page = tmp_path / "report.html"
+    assert run("report", str(out), "--output", str(page))[0] == 0
+    assert "seconds to first token" in page.read_text()
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_and_started_again_loses_nothing_and_counts_nothing_twice(run, gguf, tmp_path):
+    port, whole, broken = free_port(), tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
+    asked = ("eval", "--server", f"http://127.0.0.1:{port}", "--concurrency", "8", "--no-chat", "--rule", "lossless",
+             "--rule", "clamped:width=2", "--problems", "20", "--max-new-tokens", "30", "--retries", "100")  # fmt: skip
+
+    def kept() -> int:
+        journal = journal_of(broken)
+        return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+    def kill_and_start_again() -> None:
+        with serving(*arguments(gguf, port)) as first:
+            started.set()
+            while kept() < 10:
+                time.sleep(0.01)
+            first.process.kill()
+            first.process.wait()
+        killed_with.append(kept())
+        with serving(*arguments(gguf, port)):
+            restarted.set()
+            ended.wait()
+
+    started, restarted, ended, killed_with = threading.Event(), threading.Event(), threading.Event(), []
+    keeper = threading.Thread(target=kill_and_start_again)
+    keeper.start()
+    try:
+        started.wait()
+        code, _, err = run(*asked, "--output", str(broken))
+        assert code == 0, err
+        assert run(*asked, "--output", str(whole))[0] == 0
+    finally:
+        ended.set()
+        keeper.join()
+    assert restarted.is_set()
+    assert killed_with[0] < 40
+    names = "id", "text", "finish_reason", "accepted", "drafted"
+    assert columns(broken, *names) == columns(whole, *names)
+    assert all(len(set(result.answers["id"])) == 20 for result in read_results(broken))
+    assert sum(sum(result.answers["retries"]) for result in read_results(broken)) > 0
+    assert not journal_of(broken).exists()
+
+
+def answering(path, body):
+    """Answer as a server that knows nothing of rules."""
+    return events("So it is #### 5", usage={"completion_tokens": 5})
+
+
+def honest(path, body):
+    """Answer as a server that takes rules beside the other fields, and reports nothing."""
+    unknown = set(body) & {"vllm_xargs", "acceptance_report"}
+    if unknown or body.get("acceptance_rule", "lossless") not in ("lossless", "clamped:width=1.0"):
+        return 400, {"error": {"message": f"not served: {unknown or body['acceptance_rule']}"}}
+    return answering(path, body)
+
+
+def test_a_server_that_reports_nothing_leaves_counts_unknown(run, tmp_path):
+    out = tmp_path / "results.jsonl"
+    with scripted(answering) as address:
+        code, printed, err = run("eval", "--server", address, *SMALL, "--no-chat", "--output", str(out))
+    assert code == 0, err
+    assert "takes no rules" in err
+    (result,) = read_results(out)
+    assert result.answers["generated"] == [5, 5, 5]
+    assert all(result.answers[name] == [None] * 3 for name in ("steps", "drafted", "accepted", "recovered", "bonus"))
+    assert "seconds/" in printed
+    assert "tokens/\nstep" not in printed
+    code, _, err = run("report", str(out), "--output", str(tmp_path / "report.html"))
+    assert code == 0, err
+
+
+def test_an_interrupted_run_goes_on_with_what_is_missing(run, tmp_path):
+    out, asked, down = tmp_path / "results.jsonl", [], True
+
+    def script(path, body):
+        if body["max_tokens"] > 1:
+            asked.append((body["prompt"], body.get("acceptance_rule")))
+            if down and len(asked) > 4:
+                return 503, {}
+        return honest(path, body)
+
+    with scripted(script) as address:
+        given = ("eval", "--server", address, "--concurrency", "2", *SMALL, "--no-chat", "--rule", "lossless",
+                 "--rule", "clamped:width=1", "--retries", "1", "--output", str(out))  # fmt: skip
+        code, _, err = run(*given)
+        assert code == 2
+        assert "answers 503" in err.splitlines()[-1]
+        assert not out.exists()
+        kept = [json.loads(line)["row"] for line in journal_of(out).read_text().splitlines()]
+        assert 3 <= len(kept) <= 4
+        down = False
+        asked.clear()
+        assert run(*given)[0] == 0
+    assert len(asked) == 6 - len(kept)
+    assert [result.answers["id"] for result in read_results(out)] == [["test-0-0", "test-0-1", "test-0-2"]] * 2
+
+
+def test_a_refused_question_is_named_and_the_others_are_kept(run, tmp_path):
+    out, long = tmp_path / "results.jsonl", tmp_path / "asked.jsonl"
+    prompts = [{"id": str(place), "prompt": "x" * (1 + 50 * (place == 1))} for place in range(4)]
+    long.write_text("".join(json.dumps(each) + "\n" for each in prompts))
+
+    def script(path, body):
+        return (400, {"error": {"message": "too long"}}) if len(body["prompt"]) > 50 else answering(path, body)
+
+    with scripted(script) as address:
+        given = "eval", "--server", address, "--no-chat", "--task", f"jsonl:path={long}", "--output", str(out)
+        code, _, err = run(*given)
+        assert code == 2
+        assert "the server refused task jsonl:asked, problem '1': too long (status 400); the other answers" in err
+        assert len(journal_of(out).read_text().splitlines()) == 3
+        long.write_text("".join(json.dumps({"id": str(place), "prompt": "xx" * 30}) + "\n" for place in range(12)))
+        code, _, err = run(*given[:-1], str(tmp_path / "all.jsonl"))
+        assert code == 2
+        assert "the server refused 10 questions, the first of which is" in err
+
+
+@pytest.mark.parametrize(
+    ("script", "models", "given", "said"),
+    [
+        (answering, "<html>hello</html>", (), "lists no models at /v1/models: is it an OpenAI-compatible server?"),
+        (answering, None, ("--target", "tinny"), "serves no model 'tinny'; did you mean 'tiny'?; it serves tiny"),
+        (answering, {"data": [{"id": "a"}, {"id": "b"}]}, (), "serves several models: give one as --target: a, b"),
+        (answering, None, ("--rule", "clamped:width=1"), "takes no acceptance rules"),
+        (honest, None, ("--rule", "clamped:width=2"), "refuses clamped:width=2.0: not served: clamped:width=2.0"),
+        (lambda *_: (404, "<html>"), None, (), "answers no completion: <html> (status 404)"),
+        (lambda *_: (404, "<html>"), None, ("--chat",), "answers no chat: <html> (status 404)"),
+        (lambda *_: ["{"], None, (), "gave an answer that is not OpenAI's"),
+        (answering, None, ("--engine", "vllm"), "leave out --engine"),
+        (answering, None, ("--workers", "2"), "leave out --workers"),
+        (answering, None, ("--token-ids",), "leave out --token-ids"),
+        (answering, None, ("--num-speculative-tokens", "2,4"), "a server has one draft length"),
+        (answering, None, ("--tree", "static=2.2"), "a server reads chains of proposals only"),
+        (answering, None, ("--no-chat", "--system", "Be brief."), "--system is the system message of a chat"),
+    ],
+)
+def test_mistakes_are_named_and_leave_a_file_as_it_is(run, tmp_path, monkeypatch, script, models, given, said):
+    monkeypatch.setattr(client_module, "MAX_PAUSE", 0.0)
+    out = tmp_path / "results.jsonl"
+    with scripted(answering) as address:
+        assert run("eval", "--server", address, *SMALL, "--no-chat", "--output", str(out))[0] == 0
+    before = out.read_bytes()
+    with scripted(script, models) as address:
+        code, _, err = run("eval", "--server", address, "--output", str(out), *given)
+    assert (code, out.read_bytes()) == (2, before)
+    assert said in err
+    assert err.splitlines()[-1].startswith("cactus: ")
+
+
+def test_a_host_that_is_not_there_is_named(run, tmp_path):
+    out = tmp_path / "results.jsonl"
+    code, _, err = run("eval", "--server", "http://no-such-host.invalid:8000", "--output", str(out))
+    assert code == 2
+    assert err.startswith("cactus: http://no-such-host.invalid:8000 cannot be reached")
+    assert len(err.splitlines()) == 1
+    assert not out.exists()
+
+
+def test_counts_are_read_from_reports_of_every_kind():
+    def counted(**extra):
+        return counts_of(Reply("", "stop", 0.1, 0.5, {"usage": {"completion_tokens": 9}} | extra))
+
+    metrics, costs, unknown = counted(timings={"predicted_n": 9, "draft_n": 12, "draft_n_accepted": 5})
+    assert (metrics.generated, metrics.steps, metrics.drafted, metrics.accepted, metrics.seconds) == (9, 4, 12, 5, 0.5)
+    assert (costs, unknown) == (None, {"relaxed", "recovered", "bonus"})
+
+    summary = {"num_spec_steps": 3, "num_draft_tokens": 12, "num_accepted_draft_tokens": 5}
+    metrics, costs, unknown = counted(metrics={"speculative_decoding": summary})
+    assert (metrics.steps, metrics.drafted, metrics.accepted, costs) == (4, 12, 5, None)
+    assert unknown == {"relaxed", "recovered", "bonus"}
+
+    report = {"nats": 0.5, "verified_positions": 7, "accepted_tokens": 5, "relaxed_tokens": 1.5,
+              "fell_back_positions": 1, "protected_positions": 0, "drafted_by_position": [3, 3, 3, 3],
+              "accepted_by_position": [3, 1, 1, 0]}  # fmt: skip
+    metrics, costs, unknown = counted(metrics={"speculative_decoding": summary | {"acceptance_report": report}})
+    assert (metrics.relaxed, metrics.recovered, metrics.bonus, unknown) == (1.5, 3, 1, frozenset())
+    assert costs is not None
+    assert (costs.metered, costs.nats) == (AuditedCosts(7, 0.5).metered, 0.5)
+    assert math.isnan(costs.tv)
+
+    metrics, costs, unknown = counted(metrics={"speculative_decoding": {"acceptance_report": report | {"nats": None}}})
+    assert (metrics.drafted, metrics.accepted, costs) == (12, 5, None)
+    assert unknown == {"steps", "recovered", "bonus"}
