@@ -175,10 +175,27 @@ def test_a_report_says_what_the_counters_count(ask):
     assert 0 < report["nats"] <= 0.5
     assert report["verified_positions"] == len(judged)
     assert report["protected_positions"] == sum(visit.protected for visit in visits) > 0
+    assert report["steps"] == len(steps)
     assert sum(report["drafted_by_position"]) == sum(step.num_drafted for step in steps)
     assert sum(report["accepted_by_position"]) == sum(step.num_accepted for step in steps)
     assert [*ask(**same).chunks()][-1]["metrics"] == whole["metrics"]
     assert "metrics" not in ask(prompt=QUESTION, max_tokens=2).whole()
+    for rule, nats in (("lossless", 0.0), ("clamped:width=2", None)):  # without a budget nobody measures
+        asked = {"prompt": QUESTION, "max_tokens": 40, "seed": 2, "acceptance_rule": rule, "acceptance_report": True}
+        unlimited = ask(**asked).whole()["metrics"]["speculative_decoding"]["acceptance_report"]
+        assert unlimited["nats"] == nats
+
+
+def test_an_answer_goes_on_with_the_last_message_where_that_is_asked(pair):
+    begun = [*CHAT, {"role": "assistant", "content": " So there"}]
+    asked = read_completion({"messages": begun, "continue_final_message": True}, {}, chat=True)
+    assert prompts_of(pair, asked) == [pair.tokenizer(QUESTION + " So there").input_ids]
+    for wrong, said in (
+        ({"messages": CHAT}, "a last message of the assistant"),
+        ({"messages": begun, "add_generation_prompt": True}, "exclude each other"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            read_completion({"continue_final_message": True} | wrong, {}, chat=True)
 
 
 @all_of("rule", ["lossless", "cactus:delta=1", "typical"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import only_repair
 import openai
@@ -10,6 +11,9 @@ import pytest
 from mixed_load import MALFORMED, MODEL, PROMPTS, greedy_texts, seeded_answers, send_mix
 from server_process import Server, serving
 from soak import UNMETERED, hand_on, seeded, send
+
+from cactus_decoding.cli import main
+from cactus_decoding.lab.evaluation.runs.results import read_results
 
 pytestmark = pytest.mark.engine
 REQUESTS, SOAK = 200, 300
@@ -125,3 +129,28 @@ def test_errors_say_what_is_wrong(servers: tuple[Server, Server]) -> None:
                 client.chat.completions.create(
                     model=MODEL, messages=[{"role": "user", "content": "1 + 1"}], extra_body={"vllm_xargs": xargs}
                 )
+
+
+def test_evaluations_of_both_servers_have_the_texts_of_this_process(
+    servers: tuple[Server, Server], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    given = ("eval", "--no-chat", "--problems", "8", "--max-new-tokens", "60", "--temperature")
+    here, ruled = tmp_path / "here.jsonl", tmp_path / "ruled.jsonl"
+    assert main([*given, "0", "--threads", "1", "--output", str(here)]) == 0, capsys.readouterr().err
+    (expected,) = read_results(here)
+    for place, server in enumerate(servers):
+        there = tmp_path / f"{place}.jsonl"
+        asked = ("--server", server.url, "--concurrency", "8")
+        assert main([*given, "0", *asked, "--output", str(there)]) == 0, capsys.readouterr().err
+        (found,) = read_results(there)
+        assert [found.answers[name] for name in ("id", "text")] == [expected.answers[name] for name in ("id", "text")]
+        rules = ("--rule", "lossless", "--rule", "cactus:delta=2", "--budget", "4", "--output", str(ruled))
+        code = main([*given, "1", *asked, *rules])
+        assert code == (2 if place else 0)
+    assert "takes no acceptance rules" in capsys.readouterr().err
+    lossless, relaxed = read_results(ruled)
+    assert {0} == set(lossless.answers["nats"]) == set(lossless.answers["relaxed"])
+    assert all(0 < nats <= 4 for nats in relaxed.answers["nats"])
+    assert sum(relaxed.answers["relaxed"]) > 0
+    assert (relaxed.column("steps") == relaxed.column("recovered") + relaxed.column("bonus")).all()
+    assert lossless.provenance["server"]["rules"] == "vllm_xargs"
