@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.scripted_server import scripted
 
 from cactus_decoding.lab.evaluation.runs.results import read_results
 from cactus_decoding.zoo.word_problems import word_problems
@@ -70,6 +71,30 @@ def test_a_generation_task_is_answered_under_each_rule(run, tasks, tmp_path):
     for column in ("right", "generated", "accepted"):
         assert harness[0].answers[column] == ours.answers[column]
     assert sum(harness[0].answers["right"]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chat", ["--chat", "--no-chat"])
+def test_a_server_is_asked_what_the_harness_would_ask_and_the_harness_scores(run, tasks, tmp_path, chat):
+    problems, out, seen = word_problems("test", seed=0), tmp_path / "results.jsonl", []
+    prompts = {each.prompt: each.answer for each in (next(problems) for _ in range(3))}
+
+    def script(path, body):
+        prompt = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
+        if prompt in prompts:
+            seen.append((path, prompt, body["stop"]))
+        text = f"#### {prompts.get(prompt, 0) + (prompt == [*prompts][1])}"  # wrong once
+        choice = {"delta": {"content": text}} if "messages" in body else {"text": text}
+        return [{"choices": [choice | {"finish_reason": "stop"}]}]
+
+    with scripted(script) as address:
+        given = "--lm-eval", "local_sums", "--lm-eval-path", str(tasks), "--problems", "3", chat
+        code, _, err = run("eval", "--server", address, "--concurrency", "3", *given, "--output", str(out))
+    assert code == 0, err
+    (result,) = read_results(out)
+    assert result.answers["right"] == [True, False, True]
+    path = "/v1/chat/completions" if chat == "--chat" else "/v1/completions"
+    assert sorted(seen) == sorted((path, prompt, ["<eos>", "\n\n"]) for prompt in prompts)
 
 
 @pytest.mark.slow
