@@ -35,7 +35,7 @@ EXAMPLES = (
     "--task gsm8k:path=gsm8k_test.jsonl --output results.jsonl\n\n"
     "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl"
 )
-WHAT, MODELS, SERVER = "What is asked", "Models", "A server"
+WHAT, MODELS = "What is asked", "Models"
 
 
 @options.request_options(
@@ -74,15 +74,15 @@ def evaluate(
         "Further arguments of vLLM's engine, such as '{\"tensor_parallel_size\": 4}'.", "JSON", MODELS,
         flag="--engine-args", shown="none")] = None,
     server: Annotated[str | None, option(
-        "Ask an OpenAI-compatible server instead of loading models; --target then names one of its models. A key is "
-        "taken from OPENAI_API_KEY.", "ADDRESS", SERVER, shown="none")] = None,
+        "Ask an OpenAI-compatible server instead. --target then names one of its models; a key is taken from "
+        "OPENAI_API_KEY.", "ADDRESS", MODELS, shown=False)] = None,
     concurrency: Annotated[int, option(
-        "Questions that the server has at a time, each rule's in turn.", "N", SERVER, min=1, max=1024)] = 8,
+        "Questions that a server has at a time.", "N", MODELS, min=1)] = 8,
     timeout: Annotated[float, option(
-        "Time that an answer may take.", "SECONDS", SERVER, min=0.001)] = 600.0,
+        "Time that a server's answer may take.", "SECONDS", MODELS, min=0.001)] = 600.0,
     retries: Annotated[int, option(
         "How often a question is asked again where the server failed, after pauses of up to half a minute.", "N",
-        SERVER, min=0)] = 12,
+        MODELS, min=0)] = 12,
     rule: Annotated[list[str] | None, option(
         "Acceptance rule, such as cactus:delta=0.5, or your own by its importable path: my_module:MyRule,ratio=0.5; "
         "may be given several times.", "RULE", shown="lossless")] = None,
