@@ -75,9 +75,9 @@ def evaluate(
         flag="--engine-args", shown="none")] = None,
     server: Annotated[str | None, option(
         "Ask an OpenAI-compatible server instead. --target then names one of its models; a key is taken from "
-        "OPENAI_API_KEY.", "ADDRESS", MODELS, shown=False)] = None,
+        "OPENAI_API_KEY.", "URL", MODELS, shown=False)] = None,
     concurrency: Annotated[int, option(
-        "Questions that a server has at a time.", "N", MODELS, min=1)] = 8,
+        "Questions that a server has at a time.", "N", RUNNING, min=1)] = 8,
     timeout: Annotated[float, option(
         "Time that a server's answer may take.", "SECONDS", MODELS, min=0.001)] = 600.0,
     retries: Annotated[int, option(
