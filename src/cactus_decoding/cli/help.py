@@ -20,7 +20,7 @@ COMMON = frozenset({
 # other options that ``--help`` leaves out, unless a command requires them
 FURTHER = {
     "threads", "memory", "engine_args", "adapt", "system", "allow_code_execution",
-    "lm_eval_path", "token_ids", "rescore", "interleaved", "timeout", "retries",  # eval
+    "lm_eval_path", "token_ids", "rescore", "interleaved", "concurrency", "timeout", "retries",  # eval
     "rounds", "children", "points",  # calibrate, frontier
     "alias", "draft_sampling", "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
     "width", "first_layers", "refresh_every", "filter", "gradient_accumulation", "evaluate_every", "max_length",

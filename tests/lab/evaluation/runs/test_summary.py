@@ -80,10 +80,15 @@ def test_every_metric_by_hand():
     }
     of_trees = {"nodes_per_step", "seconds_ratio_to_best_tree"}
     of_samples = {name for name in NAMES if name.startswith("pass_at_")}
-    assert set(expected) | of_trees | of_samples == set(NAMES)
-    assert all(metrics[name] is None for name in of_trees | of_samples)
+    of_servers = {"first_seconds_per_answer"}
+    assert set(expected) | of_trees | of_samples | of_servers == set(NAMES)
+    assert all(metrics[name] is None for name in of_trees | of_samples | of_servers)
+    served = summary([*LOSSLESS, result(RULE, seconds=1.2, first_seconds=[0.1, 0.2, 0.3, 0.4])], RULE)
+    assert served.known("first_seconds_per_answer").value == pytest.approx(0.25)
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
-    assert not any(metrics[name].has_ends for name in set(METRICS) - of_trees - of_samples)  # four problems
+    assert not any(
+        metrics[name].has_ends for name in set(METRICS) - of_trees - of_samples - of_servers
+    )  # four problems
     for found in summarise(several()):
         for interval in found.metrics.values():
             assert interval is None or interval.low <= interval.value <= interval.high or not interval.has_ends
