@@ -186,18 +186,6 @@ def test_a_report_says_what_the_counters_count(ask):
         assert unlimited["nats"] == nats
 
 
-def test_an_answer_goes_on_with_the_last_message_where_that_is_asked(pair):
-    begun = [*CHAT, {"role": "assistant", "content": " So there"}]
-    asked = read_completion({"messages": begun, "continue_final_message": True}, {}, chat=True)
-    assert prompts_of(pair, asked) == [pair.tokenizer(QUESTION + " So there").input_ids]
-    for wrong, said in (
-        ({"messages": CHAT}, "a last message of the assistant"),
-        ({"messages": begun, "add_generation_prompt": True}, "exclude each other"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            read_completion({"continue_final_message": True} | wrong, {}, chat=True)
-
-
 @all_of("rule", ["lossless", "cactus:delta=1", "typical"])
 def test_answers_by_a_schema_and_forced_calls(ask, rule):
     schema = {"type": "object", "properties": {"pens": {"enum": [3, 4]}}, "required": ["pens"]}
