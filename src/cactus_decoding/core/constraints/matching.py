@@ -98,7 +98,8 @@ class GrammarConstraint:
             return None
         size = self._vocabulary.size
         bits = np.unpackbits(self._mask(), count=min(size, 8 * len(self._mask())), bitorder="little")
-        return torch.from_numpy(np.pad(bits, (0, size - len(bits))).astype(bool))
+        bits = bits if len(bits) == size else np.pad(bits, (0, size - len(bits)))
+        return torch.from_numpy(bits.view(np.bool_))
 
     def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
         """Return the tokens that must come next; see `Constraint.forced`."""
