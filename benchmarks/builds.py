@@ -16,7 +16,7 @@ import llama_cpp
 from pairing import RESULTS, write
 
 from cactus_decoding import load_pair
-from cactus_decoding.core.drafting.automatic.times import time_passes
+from cactus_decoding.core.drafting.measuring import time_passes
 
 WIDTHS = (1, 2, 4, 8, 16, 32, 64)
 ROUNDS = 5

@@ -14,7 +14,7 @@ from support.rules_under_test import ORDINARY, SPELLINGS
 from transformers.utils import logging
 
 from cactus_decoding.cli import main
-from cactus_decoding.core.drafting.automatic.times import PassTimes
+from cactus_decoding.core.drafting.timing import PassTimes
 
 # The same examples on every run, and no limit on time: a loaded machine must not make a test fail.
 settings.register_profile("deterministic", derandomize=True, deadline=None)
@@ -44,7 +44,7 @@ def _same_pass_times(tmp_path_factory):
     times = PassTimes.read(PASS_TIMES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("cactus_decoding.core.drafting.automatic.times.measure", lambda *models, **_: times)
+        patch.setattr("cactus_decoding.core.drafting.measuring.measure", lambda *models, **_: times)
         yield
 
 

@@ -30,8 +30,9 @@ from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
+from cactus_decoding.lab.evaluation.intervals import ratio_of_sums
 from cactus_decoding.lab.evaluation.score import expected_kept, steps_taken
-from cactus_decoding.lab.frontier.frontier import ratio_of_sums, sums_by
+from cactus_decoding.lab.frontier.frontier import sums_by
 from cactus_decoding.lab.frontier.recorded_rows import shortened
 from studies.pages import StudyPage
 from studies.real_pair.answers import PROTECTED, Answers, read_answers

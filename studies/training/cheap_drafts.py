@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.drafting.automatic.times import time_passes
 from cactus_decoding.core.drafting.lookup import SuffixDrafter
+from cactus_decoding.core.drafting.measuring import time_passes
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cactus_decoding.core.files.writing import write_atomically
-from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
+from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, ratio_of_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
@@ -71,16 +71,12 @@ def _steps(drafts: Sequence[Mapping[str, Any]], sampling: str) -> Numbers:
 def _length(drafts: Sequence[Mapping[str, Any]], sampling: str) -> Interval:
     """Return the acceptance length of some drafts together, with an interval over texts."""
     tokens = np.array(drafts[0][sampling]["texts"], dtype=np.float64)
-    sums = resampled_sums(np.stack([tokens, _steps(drafts, sampling)], axis=1))
-    value = float(tokens.sum() / _steps(drafts, sampling).sum())
-    return bootstrapped(value, sums[:, 0] / sums[:, 1], len(tokens))
+    return ratio_of_sums(tokens, _steps(drafts, sampling))
 
 
 def _ratio(drafts: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]], sampling: str) -> Interval:
     """Return the ratio of two acceptance lengths on the same texts."""
-    steps = _steps(drafts, sampling), _steps(base, sampling)
-    sums = resampled_sums(np.stack(steps, axis=1))
-    return bootstrapped(float(steps[1].sum() / steps[0].sum()), sums[:, 1] / sums[:, 0], len(steps[0]))
+    return ratio_of_sums(_steps(base, sampling), _steps(drafts, sampling))
 
 
 def _by_seed(drafts: Sequence[Mapping[str, Any]], sampling: str) -> list[float]:
@@ -166,9 +162,7 @@ def _adaptation(content: Mapping[str, Any]) -> str:
 
 def _answered(made: Mapping[str, Sequence[int]], part: slice) -> Interval:
     """Return the acceptance length of some answers, with an interval over problems."""
-    table = np.array([made["accepted"][part], made["steps"][part]], dtype=np.float64).T
-    sums, (accepted, steps) = resampled_sums(table), table.sum(0)
-    return bootstrapped(float(1 + accepted / steps), 1 + sums[:, 0] / sums[:, 1], len(table))
+    return ratio_of_sums(np.add(made["accepted"][part], made["steps"][part]), made["steps"][part])
 
 
 def _picture(content: Mapping[str, Any]) -> str:

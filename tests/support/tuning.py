@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from cactus_decoding.core.drafting.automatic import times
+from cactus_decoding.core.drafting import measuring
 from cactus_decoding.core.models.base import BaseCachedModel
 
 
@@ -24,5 +24,5 @@ def pretend(
     def time_passes(model, widths, *_):
         return {width: seconds(width, threads_of(model)) for width in sorted(widths)}
 
-    monkeypatch.setattr(times, "time_passes", time_passes)
-    monkeypatch.setattr(times, "time_drafter", lambda *_: (draft, reading, draft + reading))
+    monkeypatch.setattr(measuring, "time_passes", time_passes)
+    monkeypatch.setattr(measuring, "time_drafter", lambda *_: (draft, reading, draft + reading))

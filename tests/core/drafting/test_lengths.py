@@ -28,8 +28,8 @@ from cactus_decoding import (
     load_pair,
     parse_rule,
 )
-from cactus_decoding.core.drafting.lengths.costs import StepCosts
 from cactus_decoding.core.drafting.registry import as_draft_length
+from cactus_decoding.core.drafting.timing import StepCosts
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 EVERY_LENGTH = [
@@ -337,7 +337,7 @@ def take_step(costs: StepCosts, world: World, k: int, tokens_emitted: int, draft
 
 def test_costs_are_measured_without_the_prompt():
     world = World()
-    costs = StepCosts(None, world)
+    costs = StepCosts(clock=world)
     costs.begin_response()
     take_step(costs, world, 3, 2, 50.0, 70.0)  # reads the prompt
     assert costs.rate == costs.of_a_proposal == 0
@@ -349,7 +349,7 @@ def test_costs_are_measured_without_the_prompt():
 
 def test_with_steps_of_one_length_only_drafting_is_known_to_cost():
     world = World()
-    costs = StepCosts(None, world)
+    costs = StepCosts(clock=world)
     for _ in range(5):
         costs.begin_step()
         take_step(costs, world, 3, 2, 0.75, 2.0)
@@ -359,7 +359,7 @@ def test_with_steps_of_one_length_only_drafting_is_known_to_cost():
 @pytest.mark.parametrize("k", [0, 1, 8])
 def test_an_interruption_hardly_changes_what_proposals_cost(k: int):
     world = World()
-    costs = StepCosts(None, world)
+    costs = StepCosts(clock=world)
     for i in range(200):
         drafted = (0, 1, 2, 4, 8)[i % 5]
         take_step(costs, world, drafted, 2, 0.25 * drafted, 2.0 + 0.125 * drafted)
@@ -370,7 +370,7 @@ def test_an_interruption_hardly_changes_what_proposals_cost(k: int):
 
 def test_a_proposal_costs_no_more_than_the_first_token():
     world = World()
-    costs = StepCosts(None, world)
+    costs = StepCosts(clock=world)
     for k, verify in ((1, 2.0), (2, 9.0)):  # noise alone says 7 for one more
         take_step(costs, world, k, 2, 0.25 * k, verify)
     assert costs.of_a_node() < 2.5
@@ -378,7 +378,7 @@ def test_a_proposal_costs_no_more_than_the_first_token():
 
 def test_given_costs_are_not_measured():
     world = World()
-    costs = StepCosts((0.25, 0.125), world)
+    costs = StepCosts(0.25, 0.125, world)
     costs.begin_response()
     take_step(costs, world, 2, 3, 50.0, 70.0)
     assert costs.of_a_proposal == 0.375

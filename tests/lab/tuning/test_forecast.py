@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cactus_decoding.core.drafting.automatic.times import PassTimes
+from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.tuning.answers import Answer
 from cactus_decoding.lab.tuning.forecast import Forecast, best_of, forecasts, pays, verdict

@@ -47,7 +47,7 @@ def test_another_machine_is_refused(written: Path, monkeypatch: pytest.MonkeyPat
 def test_what_is_no_profile_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "none.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"none\.json' is no profile of cactus tune"):
+    with pytest.raises(ValueError, match=r"none\.json(' is no profile|, line 1)"):
         Profile.read(path)
     with pytest.raises(ValueError, match="cannot read the profile"):
         Profile.read(tmp_path / "missing.json")

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from cactus_decoding.core.extras import needing
 
@@ -170,3 +170,21 @@ def bootstrapped(value: float, resampled: Numbers, sampled: int) -> Interval:
         return Interval(value, math.nan, math.nan)
     low, high = np.percentile(finite, (100 * TAIL, 100 * (1 - TAIL)))
     return Interval(value, float(low), float(high))
+
+
+def ratio_of_sums(above: ArrayLike, below: ArrayLike) -> Interval:
+    """Return sum over sum, and its interval over problems, because positions of one answer are alike.
+
+    Both are a sum for each problem, ``[problems]``.
+
+    Example:
+        >>> ratio_of_sums([1.0, 2.0], [2.0, 4.0])  # two problems are too few to tell
+        Interval(value=0.5, low=nan, high=nan)
+    """
+    columns = np.stack([above, below], axis=1).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        total, sums = columns.sum(0), resampled_sums(columns)
+        value = float(total[0] / total[1])
+        if not math.isfinite(value):
+            return Interval(value, value, value)
+        return bootstrapped(value, sums[:, 0] / sums[:, 1], len(columns))

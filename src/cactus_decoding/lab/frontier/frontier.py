@@ -9,7 +9,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import Lossless, as_rule
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_sums
+from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import expected_tokens
 from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks
 from cactus_decoding.lab.frontier.relaxations import EVERYWHERE, Relaxation
@@ -168,23 +167,6 @@ class Frontier:
 def sums_by(values: Tensor, groups: Tensor, count: int) -> Tensor:
     """Return the sum of each group's values in float64, ``[count, ...]`` for values ``[n, ...]`` and groups ``[n]``."""
     return torch.zeros((count, *values.shape[1:]), dtype=torch.float64).index_add_(0, groups.long(), values.double())
-
-
-def ratio_of_sums(above: Tensor, below: Tensor) -> Interval:
-    """Return sum over sum, and its interval over problems, because positions of one answer are alike.
-
-    Both are a sum for each problem, ``[problems]``.
-
-    Example:
-        >>> ratio_of_sums(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))  # two problems are too few to tell
-        Interval(value=0.5, low=nan, high=nan)
-    """
-    value = float(above.double().sum() / below.double().sum())
-    if not math.isfinite(value):
-        return Interval(value, value, value)
-    sums = resampled_sums(torch.stack([above, below], dim=1).double().numpy())
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return bootstrapped(value, sums[:, 0] / sums[:, 1], len(above))
 
 
 def chance_of_acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor, drafted: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.audit import acceptance
-from cactus_decoding.core.drafting.automatic import times
+from cactus_decoding.core.drafting import measuring
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.generate import stream
 from cactus_decoding.core.models.base import BaseCachedModel
@@ -158,7 +158,7 @@ def use_fastest_threads(model: BaseCachedModel, counts: Sequence[int], widths: S
     taken: dict[int, float] = {}
     for count in counts if len(counts) > 1 else ():
         model.use_threads(count)
-        found = times.time_passes(model, widths, time.perf_counter, 3, until)
+        found = measuring.time_passes(model, widths, time.perf_counter, 3, until)
         taken[count] = sum(found.values()) if len(found) == len(widths) else found[widths[0]] * len(widths)
     chosen = chosen_threads(taken) if taken else counts[0]
     model.use_threads(chosen)

@@ -9,9 +9,9 @@ from itertools import takewhile
 import numpy as np
 import torch
 
-from cactus_decoding.core.drafting.automatic.times import PassTimes
 from cactus_decoding.core.drafting.registry import LOOK_UP
-from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
+from cactus_decoding.core.drafting.timing import PassTimes
+from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.tuning.answers import Answer
 
@@ -56,12 +56,11 @@ def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, 
         counts = np.array([_copying(each, k, times) for each in answers])
         found.append(_forecast(LOOK_UP, "lossless", k, tokens, counts[:, 0], counts[:, 1] + tokens * verifying, plain))
     for draft, rule in answers[0].chances:
-        cost, before = drafts[draft], tokens
-        behind = max(cost.pair - cost.draft, 0.0)
+        drafting, before = drafts[draft], tokens
         for k in lengths:
             steps = np.array([_steps(each, draft, rule, k) for each in answers])
             whole = (1 - steps / before).clip(0.0) * tokens  # steps, times N / S(k) - N / S(k - 1)
-            seconds = steps * (times.of(k + 1) + k * cost.draft) + whole * behind + tokens * verifying
+            seconds = steps * drafting.step(k) + whole * drafting.lag + tokens * verifying
             before = steps
             found.append(_forecast(draft, rule, k, tokens, steps, seconds, plain))
     return found
@@ -87,9 +86,8 @@ def _copying(answer: Answer, k: int, times: PassTimes) -> tuple[int, float]:
 def _forecast(
     draft: str, rule: str, k: int, tokens: Numbers, steps: Numbers, seconds: Numbers, plain: Numbers
 ) -> Forecast:
-    sums = resampled_sums(np.stack([plain, seconds], axis=1))
-    speedup = bootstrapped(plain.sum() / seconds.sum(), sums[:, 0] / sums[:, 1], len(tokens))
-    return Forecast(draft, rule, k, tokens.sum() / seconds.sum(), tokens.sum() / steps.sum(), speedup)
+    per_second, per_step = tokens.sum() / seconds.sum(), tokens.sum() / steps.sum()
+    return Forecast(draft, rule, k, per_second, per_step, speedup=ratio_of_sums(plain, seconds))
 
 
 def best_of(found: Sequence[Forecast], rule: str) -> Forecast:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from cactus_decoding.core.drafting.automatic.times import cache_folder, device_name
-from cactus_decoding.core.files.jsonl import read_json
+from cactus_decoding.core.drafting.measuring import cache_folder, device_name
+from cactus_decoding.core.drafting.timing import part_of_profile
 from cactus_decoding.core.models.placement import checked_device
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
@@ -57,12 +57,10 @@ class Profile:
 
         Raises `ValueError` for an invalid file, another machine, or changed model files.
         """
+        values = part_of_profile(path, "recommended")
         try:
-            values = read_json(path)
-            found = cls(**values["recommended"])
-        except OSError as error:
-            raise ValueError(f"cannot read the profile {str(path)!r}: {error.strerror or error}") from None
-        except (KeyError, TypeError, ValueError) as error:
+            found = cls(**values)
+        except (TypeError, ValueError) as error:
             raise ValueError(f"{str(path)!r} is no profile of cactus tune: {error}") from None
         here = machine_key()
         for name, value in here.items():

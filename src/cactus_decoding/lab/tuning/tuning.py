@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from cactus_decoding.core.drafting.automatic import times
-from cactus_decoding.core.drafting.automatic.times import PassTimes, keep_times
+from cactus_decoding.core.drafting import measuring
+from cactus_decoding.core.drafting.measuring import as_steps, keep_times
 from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.core.files.writing import plain
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
@@ -59,7 +60,7 @@ class Tuned:
                     "threads": self.draft_threads[name],
                     "seconds": each.draft,
                     "reading": each.reading,
-                    "behind": each.pair - each.draft,
+                    "behind": each.lag,
                     "acceptance": {rule: self.acceptance(name, rule) for rule in self.rules},
                 }
                 for name, each in self.drafts.items()
@@ -132,9 +133,9 @@ def _time(
     taken: dict[str, tuple[float, float, float]] = {}
     for number, (name, draft) in enumerate(drafts.items(), start=1):
         report("Timing passes", number, total, name)
-        taken[name] = times.time_drafter(model, draft, clock, request.sampling)
+        taken[name] = measuring.time_drafter(model, draft, clock, request.sampling)
     report("Timing passes", total - 1, total, "")
-    seconds_of = times.as_steps(times.time_passes(model, WIDTHS, clock, SWEEPS, until), clock, target.step_seconds)
+    seconds_of = as_steps(measuring.time_passes(model, WIDTHS, clock, SWEEPS, until), clock, target.step_seconds)
     passes = PassTimes(tuple(seconds_of.items()))
     costs: dict[str, PassTimes] = {}
     for name, (seconds, reading, pair) in taken.items():

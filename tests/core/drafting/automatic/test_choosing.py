@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cactus_decoding.core.drafting.automatic.choosing import SHARE, STAKE, Chooser, DraftChances
-from cactus_decoding.core.drafting.automatic.times import PassTimes
 from cactus_decoding.core.drafting.suffix_index import Match
+from cactus_decoding.core.drafting.timing import PassTimes
 
 LAPTOP = PassTimes(
     ((1, 0.105), (2, 0.163), (3, 0.248), (4, 0.263), (8, 0.512), (12, 0.820), (16, 0.754)), draft=0.040, reading=0.01

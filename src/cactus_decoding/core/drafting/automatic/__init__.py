@@ -11,11 +11,12 @@ from pydantic import Field
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.automatic.choosing import Chooser
-from cactus_decoding.core.drafting.automatic.times import PassTimes, known_times, pass_times
 from cactus_decoding.core.drafting.lengths.base import PerResponse, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter, NgramDrafter, SuffixDrafter
+from cactus_decoding.core.drafting.measuring import known_times, pass_times
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.suffix_index import Match
+from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.core.models.base import BaseCachedModel, num_shared
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal

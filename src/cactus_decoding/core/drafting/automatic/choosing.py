@@ -10,9 +10,9 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from cactus_decoding.core.drafting.automatic.times import PassTimes
 from cactus_decoding.core.drafting.lengths.base import LearnsNothing, confidence
 from cactus_decoding.core.drafting.suffix_index import Match
+from cactus_decoding.core.drafting.timing import PassTimes
 
 
 class Rates:
@@ -156,10 +156,11 @@ class Chooser(LearnsNothing):
         self.times, self.max_draft_tokens, self._drafts = times, max_draft_tokens, drafts
         self._plain_rate = 1 / times.of(1)
         self._counts = [width - 1 for width in times.widths if 1 < width <= max_draft_tokens + 1]
-        # by how many proposals; the longest draft step of up to so many, as one may stop early without a shorter pass
+        # by how many proposals; a draft that proposes nothing has taken time too
         self._passes = [times.of(count + 1) for count in range(max_draft_tokens + 1)]
-        drafting = [seconds + max(count, 1) * times.draft for count, seconds in enumerate(self._passes)]
-        self._longest = [*accumulate(drafting, max)]
+        self._drafting = [times.of(1) + times.draft, *(times.step(count) for count in range(1, max_draft_tokens + 1))]
+        # the longest draft step of up to so many, as one may stop early without a shorter pass
+        self._longest = [*accumulate(self._drafting, max)]
         self._copies, self._kept = CopyChances(), DraftChances()
         self._account, self._tried = STAKE, False
         self._tokens = self._seconds = 0.0
@@ -206,7 +207,7 @@ class Chooser(LearnsNothing):
             if count <= room:
                 tokens = _geometric(self._kept.next, count)
                 share = min(1.0, tokens / self._horizon) if first else 1.0
-                yield Choice("draft", count, tokens, self._seconds_of("draft", count) + share * reading)
+                yield Choice("draft", count, tokens, self._drafting[count] + share * reading)
 
     def _take(self, choice: Choice, catching_up: float) -> None:
         self._choice, self._catching_up = choice, catching_up
@@ -217,11 +218,6 @@ class Chooser(LearnsNothing):
         """Return how many tokens a choice may lose: a draft may also stop early."""
         seconds = choice.seconds if choice.way == "copy" else self._longest[choice.count] + catching_up
         return self._loss(seconds, 1)
-
-    def _seconds_of(self, way: Way, count: int) -> float:
-        """Return the seconds of a step of so many proposals; a draft that proposes nothing has taken time too."""
-        drafting = max(count, 1) * self.times.draft if way == "draft" else 0.0
-        return self._passes[count] + drafting
 
     def should_continue(self, logits: Tensor) -> bool:
         sure = confidence(logits)
@@ -244,7 +240,8 @@ class Chooser(LearnsNothing):
 
     def end_step(self, num_accepted: int) -> None:
         emitted = num_accepted + 1
-        seconds = self._seconds_of(self._choice.way, self._num_drafted) + self._catching_up
+        taken = self._drafting if self._choice.way == "draft" else self._passes
+        seconds = taken[self._num_drafted] + self._catching_up
         if self._choice.way == "draft":
             self._tried = True
             self._kept.learn(self._confidences or [0.0], num_accepted)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.lengths.base import confidence
-from cactus_decoding.core.drafting.lengths.costs import StepCosts, given_costs
-from cactus_decoding.core.mistakes import check_integer, check_number
+from cactus_decoding.core.drafting.timing import StepCosts
 from cactus_decoding.core.spelling import spell
 
 _BUCKETS = 10
@@ -48,9 +50,13 @@ class AdaptiveLength:
         8
     """
 
-    max_draft_tokens: int = 16
-    draft_cost: float | None = None
-    token_cost: float | None = None
+    max_draft_tokens: Annotated[int, Field(ge=1, description="proposals per step at most"), Setting("tokens")] = 16
+    draft_cost: Annotated[
+        float | None, Field(ge=0, lt=math.inf, description="of a draft forward"), Setting("target forwards")
+    ] = None
+    token_cost: Annotated[
+        float | None, Field(ge=0, lt=math.inf, description="of a proposal"), Setting("target forwards")
+    ] = None
 
     fixed: ClassVar[bool] = False
 
@@ -59,12 +65,8 @@ class AdaptiveLength:
 
     def __post_init__(self) -> None:
         """Begin with the guess that a token is kept as often as the draft is sure of it."""
-        self.max_draft_tokens = check_integer("max_draft_tokens", self.max_draft_tokens, 1)
-        if self.draft_cost is not None:
-            self.draft_cost = check_number("draft_cost", self.draft_cost, 0, float("inf"), high_open=True)
-        if self.token_cost is not None:
-            self.token_cost = check_number("token_cost", self.token_cost, 0, float("inf"), high_open=True)
-        self._costs = StepCosts(given_costs(self.draft_cost, self.token_cost))
+        check_fields(self)
+        self._costs = StepCosts(self.draft_cost, self.token_cost)
         self._seen = np.full(_BUCKETS, _PRIOR_WEIGHT)
         self._kept = self._seen * (np.arange(_BUCKETS) + 0.5) / _BUCKETS
         self._buckets: list[int] = []  # of this step's proposals

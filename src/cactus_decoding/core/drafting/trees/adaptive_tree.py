@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.drafting.lengths.base import confidence
-from cactus_decoding.core.drafting.lengths.costs import StepCosts, given_costs
+from cactus_decoding.core.drafting.timing import StepCosts
 from cactus_decoding.core.drafting.trees.best_first import PricedTree
 from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, Placed, PricedGrowth
 from cactus_decoding.core.types import ROOT
@@ -169,8 +169,7 @@ class AdaptiveTree(PricedTree):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = given_costs(self.draft_cost, self.token_cost)
-        self._costs = {name: StepCosts(given) for name in (NO_DRAFT, CHAIN, BRANCHES)}
+        self._costs = {name: StepCosts(self.draft_cost, self.token_cost) for name in (NO_DRAFT, CHAIN, BRANCHES)}
         self._ways = WayChooser((CHAIN, BRANCHES, NO_DRAFT) if self.width else (CHAIN, NO_DRAFT))
         self._way, self._reads_prompt = CHAIN, True
         self._fixed, self._beside, self._looked_up = Chances(), Chances(), Chances()

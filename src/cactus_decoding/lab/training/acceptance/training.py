@@ -26,9 +26,8 @@ from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.transformers.loading import load_model, stored_dtype
 from cactus_decoding.engines.transformers.partial_head import propose_from
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
-from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_of_texts
-from cactus_decoding.lab.frontier.frontier import ratio_of_sums
 from cactus_decoding.lab.training.acceptance.data import (
     IGNORED,
     TokenSequence,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.core.files.writing import plain
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.policy.position import Position
@@ -19,9 +20,8 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import as_logits_to_probs
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
-from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_taken
-from cactus_decoding.lab.frontier.frontier import ratio_of_sums
 from cactus_decoding.lab.training.diagnosis.probe import AT_ONCE, FOLDS, Probe, Recorded, change
 
 CLASSES: Mapping[str, str] = {"digits": r"\d", "words": r"[^\W\d_]", "spaces and lines": r"^\s+$", "signs": r"\S"}
@@ -105,11 +105,12 @@ def diagnose(
     chances, confidence = _chances(rows, words, request, relaxed, probe or Probe(), report)
     cost = rows.draft_cost if draft_cost is None else draft_cost
     k = request.num_speculative_tokens.max_draft_tokens
-    steps = _Steps(rows.problem, cost)
-    base = steps.best(chances["lossless"])
-    promises = [steps.promise(name, each, k, base) for name, each in chances.items()]
-    promises.append(_Steps(rows.problem, 0.0).promise("free draft", chances["lossless"], k, base))
-    promises.append(steps.promise("perfect draft", torch.ones(len(rows.problem), dtype=torch.float64), k, base))
+    times = PassTimes(((1, 1.0), (1 + MAX_LENGTH, 1.0)), draft=cost)
+    base = _best(rows, chances["lossless"], times)
+    promises = [_promise(name, rows, each, times, k, base) for name, each in chances.items()]
+    promises.append(_promise("free draft", rows, chances["lossless"], replace(times, draft=0.0), k, base))
+    perfect = torch.ones(len(rows.problem), dtype=torch.float64)
+    promises.append(_promise("perfect draft", rows, perfect, times, k, base))
     return Diagnosis(
         _by_class(rows, words, chances, confidence),
         tuple(promises),
@@ -157,25 +158,19 @@ def _acceptance(policy: FittedPolicy, rule: AcceptanceRule, target: Tensor, draf
     return position.audit(judge or Lossless()).acceptance.item()
 
 
-@dataclass(frozen=True)
-class _Steps:
-    problem: Tensor
-    cost: float
+def _best(rows: Recorded, chances: Tensor, times: PassTimes) -> tuple[int, Tensor]:
+    """Return the fastest number of proposals, and each problem's expected time with it, ``[problems]``."""
+    taken = [steps_taken(chances, rows.problem, length) * times.step(length) for length in range(MAX_LENGTH + 1)]
+    length = min(range(len(taken)), key=lambda i: float(taken[i].sum()))
+    return length, taken[length]
 
-    def time(self, chances: Tensor, length: int) -> Tensor:
-        """Return each problem's expected time, in passes of the target, ``[problems]``."""
-        return steps_taken(chances, self.problem, length) * (1 + self.cost * length)
 
-    def best(self, chances: Tensor) -> tuple[int, Tensor]:
-        times = [self.time(chances, length) for length in range(MAX_LENGTH + 1)]
-        length = min(range(len(times)), key=lambda i: float(times[i].sum()))
-        return length, times[length]
-
-    def promise(self, name: str, chances: Tensor, length: int, base: tuple[int, Tensor]) -> Promise:
-        best, time = self.best(chances)
-        tokens = torch.bincount(self.problem).double()
-        steps = steps_taken(chances, self.problem, length)
-        return Promise(name, float(chances.mean()), ratio_of_sums(tokens, steps), best, ratio_of_sums(time, base[1]))
+def _promise(
+    name: str, rows: Recorded, chances: Tensor, times: PassTimes, length: int, base: tuple[int, Tensor]
+) -> Promise:
+    best, taken = _best(rows, chances, times)
+    tokens, steps = torch.bincount(rows.problem).double(), steps_taken(chances, rows.problem, length)
+    return Promise(name, float(chances.mean()), ratio_of_sums(tokens, steps), best, ratio_of_sums(taken, base[1]))
 
 
 def _by_class(

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +19,7 @@ import torch
 
 from cactus_decoding.core.drafting.lengths.base import FixedLength, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter
-from cactus_decoding.core.files.jsonl import read_json
+from cactus_decoding.core.drafting.timing import Clock, PassTimes
 from cactus_decoding.core.files.provenance import processor
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.models.base import BaseCachedModel
@@ -37,90 +36,11 @@ _SHORT = 8
 _SLICE, _ALIKE = 0.005, 1.25
 """Seconds for which a thread usually keeps its core, and how much longer an undisturbed pass may take."""
 _BUSY = "measured now on a busy machine, and not kept"
-_SINGLY = 8
-_Clock = Callable[[], float]
 _ENGINES = ("torch", "transformers", "llama-cpp-python")
 
 
-@dataclass(frozen=True)
-class PassTimes:
-    """Seconds of forward passes, of which only the ratios matter.
-
-    ``target`` pairs numbers of tokens, ascending from 1, with the target's seconds for them; where passes are short,
-    with what else a step takes. ``draft`` is for one proposal, 0 for a drafter that copies; ``reading`` for a token
-    that the drafter has not read yet, in a longer pass; ``pair`` for a proposal after such a token, 0 if unknown.
-
-    Example:
-        >>> times = PassTimes(((1, 0.10), (2, 0.16), (4, 0.26)), draft=0.04)
-        >>> times.of(1), times.of(3), times.of(8)
-        (0.1, 0.26, 0.52)
-    """
-
-    target: tuple[tuple[int, float], ...]
-    draft: float = 0.0
-    reading: float = 0.0
-    source: str = "given"
-    pair: float = 0.0
-
-    def __post_init__(self) -> None:
-        widths = [width for width, _ in self.target]
-        if widths[:1] != [1] or widths != sorted(set(widths)):
-            raise ValueError(f"widths of passes must ascend from 1, but are {widths}")
-        seconds = [seconds for _, seconds in self.target]
-        drafts = self.draft, self.reading, self.pair
-        if not all(map(math.isfinite, (*seconds, *drafts))) or min(seconds) <= 0 or min(drafts) < 0:
-            raise ValueError(f"seconds of passes must be positive, but are {self.target}, {drafts}")
-
-    @property
-    def widths(self) -> list[int]:
-        return [width for width, _ in self.target]
-
-    def of(self, width: int) -> float:
-        """Return the seconds of the target's pass over so many tokens: those of the next measured width."""
-        for known, seconds in self.target:
-            if known >= width:
-                return seconds
-        known, seconds = self.target[-1]
-        return seconds * width / known
-
-    def catching_up(self, unread: int) -> float:
-        """Return how much longer drafting takes where so many tokens before the last one are unread."""
-        return unread * self.draft if unread <= self.singly else self._together(unread)
-
-    @cached_property
-    def singly(self) -> int:
-        """Up to how many such tokens are faster read one by one: kernels may take long for two or three rows."""
-        return sum(1 for _ in takewhile(lambda count: count * self.draft < self._together(count), range(1, _SINGLY)))
-
-    def _together(self, unread: int) -> float:
-        second = max(self.pair - self.draft, 0.0) if self.pair else self.reading
-        return second + (unread - 1) * self.reading if unread else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "source"}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], source: str) -> PassTimes:
-        try:
-            target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
-            pair = float(values.get("pair", 0.0))
-            return cls(target, float(values["draft"]), float(values["reading"]), source, pair)
-        except (KeyError, OverflowError, TypeError, ValueError) as error:
-            raise ValueError(f"{source} holds no times of passes: {error}") from None
-
-    @classmethod
-    def read(cls, path: Path) -> PassTimes:
-        try:
-            values = read_json(path)
-        except OSError as error:
-            raise ValueError(f"cannot read the profile {str(path)!r}: {error.strerror or error}") from None
-        if not isinstance(values, dict) or not isinstance(values.get("times"), dict):
-            raise ValueError(f"{str(path)!r} is no profile: it has no times")
-        return cls.from_dict(values["times"], str(path))
-
-
 def measure(
-    target: BaseCachedModel, drafter: Drafter, clock: _Clock | None = None, steps: StepSeconds | None = None
+    target: BaseCachedModel, drafter: Drafter, clock: Clock | None = None, steps: StepSeconds | None = None
 ) -> PassTimes:
     """Time passes of both models over a few tokens, the best of two each, or of eight short ones; both forget all.
 
@@ -139,7 +59,7 @@ def measure(
     return PassTimes(tuple(taken.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair)
 
 
-def as_steps(passes: Mapping[int, float], clock: _Clock, steps: StepSeconds | None) -> Mapping[int, float]:
+def as_steps(passes: Mapping[int, float], clock: Clock, steps: StepSeconds | None) -> Mapping[int, float]:
     """Return the seconds of steps from those of passes, by width; where passes are long they are the same.
 
     ``steps`` measures the seconds of a step without proposals and with one, and is only called where passes are short.
@@ -163,7 +83,7 @@ def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
 
 
 def time_passes(
-    model: BaseCachedModel, widths: Sequence[int], clock: _Clock, repeats: int = _REPEATS, until: float = math.inf
+    model: BaseCachedModel, widths: Sequence[int], clock: Clock, repeats: int = _REPEATS, until: float = math.inf
 ) -> dict[int, float]:
     """Return the seconds of passes over so many tokens, by ascending width: the best of several, in turn.
 
@@ -200,7 +120,7 @@ def _text(model: BaseCachedModel, longest: int) -> tuple[list[int], int]:
 def time_drafter(
     target: BaseCachedModel,
     drafter: Drafter,
-    clock: _Clock,
+    clock: Clock,
     sampling: SamplingParams | None = None,
     repeats: int = _REPEATS,
 ) -> tuple[float, float, float]:

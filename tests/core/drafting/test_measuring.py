@@ -14,8 +14,9 @@ from support.pass_times import PASS_TIMES
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import AutoLength, ModelDrafter, NgramDrafter, Pair, load_pair, stream
-from cactus_decoding.core.drafting.automatic import times as module
-from cactus_decoding.core.drafting.automatic.times import PassTimes, measure, pass_times
+from cactus_decoding.core.drafting import measuring as module
+from cactus_decoding.core.drafting.measuring import measure, pass_times
+from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 TIMES = PassTimes(((1, 1.0), (2, 1.1), (4, 1.3), (8, 1.5)), draft=0.05, reading=0.01)
@@ -185,7 +186,7 @@ def test_a_folder_that_cannot_be_written_does_not_matter(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "is no profile: it has no times"),
+        ("[]", "is no profile: it has no 'times'"),
         ('{"times": {"target": [[2, 1]], "draft": 0, "reading": 0}}', "widths of passes must ascend from 1"),
         ('{"times": {"target": [[1, 0]], "draft": 0, "reading": 0}}', "must be positive"),
         ('{"times": {"target": [[1, 1]]}}', "holds no times of passes"),
