@@ -8,15 +8,16 @@ from dataclasses import replace
 
 import pytest
 
+from cactus_decoding.core.files.jsonl import read_as
 from cactus_decoding.lab.tracing import read_trace, to_json
-from cactus_decoding.lab.tracing.file import position_from
+from cactus_decoding.lab.tracing.trace import TracedPosition
 
 
 def test_a_position_survives_json_with_its_infinities(trace):
     for position in trace.positions[:8]:
         infinite = replace(position, residual_scale=math.inf, max_log_ratio=-math.inf)
         text = json.dumps(to_json(infinite, rows=True), allow_nan=False)
-        assert position_from(json.loads(text), "here") == infinite
+        assert read_as(TracedPosition, json.loads(text), "here") == infinite
     assert to_json(replace(trace.positions[0], conditional_nats=math.nan))["conditional_nats"] is None
 
 
@@ -37,5 +38,5 @@ def test_damaged_rows_are_named(saved, role, damage):
     step = json.loads(lines[1])
     step["positions"][0]["rows"][role] |= damage
     saved.write_text(lines[0] + "\n" + json.dumps(step) + "\n")
-    with pytest.raises(ValueError, match="line 2, position 0: the rows are damaged"):
+    with pytest.raises(ValueError, match=rf"line 2: positions\[0\].rows.{role}: the row is damaged"):
         read_trace(saved)

@@ -97,9 +97,12 @@ def test_a_tree_that_is_none_is_named(tmp_path):
     for changed, message in (
         (nodes[:-1], "line 2: the tree must have 4 nodes, but has 3"),
         ([nodes[0] | {"parent": 0}, *nodes[1:]], "node 0: its parent must stand before it, but is 0"),
-        ([nodes[0] | {"fate": "lost"}, *nodes[1:]], "'fate' must be one of accepted, relaxed, matched, rejected or"),
-        ([nodes[0] | {"drawn": 1}, *nodes[1:]], "node 0: 'drawn' must be bool, but is '1'"),
-        ("leaf", "'tree' must be a list"),
+        (
+            [nodes[0] | {"fate": "lost"}, *nodes[1:]],
+            r"tree\[0\].fate must be 'accepted', 'relaxed', 'matched' or 'rejected', but is 'lost'",
+        ),
+        ([nodes[0] | {"drawn": 1}, *nodes[1:]], r"tree\[0\].drawn must be a valid boolean, but is '1'"),
+        ("leaf", "tree must be a valid array"),
     ):
         path.write_text("\n".join([lines[0], altered(lines[1], tree=changed), *lines[2:]]) + "\n")
         with pytest.raises(ValueError, match=message):
@@ -125,25 +128,40 @@ def in_position(line, **changes):
         (lambda lines: lines[1:], "line 1: this is not a trace of cactus generate --trace"),
         (lambda lines: ['{"x": 1}'], "line 1: this is not a trace"),
         (lambda lines: [altered(lines[0], schema=9)], "line 1: schema is 9, but this version reads schema 1"),
-        (lambda lines: [altered(lines[0], seed="x")], "line 1: seed must be an integer, but is 'x'"),
-        (lambda lines: [altered(lines[0], top_p=None)], "line 1: top_p must be a number, but is None"),
-        (lambda lines: [altered(lines[0], frob=1)], "line 1: a request has no 'frob'"),
-        (lambda lines: [altered(lines[0], rule="frob")], "line 1: unknown rule 'frob'"),
-        (lambda lines: [altered(lines[0], vocabulary="x")], "line 1: 'vocabulary' must be int, but is 'x'"),
+        (lambda lines: [altered(lines[0], seed="x")], "line 1: request: seed must be an integer, but is 'x'"),
+        (lambda lines: [altered(lines[0], top_p=None)], "line 1: request: top_p must be a number, but is None"),
+        (lambda lines: [altered(lines[0], frob=1)], "line 1: request: a request has no 'frob'"),
+        (lambda lines: [altered(lines[0], rule="frob")], "line 1: request: unknown rule 'frob'"),
+        (lambda lines: [altered(lines[0], vocabulary="x")], "line 1: vocabulary must be a valid integer, but is 'x'"),
         (lambda lines: [lines[0], lines[2]], "line 2: the steps and places do not follow each other"),
         (lambda lines: [lines[0], altered(lines[1], kind="other")], "line 2: the kind must be 'step' or 'end'"),
-        (lambda lines: [lines[0], altered(lines[1], positions=3)], "line 2: 'positions' must be a list, but is '3'"),
-        (lambda lines: [lines[0], altered(lines[1], positions=[3])], "line 2, position 0: there must be an object"),
+        (
+            lambda lines: [lines[0], altered(lines[1], positions=3)],
+            "line 2: positions must be a valid array, but is '3'",
+        ),
+        (lambda lines: [lines[0], altered(lines[1], positions=[3])], "line 2: positions[0] must be an object"),
         (
             lambda lines: [lines[0], in_position(lines[1], fate="lost")],
-            "position 0: 'fate' must be one of acc",
+            "positions[0].fate must be 'accepted', 'relaxed'",
         ),
-        (lambda lines: [lines[0], in_position(lines[1], place=True)], "position 0: 'place' must be int, but is 'True'"),
-        (lambda lines: [lines[0], in_position(lines[1], tv="much")], "position 0: 'tv' must be float, but is 'much'"),
-        (lambda lines: [lines[0], in_position(lines[1], candidates=[{}])], "position 0: 'token_id' is missing"),
-        (lambda lines: [lines[0], in_position(lines[1], rows={"target": None})], "position 0: the rows are damaged"),
+        (
+            lambda lines: [lines[0], in_position(lines[1], place=True)],
+            "positions[0].place must be a valid integer, but is 'True'",
+        ),
+        (
+            lambda lines: [lines[0], in_position(lines[1], tv="much")],
+            "positions[0].tv must be a valid number, but is 'much'",
+        ),
+        (
+            lambda lines: [lines[0], in_position(lines[1], candidates=[{}])],
+            "positions[0].candidates[0].token_id is missing",
+        ),
+        (
+            lambda lines: [lines[0], in_position(lines[1], rows={"target": None})],
+            "positions[0].rows.drafted_id is missing",
+        ),
         (lambda lines: [*lines, lines[-1]], "there must be nothing behind the end of the trace"),
-        (lambda lines: [lines[0], '{"kind": "end"}'], "line 2: the end of a trace has a text, a finish_reason and"),
+        (lambda lines: [lines[0], '{"kind": "end"}'], "line 2: text is missing"),
     ],
 )
 def test_malformed_files_are_named(saved, change, message):

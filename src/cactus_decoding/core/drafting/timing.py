@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cactus_decoding.core.files.jsonl import read_json
+from cactus_decoding.core.files.jsonl import read_as, read_json
 
 Clock = Callable[[], float]
 _SINGLY = 8
@@ -86,12 +86,7 @@ class PassTimes:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str) -> PassTimes:
-        try:
-            target = tuple((int(width), float(seconds)) for width, seconds in values["target"])
-            pair = float(values.get("pair", 0.0))
-            return cls(target, float(values["draft"]), float(values["reading"]), source, pair)
-        except (KeyError, OverflowError, TypeError, ValueError) as error:
-            raise ValueError(f"{source} holds no times of passes: {error}") from None
+        return replace(read_as(cls, values, f"{source} holds no times of passes"), source=source)
 
     @classmethod
     def read(cls, path: Path) -> PassTimes:

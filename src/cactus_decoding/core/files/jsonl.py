@@ -6,12 +6,19 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 """As `files.writing.plain` writes them."""
+STRICT = ConfigDict(strict=True, extra="forbid")
+"""The ``__pydantic_config__`` of a dataclass of which `read_as` takes exactly the fields, each of its own type."""
+Number = Annotated[float, BeforeValidator(lambda value: INFINITIES.get(value, value) if type(value) is str else value)]
+Record = TypeVar("Record")
 
 
 def read_json(path: str | Path) -> Any:
@@ -88,3 +95,27 @@ def number_of(value: float | str | None) -> float:
     if not isinstance(value, (int, float)):
         raise ValueError(f"there must be a number, but it is {value!r}")
     return float(value)
+
+
+def read_as(record: type[Record], value: Mapping[str, Any], where: str | Path) -> Record:
+    """Return an object of JSON as a dataclass, a named tuple or a typed dictionary; pydantic checks its fields.
+
+    Raises `ValueError` that says where the object stands, which value in it is wrong, and what it must be.
+    """
+    try:
+        return _adapter(record).validate_json(json.dumps(value))
+    except ValidationError as error:
+        found = error.errors(include_url=False)[0]
+        place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in found["loc"]).lstrip(".")
+        if isinstance(raised := found.get("ctx", {}).get("error"), ValueError):  # by a check of our own
+            said = f"{place}: {raised}" if place else str(raised)
+        elif found["type"] in ("missing", "unexpected_keyword_argument"):
+            said = f"{place} {'is missing' if found['type'] == 'missing' else 'is not known'}"
+        else:
+            said = f"{place} {found['msg'].replace('Input should', 'must')}, but is {str(found['input'])[:40]!r}"
+        raise ValueError(f"{where}: {said}") from None
+
+
+@cache
+def _adapter(record: type[Record]) -> TypeAdapter[Record]:
+    return TypeAdapter(record)

@@ -15,8 +15,9 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.types import ROOT, Fate, Outcome, Visit
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
+from cactus_decoding.lab.tracing.position_rows import PositionRows
 from cactus_decoding.lab.tracing.trace import TracedNode, TracedPosition, TracedToken
-from cactus_decoding.lab.tracing.what_if import PositionRows, consequences
+from cactus_decoding.lab.tracing.what_if import consequences
 
 
 def check_traced(request: Request) -> None:

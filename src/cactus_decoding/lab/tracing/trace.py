@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, PlainValidator
+
+from cactus_decoding.core.files.jsonl import STRICT, Number, number_of
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.request import Request
+from cactus_decoding.core.rules import recorded_rule
 from cactus_decoding.core.types import Fate
-from cactus_decoding.lab.tracing.what_if import PositionRows
+from cactus_decoding.lab.tracing.position_rows import PositionRows, check_tokens
+
+
+def _request_of(values: dict[str, Any]) -> Request:
+    """Return the request of a header; a rule from outside the package is not imported."""
+    read = dict(values)
+    if "rule" in read:
+        read["rule"] = recorded_rule(read["rule"])
+    if read.get("budget_nats") is not None:
+        read["budget_nats"] = number_of(read["budget_nats"])
+    try:
+        return Request.from_dict(read)
+    except TypeError as error:
+        raise ValueError(error) from None
 
 
 @dataclass(frozen=True)
@@ -18,11 +35,13 @@ class TracedToken:
 
     token_id: int
     token: str  # its text, special tokens by their name
-    untempered: float  # the target's probability before temperature and truncation
-    target: float  # q, the target's probability that is sampled from
-    draft: float | None  # p; None where nothing was drafted
-    relaxed: float | None  # h given the drafted token; None where nothing was drafted
-    emitted: float  # probability that this token is emitted here, averaged over what the draft may propose
+    untempered: Number  # the target's probability before temperature and truncation
+    target: Number  # q, the target's probability that is sampled from
+    draft: Number | None  # p; None where nothing was drafted
+    relaxed: Number | None  # h given the drafted token; None where nothing was drafted
+    emitted: Number  # probability that this token is emitted here, averaged over what the draft may propose
+
+    __pydantic_config__ = STRICT
 
 
 @dataclass(frozen=True)
@@ -43,27 +62,29 @@ class TracedPosition:
     rule: str  # its spelling; a budget may have moved its width here, or replaced it by lossless
     drafted_id: int | None = None  # the drafted token n: the token itself if accepted, another if recovered
     drafted: str | None = None  # its text
-    draft_prob: float | None = None  # p(n)
-    relaxed_prob: float | None = None  # h(n), the first of the rule's two numbers
-    residual_scale: float | None = None  # s, the second one; may be infinite
+    draft_prob: Number | None = None  # p(n)
+    relaxed_prob: Number | None = None  # h(n), the first of the rule's two numbers
+    residual_scale: Number | None = None  # s, the second one; may be infinite
     # probability that n, once drafted, was accepted; with block verification, that it was kept together with all the
     # proposals before it in its step; None where a step branches, except with `match`
-    acceptance_prob: float | None = None
+    acceptance_prob: Number | None = None
     # the same before n was drawn, averaged over the draft's row; in a tree that a child is kept; None where proposals
     # are judged together
-    acceptance: float | None = None
-    conditional_nats: float | None = None  # KL(h || q) given n; None where h is no distribution
+    acceptance: Number | None = None
+    conditional_nats: Number | None = None  # KL(h || q) given n; None where h is no distribution
     # KL(emitted || q), averaged over the draft: what a budget is charged; for relaxed_greedy both are the
     # log-probability given up
-    emitted_nats: float = 0.0
-    tv: float = 0.0  # total variation between the emitted distribution and q, in [0, 1]
-    max_log_ratio: float = 0.0  # log of the largest emitted(x) / q(x), in nats
+    emitted_nats: Number = 0.0
+    tv: Number = 0.0  # total variation between the emitted distribution and q, in [0, 1]
+    max_log_ratio: Number = 0.0  # log of the largest emitted(x) / q(x), in nats
     fell_back: bool = False  # whether the budget could not afford the rule here, so that lossless decided
     protected: bool = False  # whether the request's policy kept the rule away here, so that lossless decided
-    budget_left: float | None = None  # nats left after this position; None without a budget
+    budget_left: Number | None = None  # nats left after this position; None without a budget
     # the likeliest tokens under either model, and the drafted and the emitted one; the target's likeliest first
     candidates: tuple[TracedToken, ...] = ()
-    rows: PositionRows | None = field(default=None, compare=False, repr=False)
+    rows: Annotated[PositionRows | None, AfterValidator(check_tokens)] = field(default=None, compare=False, repr=False)
+
+    __pydantic_config__ = STRICT
 
 
 @dataclass(frozen=True)
@@ -74,11 +95,13 @@ class TracedNode:
     token: str
     parent: int  # the place in the tree of the token before it; -1 for the text
     drawn: bool  # whether it was drawn; else it is *fixed*, a function of the text before it alone
-    draft_prob: float | None = None  # the draft's probability of it after its parent; None if the draft has no rows
+    draft_prob: Number | None = None  # the draft's probability of it after its parent; None if the draft has no rows
     # accepted, relaxed or matched if it was kept, rejected if it was judged and not kept; else None
-    fate: str | None = None
+    fate: Literal["accepted", "relaxed", "matched", "rejected"] | None = None
     rule: str | None = None  # of nodes with a fate: the spelling of the rule that decided after their parent
-    nats: float | None = None  # of the same, what that cost there
+    nats: Number | None = None  # of the same, what that cost there
+
+    __pydantic_config__ = STRICT
 
 
 @dataclass(frozen=True)
@@ -88,14 +111,16 @@ class TracedStep:
     step: int  # from 0
     num_drafted: int  # tokens proposed, in a tree all its nodes
     num_accepted: int  # proposals that the rule kept, before any cut
-    seconds: float
-    target_seconds: float  # of these, the target's forward pass; on a GPU the pass is only begun in this time
-    verify_seconds: float  # of these, the decision on the proposals; the rest is drafting
+    seconds: Number
+    target_seconds: Number  # of these, the target's forward pass; on a GPU the pass is only begun in this time
+    verify_seconds: Number  # of these, the decision on the proposals; the rest is drafting
     # the accepted tokens and the recovered or bonus token, also those after the end of the response
     positions: tuple[TracedPosition, ...]
     metered: int = 0  # visited positions whose cost a budget measured
     finish_reason: str | None = None  # stop or length on the last step, else None
     tree: tuple[TracedNode, ...] = ()  # the proposals, parents before children, if they were a tree
+
+    __pydantic_config__ = STRICT
 
     @property
     def token_ids(self) -> list[int]:
@@ -127,15 +152,24 @@ class TraceHeader:
     prompt: str
     target: str
     draft: str
-    request: Request  # with its seed
+    request: Annotated[Request, PlainValidator(_request_of)]  # with its seed
     vocabulary: int  # how many tokens there are
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    __pydantic_config__ = STRICT
 
     def as_dict(self) -> dict[str, Any]:
         """Return all of it as one flat object, for JSON."""
         names = {"prompt": self.prompt, "target": self.target, "draft": self.draft}
         end = {"vocabulary": self.vocabulary, "provenance": dict(self.provenance)}
         return names | self.request.as_dict() | end
+
+
+@dataclass(frozen=True)
+class TraceEnd:
+    text: str  # cut before a stop string
+    finish_reason: str | None  # stop or length; None for a response that was interrupted
+    metrics: Metrics
 
 
 @dataclass(frozen=True)

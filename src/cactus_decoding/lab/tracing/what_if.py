@@ -9,58 +9,16 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.audit import audit_beside, judge_every_token
-from cactus_decoding.core.checks import check_integer, check_probabilities, shown
+from cactus_decoding.core.checks import shown
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import Lossless, as_rule
 from cactus_decoding.core.rules.relaxed_greedy import given_up
-from cactus_decoding.core.sampling.rows import SparseProbs
-from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows, judges_untempered
+from cactus_decoding.core.types import AcceptanceRule, judges_untempered
+from cactus_decoding.lab.tracing.position_rows import PositionRows
 
 _SOLVED, _UNIT = 1e-12, 2.0**-53
 """How far from 1 a solver may leave the sum of h, and what adding up a token's probability in float64 may add."""
-
-
-@dataclass(frozen=True, eq=False)
-class PositionRows:
-    """All that determines a rule's behaviour at one position."""
-
-    drafted_id: int  # the drafted token n
-    target: SparseProbs  # the row q that is sampled from
-    draft: SparseProbs | None = None  # the row p; None if the choice was deterministic
-    untempered: SparseProbs | None = None  # before temperature, kept at temperature 0, for `RelaxedGreedy`
-    # in a tree, the tokens proposed here in any case; n was drawn from the draft's row without them, or is one of them
-    fixed_token_ids: tuple[int, ...] = ()
-    drawn: bool = True  # whether any token was drawn here, beside the fixed ones
-
-    @classmethod
-    def keep(cls, position: Position, token_id: int, *, untempered: bool) -> PositionRows:
-        """Keep the rows of a position at which a token was judged, if asked with the row before temperature."""
-        beside = {"fixed_token_ids": tuple(position.fixed_token_ids.tolist()), "drawn": position.is_drawn}
-        rows = [position.row.dense(), position.draft_row, position.untempered if untempered else None]
-        target, draft, before = (None if row is None else SparseProbs.keep(row) for row in rows)
-        assert target is not None
-        return cls(token_id, target, draft, before, **({} if position.is_plain else beside))  # type: ignore[arg-type]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(row.nbytes for row in (self.target, self.draft, self.untempered) if row is not None)
-
-    def position(self) -> Position:
-        """Return the position; if n is a fixed token, any other stands for the drawn one."""
-        target = check_probabilities("rows.target", self.target.dense())[None]
-        token = check_integer("rows.drafted_id", self.drafted_id, 0, target.shape[-1] - 1)
-        draft = None if self.draft is None else check_probabilities("rows.draft", self.draft.dense())
-        fixed = list(self.fixed_token_ids)
-        left = None if draft is None else (draft > 0).index_fill(0, torch.tensor(fixed, dtype=torch.long), 0)
-        drawn = self.drawn and left is not None and bool(left.any())
-        if drawn and token in fixed:
-            token = next(each for each in range(target.shape[-1]) if each not in fixed)
-        other = [] if token in fixed else [token]
-        token_ids, flags = [*fixed, *other], [False for _ in fixed] + [drawn for _ in other]
-        proposal = Proposal(token_ids, None if draft is None else draft[None], [ROOT] * len(token_ids), flags)
-        before = target if self.untempered is None else self.untempered.dense()[None]
-        return Position(StepRows(target, token_ids, proposal, lambda *_: target, lambda *_: before), ROOT)
 
 
 @dataclass(frozen=True, eq=False)

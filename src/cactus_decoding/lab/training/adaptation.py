@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from cactus_decoding import zoo
 from cactus_decoding.core.checks import check_integer, check_number
-from cactus_decoding.core.files.jsonl import read_json
+from cactus_decoding.core.files.jsonl import read_as, read_json
 from cactus_decoding.core.files.writing import as_json, check_folder, write_atomically
 from cactus_decoding.core.generate import Response
 from cactus_decoding.core.models.loading import load_tokenizer, only_cached
@@ -61,9 +61,9 @@ class _Record(NamedTuple):
     """What all processes have done to the draft in a folder, which began as a copy of ``draft``."""
 
     draft: str
-    steps: int = 0
-    seconds: float = 0.0
-    response_seconds: float = 0.0
+    steps: Annotated[int, Field(ge=0)] = 0
+    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    response_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class DraftAdaptation:
@@ -154,7 +154,9 @@ class DraftAdaptation:
         check_folder(place)
         name = None if draft is None else _name_of(draft)
         if (place / _RECORD).is_file():
-            record = _read_record(place / _RECORD)
+            record = read_as(
+                _Record, read_json(place / _RECORD), f"{str(place / _RECORD)!r} is no record of an adaptation"
+            )
             if name not in (None, record.draft):
                 raise ValueError(
                     f"the draft in {str(place)!r} began as a copy of {record.draft!r}, and not of {name!r}: leave the "
@@ -265,18 +267,6 @@ class DraftAdaptation:
             if self._changed:
                 os.replace(Path(part) / SAFE_WEIGHTS_NAME, self.folder / SAFE_WEIGHTS_NAME)
         self._saved, self._changed = time.monotonic(), False
-
-
-def _read_record(file: Path) -> _Record:
-    found = read_json(file)
-    try:
-        record = _Record(**found)
-        check_integer("steps", record.steps, 0)
-        check_number("seconds", record.seconds, 0, math.inf, high_open=True)
-        check_number("response_seconds", record.response_seconds, 0, math.inf, high_open=True)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{str(file)!r} is no record of an adaptation: {error}") from None
-    return record
 
 
 def _begin(folder: Path, model: PreTrainedModel, record: _Record) -> None:

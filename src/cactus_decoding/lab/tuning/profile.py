@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 
 from cactus_decoding.core.drafting.measuring import cache_folder, device_name
 from cactus_decoding.core.drafting.timing import part_of_profile
+from cactus_decoding.core.files.jsonl import STRICT, read_as
 from cactus_decoding.core.models.placement import checked_device
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
@@ -28,20 +30,14 @@ class Profile:
     ``files`` and ``machine`` are what `file_key` (of both names) and `machine_key` return.
     """
 
-    target: str
-    draft: str
-    num_speculative_tokens: int
-    threads: int
+    target: Annotated[str, Field(min_length=1)]
+    draft: Annotated[str, Field(min_length=1)]
+    num_speculative_tokens: Annotated[int, Field(ge=0)]
+    threads: Annotated[int, Field(ge=1)]
     files: Mapping[str, Any]
     machine: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        texts, numbers = (self.target, self.draft), (self.num_speculative_tokens, self.threads)
-        known = all(isinstance(each, str) and each for each in texts) and all(type(each) is int for each in numbers)
-        if not known or self.num_speculative_tokens < 0 or self.threads < 1:
-            raise ValueError(f"target, draft, proposals and threads are {texts}, {numbers}")
-        if not isinstance(self.files, Mapping) or not isinstance(self.machine, Mapping):
-            raise ValueError("files and machine must be objects")
+    __pydantic_config__ = STRICT
 
     @classmethod
     def of(cls, target: str, draft: str, num_speculative_tokens: int, threads: int) -> Profile:
@@ -58,10 +54,7 @@ class Profile:
         Raises `ValueError` for an invalid file, another machine, or changed model files.
         """
         values = part_of_profile(path, "recommended")
-        try:
-            found = cls(**values)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{str(path)!r} is no profile of cactus tune: {error}") from None
+        found = read_as(cls, values, f"{str(path)!r} is no profile of cactus tune")
         here = machine_key()
         for name, value in here.items():
             if found.machine.get(name) != value:
