@@ -189,7 +189,7 @@ def test_a_folder_that_cannot_be_written_does_not_matter(
         ("[]", "is no profile: it has no 'times'"),
         ('{"times": {"target": [[2, 1]], "draft": 0, "reading": 0}}', "widths of passes must ascend from 1"),
         ('{"times": {"target": [[1, 0]], "draft": 0, "reading": 0}}', "must be positive"),
-        ('{"times": {"target": [[1, 1]]}}', "holds no times of passes"),
+        ('{"times": {"draft": 0}}', "holds no times of passes: target is missing"),
         ('{"times": {"target": [[1, NaN]], "draft": 0, "reading": 0}}', "NaN|positive"),
         ('{"times": {"target": [[1e999, 1]], "draft": 0, "reading": 0}}', "holds no times|no profile|Infinity"),
         ("{", "line 1"),
