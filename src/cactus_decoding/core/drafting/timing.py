@@ -100,7 +100,7 @@ def part_of_profile(path: Path, name: str) -> dict[str, Any]:
         raise ValueError(f"cannot read the profile {str(path)!r}: {error.strerror or error}") from None
     if not isinstance(values, dict) or not isinstance(values.get(name), dict):
         raise ValueError(f"{str(path)!r} is no profile: it has no {name!r}")
-    return values[name]
+    return dict(values[name])
 
 
 _MEMORY = 0.99

@@ -103,7 +103,8 @@ def read_as(record: type[Record], value: Mapping[str, Any], where: str | Path) -
     Raises `ValueError` that says where the object stands, which value in it is wrong, and what it must be.
     """
     try:
-        return _adapter(record).validate_json(json.dumps(value))
+        adapter: TypeAdapter[Record] = _adapter(record)  # type: ignore[arg-type]  # every class is hashable
+        return adapter.validate_json(json.dumps(value))
     except ValidationError as error:
         found = error.errors(include_url=False)[0]
         place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in found["loc"]).lstrip(".")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.types import ROOT, Fate, Outcome, Visit
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
 from cactus_decoding.lab.tracing.position_rows import PositionRows
-from cactus_decoding.lab.tracing.trace import TracedNode, TracedPosition, TracedToken
+from cactus_decoding.lab.tracing.trace import NodeFate, TracedNode, TracedPosition, TracedToken
 from cactus_decoding.lab.tracing.what_if import consequences
 
 
@@ -104,11 +105,11 @@ class PositionReader:
         proposal = outcome.proposal
         if not proposal.branches:
             return ()
-        judged: dict[int, tuple[TracedPosition | None, str | None]] = {}
+        judged: dict[int, tuple[TracedPosition | None, NodeFate | None]] = {}
         for visit, position in zip(outcome.visits, positions, strict=False):
             judged[visit.node] = position, "rejected"
         for node, position in zip(outcome.path, positions, strict=False):
-            judged[node] = position, str(position.fate)
+            judged[node] = position, cast(NodeFate, str(position.fate))
         nodes = []
         for node, token_id in enumerate(proposal.token_ids):
             parent = proposal.parents[node]

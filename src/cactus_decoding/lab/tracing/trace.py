@@ -15,6 +15,8 @@ from cactus_decoding.core.rules import recorded_rule
 from cactus_decoding.core.types import Fate
 from cactus_decoding.lab.tracing.position_rows import PositionRows, check_tokens
 
+NodeFate = Literal["accepted", "relaxed", "matched", "rejected"]
+
 
 def _request_of(values: dict[str, Any]) -> Request:
     """Return the request of a header; a rule from outside the package is not imported."""
@@ -97,7 +99,7 @@ class TracedNode:
     drawn: bool  # whether it was drawn; else it is *fixed*, a function of the text before it alone
     draft_prob: Number | None = None  # the draft's probability of it after its parent; None if the draft has no rows
     # accepted, relaxed or matched if it was kept, rejected if it was judged and not kept; else None
-    fate: Literal["accepted", "relaxed", "matched", "rejected"] | None = None
+    fate: NodeFate | None = None
     rule: str | None = None  # of nodes with a fate: the spelling of the rule that decided after their parent
     nats: Number | None = None  # of the same, what that cost there
 
