@@ -1,0 +1,106 @@
+"""What the acceptance code that other engines publish emits, enumerated.
+
+`python -m studies.conformance.published_acceptance` writes the result. Each function is written from the file that
+`SOURCES` names, as a distribution over tokens, and compared with the target's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import as_json, write_atomically
+
+Row = NDArray[np.float64]
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "results" / "conformance" / "published_acceptance.json"
+SOURCES = {
+    "SGLang": "sgl-kernel/csrc/speculative/speculative_sampling.cuh at 120affb9",
+    "TensorRT-LLM": "cpp/tensorrt_llm/kernels/speculativeDecoding/externalDraftTokensKernels.cu at 04a2cacb",
+}
+PAIRS, VOCABULARY = 500, 8
+
+
+def sglang(target: Row, children: Sequence[int], *, single: float = 1.0, accumulated: float = 1.0) -> tuple[Row, float]:
+    """Return what `TreeSpeculativeSamplingTargetOnly` emits at a node with these children, and how much it accepts.
+
+    One number u tests the children in turn: the first is accepted for which u is at most the sum of the target's
+    probabilities so far over ``accumulated``, or whose own probability is at least ``single``. After the last one the
+    target without the children is drawn from.
+    """
+    emitted, total, below = np.zeros_like(target), 0.0, 0.0
+    left = target.copy()
+    for child in children:
+        total += target[child]
+        upto = 1.0 if target[child] >= single else min(max(total / accumulated, below), 1.0)
+        emitted[child] += upto - below
+        below, left[child] = upto, 0.0
+    if below < 1:
+        emitted += (1 - below) * left / left.sum()
+    return emitted, below
+
+
+def sglang_drawn(target: Row, draft: Row, **thresholds: float) -> tuple[Row, float]:
+    """Return the same for one child that is drawn from the draft."""
+    each = [sglang(target, [token], **thresholds) for token in range(len(target))]
+    emitted = sum(p * row for p, (row, _) in zip(draft, each, strict=True))
+    return np.asarray(emitted), float(sum(p * accepted for p, (_, accepted) in zip(draft, each, strict=True)))
+
+
+def tensorrt(target: Row, draft: Row, threshold: float | None = None) -> tuple[Row, float]:
+    """Return what `acceptDraftTokensKernel` emits for a token drawn from the draft, and how often it accepts it.
+
+    The ratio of the probabilities is to be at least a random number, or a constant ``threshold``. After a rejection
+    the positive part of target - draft is drawn from, whichever it was.
+    """
+    ratio = target / draft
+    kept = draft * (np.minimum(ratio, 1) if threshold is None else ratio >= threshold)
+    residual = np.maximum(target - draft, 0)
+    return kept + (1 - kept.sum()) * residual / residual.sum(), float(kept.sum())
+
+
+CASES: dict[str, tuple[str, Callable[[Row, Row], tuple[Row, float]]]] = {
+    "SGLang, one drawn child": ("SGLang", sglang_drawn),
+    "SGLang, the draft's three likeliest": ("SGLang", lambda q, p: sglang(q, [*np.argsort(-p)[:3]])),
+    "SGLang, a child that stands there twice": ("SGLang", lambda q, p: sglang(q, [p.argmax(), p.argmax()])),
+    "SGLang, threshold_acc 0.9": ("SGLang", lambda q, p: sglang_drawn(q, p, accumulated=0.9)),
+    "SGLang, threshold_single 0.3": ("SGLang", lambda q, p: sglang_drawn(q, p, single=0.3)),
+    "TensorRT-LLM, random threshold": ("TensorRT-LLM", tensorrt),
+    "TensorRT-LLM, constant threshold 0.5": ("TensorRT-LLM", lambda q, p: tensorrt(q, p, 0.5)),
+    "TensorRT-LLM, constant threshold 1": ("TensorRT-LLM", lambda q, p: tensorrt(q, p, 1.0)),
+}
+
+
+def measured(seed: int = 0) -> list[dict[str, Any]]:
+    """Return, over random pairs of distributions, how far each case is from the target and how much it accepts."""
+    generator = np.random.default_rng(seed)
+    pairs = [generator.dirichlet(np.ones(VOCABULARY), 2) for _ in range(PAIRS)]
+    rows = []
+    for name, (engine, emits) in CASES.items():
+        found = [emits(target, draft) for target, draft in pairs]
+        apart = [np.abs(row - target).sum() / 2 for (row, _), (target, _) in zip(found, pairs, strict=True)]
+        accepted = float(np.mean([each for _, each in found]))
+        rows.append({"case": name, "source": SOURCES[engine], "mean_total_variation": float(np.mean(apart)),
+                     "largest_total_variation": float(max(apart)), "accepted": accepted})  # fmt: skip
+    overlap = float(np.mean([np.minimum(*pair).sum() for pair in pairs]))
+    return [*rows, {"case": "the best lossless test of a drawn token", "source": "", "mean_total_variation": 0.0,
+                    "largest_total_variation": 0.0, "accepted": overlap}]  # fmt: skip
+
+
+def table() -> str:
+    rows = ["| code | total variation from the target: mean | largest | accepted |", "|---|--:|--:|--:|"]
+    for each in json.loads(OUTPUT.read_text())["cases"]:
+        apart = (f"{each[name]:.3f}" if each[name] > 1e-12 else "0"
+                 for name in ("mean_total_variation", "largest_total_variation"))  # fmt: skip
+        rows.append(f"| {each['case']} | {' | '.join(apart)} | {each['accepted']:.3f} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    arguments = {"seed": 0, "pairs": PAIRS, "vocabulary": VOCABULARY}
+    write_atomically(OUTPUT, as_json({"cases": measured(), "provenance": provenance(arguments)}, indent=1) + "\n")
