@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+"""Returns at least the ``tokens`` of the answer to a request."""
 
 
 class Contender:
@@ -64,14 +70,42 @@ class Contender:
         return json.loads(line)
 
 
-def race(contenders: Sequence[Contender], requests: Sequence[Mapping[str, object]]) -> dict[str, list[dict[str, Any]]]:
-    """Let every contender answer each request, in an order that rotates; the first two requests warm up."""
+class LocalContender:
+    """Answers in this process, so that several can share models that are too large to be loaded by each."""
+
+    def __init__(self, name: str, answer: Answer) -> None:
+        self.name, self._answer = name, answer
+
+    def answer(self, **request: object) -> dict[str, Any]:
+        """Return what `timed` does."""
+        return timed(self._answer, request)
+
+
+def timed(answer: Answer, request: dict[str, Any]) -> dict[str, Any]:
+    """Return an answer with its seconds, CPU seconds, and the peak memory of this process so far."""
+    cpu, start = time.process_time(), time.perf_counter()
+    found = answer(request)
+    reply = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, **found}
+    return {**reply, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def race(
+    contenders: Sequence[Contender | LocalContender],
+    requests: Sequence[Mapping[str, object]],
+    *,
+    first: int = 0,
+    warm_ups: int = 2,
+) -> dict[str, list[dict[str, Any]]]:
+    """Let every contender answer each request, in an order that rotates, beginning with ``first``.
+
+    The first two requests warm up, or as many as ``warm_ups`` says.
+    """
     answers: dict[str, list[dict[str, Any]]] = {contender.name: [] for contender in contenders}
-    for i, request in enumerate([*requests[:2], *requests]):
+    for i, request in enumerate([*requests[:warm_ups], *requests]):
         for j in range(len(contenders)):
-            contender = contenders[(i + j) % len(contenders)]
+            contender = contenders[(first + i + j) % len(contenders)]
             reply = contender.answer(**request)
-            if i >= 2:
+            if i >= warm_ups:
                 answers[contender.name].append(reply)
     return answers
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-
-Answer = Callable[[dict[str, Any]], list[int]]
+from contenders import Answer, timed
 
 
 def main() -> None:
@@ -26,20 +23,13 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     kind, _, rest = arguments.contender.partition("|")
-    make = ours if kind == "ours" else transformers_generate
-    answer = make(arguments, kind, rest)
+    answer = _ours(arguments, rest) if kind == "ours" else _theirs(arguments, kind)
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
-        request = json.loads(line)
-        cpu, start = time.process_time(), time.perf_counter()
-        tokens = answer(request)
-        reply = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "tokens": tokens}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({**reply, "peak_mib": peak}), flush=True)
+        print(json.dumps(timed(answer, json.loads(line))), flush=True)
 
 
-def transformers_generate(arguments: argparse.Namespace, kind: str, _: str) -> Answer:
-    """Return `generate` of transformers: plain, assisted, or assisted with its static ensemble."""
+def _theirs(arguments: argparse.Namespace, kind: str) -> Answer:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -47,40 +37,56 @@ def transformers_generate(arguments: argparse.Namespace, kind: str, _: str) -> A
     logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(arguments.target)
     target = AutoModelForCausalLM.from_pretrained(arguments.target, dtype=torch.float32).eval()
-    more: dict[str, object] = {}
-    if kind != "generate":
-        draft = AutoModelForCausalLM.from_pretrained(arguments.draft, dtype=torch.float32).eval()
-        draft.generation_config.num_assistant_tokens = arguments.proposals
-        draft.generation_config.num_assistant_tokens_schedule = "constant"
-        draft.generation_config.assistant_confidence_threshold = 0.0
-        more["assistant_model"] = draft
-    if kind == "ensemble":
-        more["assistant_ensemble_weight"] = 0.5  # of the target
+    if kind == "generate":
+        return transformers_generate(target, tokenizer)
+    draft = AutoModelForCausalLM.from_pretrained(arguments.draft, dtype=torch.float32).eval()
+    weight = 0.5 if kind == "ensemble" else None
+    return transformers_generate(target, tokenizer, draft, arguments.proposals, target_weight=weight)
 
-    def answer(request: dict[str, Any]) -> list[int]:
+
+def transformers_generate(
+    target: Any, tokenizer: Any, draft: Any = None, proposals: int = 0, *, target_weight: float | None = None
+) -> Answer:
+    """Return `generate` of transformers: plain, assisted, or assisted with its static ensemble."""
+    more: dict[str, object] = {} if draft is None else {"assistant_model": draft}
+    if target_weight is not None:
+        more["assistant_ensemble_weight"] = target_weight
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
         torch.manual_seed(request["seed"])
-        ids = tokenizer(request["text"], return_tensors="pt").input_ids
+        if draft is not None:  # models are shared by contenders with other numbers of proposals
+            draft.generation_config.num_assistant_tokens = proposals
+            draft.generation_config.num_assistant_tokens_schedule = "constant"
+            draft.generation_config.assistant_confidence_threshold = 0.0
+        ids = tokenizer(request["text"], return_tensors="pt").input_ids.to(target.device)
         sampled = {"do_sample": True, "temperature": request["temperature"], "top_k": 0, "top_p": 1.0}
         settings = sampled if request["temperature"] else {"do_sample": False}
         length = request["max_new_tokens"]
         output = target.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=length, **settings, **more)
-        return output[0, ids.shape[1] :].tolist()
+        return {"tokens": output[0, ids.shape[1] :].tolist()}
 
     return answer
 
 
-def ours(arguments: argparse.Namespace, _: str, rest: str) -> Answer:
-    """Return our loop with a rule and a draft length."""
-    from cactus_decoding import Request, generate, load_pair
-    from cactus_decoding.core.drafting.registry import as_draft_length
+def _ours(arguments: argparse.Namespace, rest: str) -> Answer:
+    from cactus_decoding import load_pair
 
     rule, _, length = rest.partition("|")
     pair = load_pair(arguments.target, arguments.draft, dtype=torch.float32, kept_prompts=0)
-    chosen = as_draft_length(length or arguments.proposals)
+    return ours(pair, {"rule": rule}, length or arguments.proposals)
 
-    def answer(request: dict[str, Any]) -> list[int]:
+
+def ours(pair: Any, settings: Mapping[str, object], proposals: int | str) -> Answer:
+    """Return our loop with a rule and what goes with it, and a draft length."""
+    from cactus_decoding import Request, generate
+    from cactus_decoding.core.drafting.registry import as_draft_length
+
+    chosen = as_draft_length(proposals)
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
         given = {name: request[name] for name in ("max_new_tokens", "temperature", "seed")}
-        return generate(pair, request["text"], Request.from_dict({"rule": rule} | given).proposing(chosen)).token_ids
+        response = generate(pair, request["text"], Request.from_dict({**settings, **given}).proposing(chosen))
+        return {"tokens": response.token_ids, "steps": response.metrics.steps}
 
     return answer
 
