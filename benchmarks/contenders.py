@@ -82,11 +82,25 @@ class LocalContender:
 
 
 def timed(answer: Answer, request: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer with its seconds, CPU seconds, and the peak memory of this process so far."""
-    cpu, start = time.process_time(), time.perf_counter()
+    """Return an answer with its seconds, CPU seconds, and the peak memory of this process so far.
+
+    ``others`` is the share of the machine's processors that other processes had meanwhile, where Linux tells.
+    """
+    busy, cpu, start = _busy_seconds(), time.process_time(), time.perf_counter()
     found = answer(request)
     reply = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, **found}
+    more = _busy_seconds() - busy - reply["cpu_seconds"]
+    reply["others"] = max(more / (reply["seconds"] * (os.cpu_count() or 1)), 0.0)
     return {**reply, "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+
+
+def _busy_seconds() -> float:
+    """Return how long all processors together have been at work; 0 where that is unknown."""
+    try:
+        user, nice, system, _, _, *interrupts = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    except (OSError, ValueError):
+        return 0.0
+    return sum(map(int, (user, nice, system, *interrupts))) / os.sysconf("SC_CLK_TCK")
 
 
 def race(

@@ -27,7 +27,7 @@ from graphed_draft import GraphedModel
 from torch import Tensor
 from twins import SHAPES, twin_pair
 
-from cactus_decoding import ModelDrafter, Request, generate, load_pair
+from cactus_decoding import ModelDrafter, Request, SamplingParams, generate, load_pair, parse_rule
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.pair import Pair
@@ -35,6 +35,7 @@ from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.sampling.params import as_logits_to_probs
 from cactus_decoding.core.sampling.rows import draw
 from cactus_decoding.core.types import Proposal, StepRows
+from cactus_decoding.core.types.outcomes import judges_untempered
 from cactus_decoding.core.verification.batched import _decide
 from cactus_decoding.core.verification.tree import RandomNumbers
 from cactus_decoding.core.verification.walk import walk
@@ -47,6 +48,7 @@ WAYS: dict[str, dict[str, object]] = {
     "walk, digits protected": {"protect": "digits"},
     "walk, block": {"verification": "block"},
     "walk, top-k 20, top-p 0.95": {"top_k": 20, "top_p": 0.95},
+    "walk, temperature 0": {"temperature": 0},
 }
 LEAST_AGREEMENT = 0.98
 """Of decisions on each way: two devices round differently, which a draw next to a border tells."""
@@ -75,7 +77,7 @@ def problems(
 
 def batched(rule: str, asked: list[tuple[Tensor, Proposal, Tensor]], device: torch.device) -> list[Any]:
     """Return how many proposals are accepted, the next token and what is relaxed, of each problem of a batch."""
-    parsed, to_probs = Request(rule=rule).rule, as_logits_to_probs(Request().sampling)
+    parsed, to_probs = parse_rule(rule), as_logits_to_probs(SamplingParams())
     target = torch.stack([to_probs(logits.to(device), []) for logits, _, _ in asked])
     draft = torch.stack([proposal.probs for _, proposal, _ in asked if proposal.probs is not None]).to(device)
     ids = torch.tensor([proposal.token_ids for _, proposal, _ in asked], device=device)
@@ -94,7 +96,9 @@ def walked(
     verifier = request.verifier(to_probs, to_probs, request.sampling, fitted)
     for logits, proposal, numbers in asked:
         assert proposal.probs is not None
-        moved = Proposal(proposal.token_ids, proposal.probs.to(device))
+        # a greedy draft has no probabilities
+        probs = proposal.probs.to(device) if request.sampling.temperature else None
+        moved = Proposal(proposal.token_ids, probs)
         rows = StepRows(logits.to(device), [0, *proposal.token_ids], moved, to_probs, to_probs)
         drawn = RandomNumbers(numbers, len(proposal.token_ids))
         _, outcome = walk(verifier.scheme, verifier.policy, verifier.begin([0]), rows, drawn, request.sampling)
@@ -111,6 +115,8 @@ def decisions(device: torch.device, pair: Pair, vocabulary: int, count: int) -> 
             ways: dict[str, Callable[[torch.device], list[Any]]] = {
                 "batched": lambda place, rule=rule, asked=asked: batched(rule, asked, place)
             }
+            if judges_untempered(parse_rule(rule)):  # it is for temperature 0, where the walk has it
+                ways = {}
             for way, settings in WAYS.items():
                 try:
                     request = Request.from_dict({"rule": rule, **settings})

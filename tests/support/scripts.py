@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 from studies.pages import tables_of
 
@@ -16,6 +18,20 @@ def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str
     """Run a script, or a module such as `studies.rules.run`, to its end, and keep what it said."""
     begun = [str(ROOT / "scripts" / name)] if name.endswith(".py") else ["-m", name]
     return subprocess.run([sys.executable, *begun, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
+
+
+def benchmark(name: str) -> ModuleType:
+    """Import a module of `benchmarks/`, whose files import each other as scripts of one folder do."""
+    folder = str(ROOT / "benchmarks")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module(name)
+
+
+def run_benchmark(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run a file of `benchmarks/` to its end, and keep what it said."""
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
 def copied_page(page: Path, work: Path) -> Path:
