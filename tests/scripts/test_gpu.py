@@ -48,7 +48,8 @@ def test_every_rule_is_asked_in_every_way() -> None:
     rows = gpu.decisions(torch.device("cpu"), load_pair(), 1100, 2)
     assert all(row["same"] == row["of"] == 2 for row in rows)
     assert {row["way"] for row in rows} == {"batched", *gpu.WAYS}
-    assert {(row["dtype"], row["rule"]) for row in rows if row["way"] == "walk"} == {
+    # some rules are for temperature 0 alone
+    assert {(row["dtype"], row["rule"]) for row in rows if row["way"] in ("walk", "walk, temperature 0")} == {
         (dtype, name) for dtype in ("float32", "bfloat16") for name in names
     }
 
