@@ -199,7 +199,7 @@ def main() -> None:
     device = torch.device(given.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("this machine has no GPU that PyTorch can use: give --device cpu --small to try the command")
-    pairs, dtype, vocabulary, count = [("1B", "0.1B"), ("8B", "0.5B")], torch.bfloat16, 151_936, 16
+    pairs, dtype, vocabulary, count = [("1B", "0.1B"), ("8B", "0.5B")], torch.bfloat16, 151_936, 8
     if given.small:
         pairs, dtype, vocabulary, count = [("small", "tiny")], torch.float32, 1200, 3
         given.prompts, given.tokens, given.proposals, given.assisted = 2, 16, [1, 3], [3]
