@@ -40,12 +40,10 @@ class Rendering:
 
 
 def test_templates_run_and_write_within_limits(monkeypatch):
-    monkeypatch.setattr(tokenizers, "TEMPLATE_SECONDS", 0.2)
+    monkeypatch.setattr(tokenizers, "MAX_TEMPLATE_TEXT", 1_000)
     said = [{"role": "user", "content": "Hi"}]
-    loop = "{% for i in range(99999) %}"
     for template, message in (
-        (loop * 3 + "{% endfor %}" * 3, "it takes longer than 0.2 seconds"),
-        ("{{ 'x' * 99999999 }}", "it writes 99,999,999 characters, of which 33,554,432 are allowed"),
+        ("{{ 'x' * 9999 }}", "it writes 9,999 characters, of which 1,000 are allowed"),
         ("{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}", "recursion"),
         ("{{ raise_exception('no') }}", "no"),
         ("{{ messages.__class__.__mro__ }}", "access to attribute '__class__'"),
@@ -53,6 +51,10 @@ def test_templates_run_and_write_within_limits(monkeypatch):
         with pytest.raises(ValueError, match="the target's chat template fails: ") as error:
             conversation_prompt(Rendering(template), said)
         assert message in str(error.value)
+    monkeypatch.setattr(tokenizers, "TEMPLATE_SECONDS", 0.2)
+    with pytest.raises(ValueError, match="it takes longer than 0.2 seconds"):
+        conversation_prompt(Rendering("{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3), said)
+    monkeypatch.undo()
     traced = sys.gettrace()
     assert conversation_prompt(Rendering("{{ messages[0].content }}"), said) == "Hi"
     assert sys.gettrace() is traced
