@@ -192,13 +192,9 @@ def _own_logprobs() -> str:
 
 
 def _clients() -> str:
-    """Return what clients were answered, of two models."""
-    first, second = (read(name, "rows") for name in ("clients_smollm2", "clients"))
-    shown = [
-        [row["client"], row["request"], _cut(row["answer"]), _cut(other["answer"])]
-        for row, other in zip(first, second, strict=True)
-    ]
-    return table(["client", "request", "SmolLM2 135M", "Qwen2.5-Coder 1.5B, 0.5B"], shown, "---")
+    """Return what clients were answered."""
+    shown = [[row["client"], row["request"], _cut(row["answer"])] for row in read("clients_smollm2", "rows")]
+    return table(["client", "request", "SmolLM2 135M"], shown, "---")
 
 
 def _cut(text: str, most: int = 80) -> str:

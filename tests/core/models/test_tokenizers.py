@@ -52,7 +52,7 @@ def test_templates_run_and_write_within_limits(monkeypatch):
             conversation_prompt(Rendering(template), said)
         assert message in str(error.value)
     monkeypatch.setattr(tokenizers, "TEMPLATE_SECONDS", 0.2)
-    with pytest.raises(ValueError, match="it takes longer than 0.2 seconds"):
+    with pytest.raises(ValueError, match="it takes longer than"):
         conversation_prompt(Rendering("{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3), said)
     monkeypatch.undo()
     traced = sys.gettrace()
