@@ -328,3 +328,19 @@ def test_two_tokens_follow_the_law_of_llama_cpp(gguf, ours, drafted):
 
 def test_it_is_a_llama():
     assert issubclass(CactusLlama, Llama)
+
+
+def test_one_of_several_answers_by_the_probability_of_each(ours):
+    given = {"max_tokens": 9, "seed": 1, "choices": ["yes", "no", "43 stamps"]}
+    text = ours.create_completion("Is it so?", **given)["choices"][0]["text"]
+    assert text in given["choices"]
+    assert [choice.text for choice in ours.choices] == given["choices"]
+    assert sum(choice.probability for choice in ours.choices) == pytest.approx(1)
+    assert ours.metrics.steps == 1
+    ours.create_completion("Is it so?", max_tokens=2, seed=1)
+    assert ours.choices == ()
+    with pytest.raises(ValueError, match="choices must be different texts"):
+        ours.create_completion("Is it so?", choices=["a", "a"])
+    grammar = LlamaGrammar.from_string('root ::= "a"', verbose=False)
+    with pytest.raises(ValueError, match="choices and grammar exclude each other"):
+        ours.create_completion("Is it so?", choices=["a", "b"], grammar=grammar)
