@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -54,6 +55,9 @@ def test_templates_run_and_write_within_limits(monkeypatch):
     monkeypatch.setattr(tokenizers, "TEMPLATE_SECONDS", 0.2)
     with pytest.raises(ValueError, match="it takes longer than"):
         conversation_prompt(Rendering("{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3), said)
+    slow = Rendering("{{ messages[0].content }}")
+    slow.apply_chat_template = lambda *_, **__: time.sleep(0.3) or Rendering.apply_chat_template(slow, *_, **__)
+    assert conversation_prompt(slow, said) == "Hi", "what comes before the template does not count"
     monkeypatch.undo()
     traced = sys.gettrace()
     assert conversation_prompt(Rendering("{{ messages[0].content }}"), said) == "Hi"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -68,11 +69,13 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
 @contextmanager
 def template_time(seconds: float) -> Iterator[None]:
     """Raise `TimeoutError` where a template of Jinja runs for longer, which is looked at on each of its lines."""
-    end, before = time.monotonic() + seconds, sys.gettrace()
+    end, before = math.inf, sys.gettrace()
 
     def look(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal end
         if frame.f_code.co_filename != "<template>":
             return None
+        end = min(end, time.monotonic() + seconds)  # from the template's first line on: imports may come before
         if time.monotonic() > end:
             raise TimeoutError(f"it takes longer than {seconds:g} seconds")
         return look
