@@ -31,6 +31,29 @@ def test_help_does_not_wait_for_torch(code):
     assert done.stdout.endswith("imported: []\n")
 
 
+def test_help_of_commands_does_not_wait_for_torch():
+    quick = [
+        "generate",
+        "trace",
+        "play",
+        "demo",
+        "serve",
+        "rules",
+        "frontier",
+        "calibrate",
+        "diagnose",
+        "conform",
+        "tune",
+        "report",
+        "show",
+    ]
+    code = f"""import sys; from cactus_decoding.cli import main
+for command in {quick}: main([command, "--help"])
+print("imported:", sorted({{"torch", "transformers"}} & set(sys.modules)))"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("imported: []\n")
+
+
 WRONG = """
 generate --bad-option
 generate hi --rule nonsense

@@ -14,9 +14,7 @@ from annotated_types import Ge, Le
 
 from cactus_decoding.cli import notes, raise_when_interrupted
 from cactus_decoding.core.declared import Declared, settings_of, switch
-from cactus_decoding.core.drafting.registry import as_draft_length, as_tree, is_drafter, parse_drafter
 from cactus_decoding.core.request import SETTINGS, Request
-from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.settings import MAX_SEED
 from cactus_decoding.core.verification.declarations import read_scheme
 from cactus_decoding.zoo import draft_path
@@ -108,6 +106,8 @@ def request_options(
     chosen = [_with_default(option, defaults[option.name]) if option.name in defaults else option for option in chosen]
 
     def check(settings: Settings, others: Settings) -> None:
+        from cactus_decoding.core.drafting.registry import parse_drafter
+        from cactus_decoding.core.rules import parse_rule
 
         if "stop" in settings:
             settings["stop"] = tuple(settings["stop"] or ())
@@ -208,11 +208,9 @@ def _check_value(name: str, value: object) -> None:
     """Raise `ValueError` for an invalid value, before anything heavy is imported."""
     if name == "verification":
         read_scheme(value)
-    elif name == "tree":
+    elif name in ("tree", "num_speculative_tokens"):
         for text in _texts(value):
-            as_tree(text)
-    elif name == "num_speculative_tokens" and isinstance(value, str):
-        as_draft_length(value)
+            SETTINGS[name].check(text)
     elif value is not None and not isinstance(value, (list, tuple)):
         SETTINGS[name].check(value)
 
@@ -281,6 +279,7 @@ def prepare(threads: int | None, *models: str | None, small: bool) -> None:
     None leaves the threads to torch, or sets one if only ``small`` models run, which gain nothing from more. (On a busy
     machine, threads that wait for each other made the bundled pair 20 times slower.)
     """
+    from cactus_decoding.core.drafting.registry import is_drafter
     from cactus_decoding.core.models.loading import only_cached
     from cactus_decoding.engines.llama_cpp.models.library import library
     from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
-import torch
 import typer
 
 from cactus_decoding.cli import notes, options, profiles, raise_when_interrupted
@@ -306,6 +305,8 @@ def _serve_llama_cpp(
 
         def prepare(pair: Pair) -> None:
             if threads is not None:
+                import torch
+
                 torch.set_num_threads(threads)
             if pair.chooses and asked.get("num_speculative_tokens", AUTO) == AUTO:
                 pair.prepare(AutoLength())  # so that no client waits for it

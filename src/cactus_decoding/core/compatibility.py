@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.types import AcceptanceRule, DraftLength
 from cactus_decoding.core.verification.declarations import read_scheme
-from cactus_decoding.core.verification.tree import check_relaxed_target
 
 NEEDS_BLOCKS = (
     "{how} verification of a relaxed rule needs a draft model and a fixed number of proposals, "
@@ -18,6 +16,9 @@ def check_scheme(
     verification: str, rule: AcceptanceRule, length: DraftLength, tree: TreeShape | None, *, limited: bool, paced: bool
 ) -> None:
     """Raise `ValueError` where the way to verify excludes the proposals, the rule, limits or a pace of a budget."""
+    from cactus_decoding.core.rules import Lossless
+    from cactus_decoding.core.verification.tree import check_relaxed_target
+
     (scheme, knobs), what = read_scheme(verification), f"{verification} verification"
     if tree is None and not scheme.chains:
         raise ValueError(

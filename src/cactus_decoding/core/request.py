@@ -10,31 +10,38 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 from cactus_decoding.core.compatibility import NEEDS_BLOCKS, check_scheme
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
 from cactus_decoding.core.drafting.lengths.base import FixedLength, PerResponse
-from cactus_decoding.core.drafting.registry import as_draft_length, as_tree, proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.keywords import RequestKeywords
 from cactus_decoding.core.keywords import Settings as Settings
 from cactus_decoding.core.mistakes import shown, suggestion
 from cactus_decoding.core.policy.budget import Budget, as_budget
-from cactus_decoding.core.policy.decide import check_paced
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
-from cactus_decoding.core.rules import Lossless, as_rule, parse_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.settings import AUTO, MAX_SEED, NUM_SPECULATIVE_TOKENS
 from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
 from cactus_decoding.core.types.drafting import check_drafter
 from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_scheme
-from cactus_decoding.core.verification.walk import Verifier
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.relaxation import FittedPolicy
+    from cactus_decoding.core.verification.walk import Verifier
+
+
+def _rule(rule: AcceptanceRule | str) -> AcceptanceRule:
+    from cactus_decoding.core.rules import as_rule
+
+    return as_rule(rule)
 
 
 def _length(length: DraftLength | int | str | None) -> DraftLength | None:
+    from cactus_decoding.core.drafting.registry import as_draft_length
+
     return None if length is None else as_draft_length(length)
 
 
 def _tree(tree: TreeShape | str | None) -> TreeShape | None:
+    from cactus_decoding.core.drafting.registry import as_tree
+
     return None if tree is None else as_tree(tree)
 
 
@@ -58,6 +65,8 @@ def _stop(stop: Iterable[str]) -> tuple[str, ...]:
 
 def _known_rule(spelling: object) -> str:
     """Return a client's rule, whose module must not be imported: no request runs code."""
+    from cactus_decoding.core.rules import parse_rule
+
     if not isinstance(spelling, str):
         raise TypeError(f"acceptance_rule must be a string such as 'cactus:delta=1.0', but is {shown(spelling)}")
     parse_rule(spelling, importing=False)
@@ -106,14 +115,15 @@ class Request(Model):
 
     rule: Annotated[
         AcceptanceRule,
-        PlainValidator(as_rule),
+        PlainValidator(_rule),
         PlainSerializer(str),
         Field(
             description="Acceptance rule, such as cactus:delta=0.5 ('cactus rules' lists all) or "
             "my_module:MyRule,ratio=0.5.",
+            validate_default=True,
         ),
         Setting(group="judging", metavar="RULE", key="acceptance_rule", from_clients=_known_rule),
-    ] = Lossless()
+    ] = "lossless"  # type: ignore[assignment]  # which becomes a rule
     budget: Annotated[Budget | None, BeforeValidator(as_budget)] = None
     policy: RelaxationPolicy = RelaxationPolicy()
     verification: Annotated[
@@ -168,6 +178,8 @@ class Request(Model):
 
     def model_post_init(self, context: object) -> None:
         """Choose what a step proposes if nothing is said, and check which settings exclude each other."""
+        from cactus_decoding.core.drafting.registry import proposals_of
+
         least, default = read_scheme(self.verification)[1].min_proposals, NUM_SPECULATIVE_TOKENS
         default += 0 if least <= default else least - 1
         proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(default)
@@ -202,6 +214,8 @@ class Request(Model):
         limited = budget is not None or not self.policy.everywhere
         check_scheme(self.verification, rule, self.num_speculative_tokens, self.tree, limited=limited, paced=paced)
         if paced:
+            from cactus_decoding.core.policy.decide import check_paced
+
             check_paced(rule)
 
     @property
@@ -212,6 +226,8 @@ class Request(Model):
     @property
     def needs_fixed_blocks(self) -> bool:
         """Whether each step must propose as many tokens, because a relaxed rule judges them jointly."""
+        from cactus_decoding.core.rules import Lossless
+
         return read_scheme(self.verification)[0].judges_steps and not isinstance(self.rule, Lossless)
 
     @property
@@ -221,6 +237,8 @@ class Request(Model):
 
     def proposing(self, length: DraftLength | int | str) -> Request:
         """Return the request with other proposals: a number, a draft length, a tree's shape, or a spelling of these."""
+        from cactus_decoding.core.drafting.registry import as_draft_length
+
         made = as_draft_length(length)
         tree = made if isinstance(made, TreeShape) else None
         changes: dict[str, Any] = {"num_speculative_tokens": made if tree is None else None, "tree": tree}
@@ -271,6 +289,8 @@ class Request(Model):
         Raises:
             ValueError: without ``fitted``, if this request's policy has to be fitted to a vocabulary.
         """
+        from cactus_decoding.core.verification.walk import Verifier
+
         if fitted is None and not self.policy.everywhere:
             raise ValueError("what is protected are tokens of a vocabulary: give fitted=request.policy.fit(…)")
         greedy = self.sampling.temperature == 0

@@ -17,13 +17,13 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from cactus_decoding.core.extras import needing
 from cactus_decoding.core.files.jsonl import parse_json
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from torch import Tensor
 
 PART = ".cactus-part"
 """How the name of a file ends while it grows."""

@@ -8,18 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-import torch
 from pydantic import Field, PlainSerializer, PlainValidator
-from torch import Tensor
-from torch.nn import functional
+from pydantic_core.core_schema import CoreSchema, is_instance_schema
 
 from cactus_decoding import zoo
-from cactus_decoding.core.checks import check_floats, check_number, shown
 from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
+from cactus_decoding.core.mistakes import check_number, shown
 from cactus_decoding.core.policy.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 FORMAT = Format("cactus_importance", schema=1, described="that 'cactus learn-importance' writes")
 LIMIT = 1e30  # of a weight's size
@@ -34,6 +36,8 @@ class ImportanceWeights(NamedTuple):
     intercept: float
 
     def __call__(self, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Any) -> Tensor:
+        import torch
+
         if draft_probs is None:
             of_draft = self.draft[torch.as_tensor(draft_token_ids, dtype=torch.long, device=self.draft.device)]
         else:
@@ -61,7 +65,13 @@ class Importance:
     about: Mapping[str, Any] = field(default_factory=dict)  # its training data and quality, for JSON
     path: str | None = None  # the file that it was read from
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> CoreSchema:
+        return is_instance_schema(cls)  # which does not ask for its fields, whose types need torch
+
     def __post_init__(self) -> None:
+        from cactus_decoding.core.checks import check_floats
+
         for name in ("target_weights", "draft_weights"):
             weights = check_floats(name, getattr(self, name), "weights").float().cpu()
             # the sum over a row must be finite too; NaN fails this test as well
@@ -100,6 +110,8 @@ class Importance:
 
     def fit(self, vocabulary: Vocabulary) -> Importance:
         """Pad the weights with 0 for a model's rows without a token; raise `ValueError` for another vocabulary."""
+        from torch.nn import functional
+
         if vocabulary.fingerprint != self.vocabulary:
             where = "the importance" if self.path is None else self.path
             trained = self.about.get("target", "another model")
@@ -116,6 +128,8 @@ class Importance:
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file, all or nothing, with everything but the numbers in its header."""
+        import torch
+
         tensors = {
             "target_weights": self.target_weights,
             "draft_weights": self.draft_weights,

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any, cast
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
 from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
 from cactus_decoding.core.policy.phases import Phases, PhaseState
-from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.policy.protection import Protection, may_relax
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.core.rules import RULES, Lossless
-from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from cactus_decoding.core.policy.position import Position
 
 
 class RelaxationPolicy(Model):
@@ -89,6 +89,8 @@ def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
 
 
 def check_scalable(rule: AcceptanceRule) -> None:
+    from cactus_decoding.core.rules import RULES, Lossless
+
     if not isinstance(rule, Lossless) and not getattr(rule, "scalable", ()):
         known = [name for name, each in RULES.items() if each.scalable]
         raise ValueError(
@@ -99,13 +101,15 @@ def check_scalable(rule: AcceptanceRule) -> None:
 
 def scaled(rule: AcceptanceRule, factor: float) -> AcceptanceRule:
     """Return a rule with its knob multiplied by a factor, 0 for lossless; raise `ValueError` for a rule without one."""
+    from cactus_decoding.core.rules.base import Rule
+
     check_scalable(rule)
     if not isinstance(rule, Rule):
         return rule
     dataclass_of_knobs: Any = rule
     knobs = {name: getattr(rule, name) for name in rule.scalable}
     return cast(
-        Rule, replace(dataclass_of_knobs, **{name: factor * knob for name, knob in knobs.items() if knob is not None})
+        "Rule", replace(dataclass_of_knobs, **{name: factor * knob for name, knob in knobs.items() if knob is not None})
     )
 
 
@@ -134,6 +138,8 @@ class FittedPolicy:
 
         Importance is computed here and not once a step, because a walk reads only the rows of nodes that it visits.
         """
+        from cactus_decoding.core.rules import Lossless
+
         if not self.phases.relaxes(state):
             return None
         untempered, protection, limit = judges_untempered(rule), self.protection, self.limit

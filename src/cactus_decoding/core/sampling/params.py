@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
-import torch
 from pydantic import AfterValidator, Field
-from torch import Tensor
 
-from cactus_decoding.core.checks import check_floats
 from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.types import LogitsToProbs
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _GROUP = 64
 """Entries per group. The maxima of the groups cost one pass at the speed of memory."""
 _WITHIN = np.arange(_GROUP)
 
-Scale = Callable[[Tensor], Tensor]
+Scale = Callable[["Tensor"], "Tensor"]
 
 
 def _unscaled(values: Tensor) -> Tensor:
@@ -55,6 +55,8 @@ def _maxima(row: Tensor, scale: Scale) -> Tensor:
 # On a few entries NumPy takes a third of the time of PyTorch, hence the change of library.
 def _members(row: Tensor, maxima: Tensor, floor: float, scale: Scale) -> tuple[Tensor, np.ndarray]:
     """Return scaled values and ids, ascending, of the groups that reach a floor and of what belongs to no group."""
+    import torch
+
     end = len(maxima) * _GROUP
     groups = np.flatnonzero(~(maxima.numpy() < floor))  # a floor of NaN keeps everything
     values = row[:end].view(-1, _GROUP).index_select(0, torch.from_numpy(groups)).flatten()
@@ -65,6 +67,8 @@ def _members(row: Tensor, maxima: Tensor, floor: float, scale: Scale) -> tuple[T
 
 
 def _select(values: Tensor, ids: np.ndarray, floor: float) -> tuple[Tensor, Tensor]:
+    import torch
+
     wide = values.numpy()
     kept = np.flatnonzero(~(wide < floor))
     return torch.from_numpy(ids[kept]), torch.from_numpy(wide[kept])
@@ -138,6 +142,10 @@ class SamplingParams(Model):
             TypeError: for logits that are no floating-point tensor.
             ValueError: for no vocabulary.
         """
+        import torch
+
+        from cactus_decoding.core.checks import check_floats
+
         logits = check_floats("logits", logits, "logits")
         vocabulary = logits.shape[-1]
         if self.truncates and vocabulary >= LARGE_VOCABULARY and logits.device.type == "cpu":
@@ -164,6 +172,8 @@ class SamplingParams(Model):
         The probabilities are those that a call gives, without sorting the row. A row whose greatest logit is NaN or
         infinite gives all tokens, each with NaN.
         """
+        import torch
+
         if self.temperature == 0:
             token_ids, certain = _most_likely(logits)
             certain = certain.float() if certain.dtype.itemsize < 4 else certain
@@ -204,6 +214,8 @@ class SamplingParams(Model):
         return logits if self.temperature == 1 else logits / min(self.temperature, _MAX_TEMPERATURE)
 
     def _row_by_row(self, logits: Tensor) -> Tensor:
+        import torch
+
         rows = logits.reshape(-1, logits.shape[-1])
         probs = torch.zeros(rows.shape, dtype=torch.float32 if logits.dtype.itemsize < 4 else logits.dtype)
         for row, dense in zip(rows, probs, strict=True):
@@ -273,12 +285,16 @@ def _most_likely(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _no_probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
+    import torch
+
     wide = torch.float32 if logits.dtype.itemsize < 4 else logits.dtype
     return torch.arange(len(logits)), torch.full(logits.shape, math.nan, dtype=wide)
 
 
 def _cut_top_p(probs: Tensor, top_p: float) -> Tensor:
     """Drop the least likely tokens whose masses together are at most ``1 - top_p``; always keep the most likely."""
+    import torch
+
     ascending, order = probs.sort(-1)
     dropped = ascending.cumsum(-1) <= 1 - top_p
     dropped[..., -1] = False

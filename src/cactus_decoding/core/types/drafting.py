@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol, runtime_checkable
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from cactus_decoding.core.types.proposals import LogitsToProbs, Proposal
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @runtime_checkable

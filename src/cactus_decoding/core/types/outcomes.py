@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, runtime_checkable
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from cactus_decoding.core.types.proposals import Proposal, StepRows
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Verdict(NamedTuple):
@@ -119,6 +119,8 @@ class Visit(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """The rule's two numbers about a drafted token that has no siblings, ``[1]`` each."""
+        import torch
+
         judged = self.rows.untempered_of(self.node) if judges_untempered(self.rule) else self.target_probs
         return self.rule.judge(judged, self.draft_probs, torch.tensor([self.token_id], device=judged.device))
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 ROOT = -1
 """The node of a tree that stands for the text itself."""
@@ -111,17 +112,21 @@ def with_forced(before: list[int], proposal: Proposal, after: list[int]) -> Prop
     probs, drawn = proposal.probs, [proposal.probs is not None] * len(token_ids)
     drawn[first:end] = proposal.drawn
     if probs is not None:
+        import torch
+
         probs = torch.cat([one_hot(before, probs), probs, one_hot(after, probs)])
     return Proposal(token_ids, probs, parents, drawn, forced)
 
 
 def one_hot(token_ids: Sequence[int], like: Tensor) -> Tensor:
     """Return rows in which each token has all the probability, ``[tokens, vocabulary]``, of the kind of other rows."""
+    import torch
+
     ids = torch.tensor(token_ids, dtype=torch.long, device=like.device)
     return like.new_zeros(len(token_ids), like.shape[-1]).scatter_(1, ids.view(-1, 1), 1.0)
 
 
-LogitsToProbs = Callable[[Tensor, list[int]], Tensor]
+LogitsToProbs = Callable[["Tensor", list[int]], "Tensor"]
 """``(logits [rows, vocabulary], token_ids) -> probs``: the last row follows all tokens, each before it one fewer."""
 
 
@@ -154,6 +159,8 @@ class StepRows:
 
     def target_along(self, count: int) -> Tensor:
         """Return the target's rows after the text and a chain's first proposals, ``[count, vocabulary]``."""
+        import torch
+
         return torch.stack([self.target_behind(node) for node in range(ROOT, count - 1)])
 
     def untempered_behind(self, node: int) -> Tensor:
@@ -162,6 +169,8 @@ class StepRows:
         The first token with the greatest logit is chosen. Others may round to the same probability, so theirs are made
         smaller by the least there is.
         """
+        import torch
+
         row = self._to_untempered(self.logits[node + 1 : node + 2], self.text(node))[0]
         best = self.target_behind(node).argmax(-1)
         greatest = row[best]
@@ -179,6 +188,8 @@ class StepRows:
 
     def draft(self, node: int) -> Tensor | None:
         """Return the distribution of a proposal beside its siblings, ``[vocabulary]``; None where it was not drawn."""
+        import torch
+
         proposal, parent = self.proposal, self.proposal.parents[node]
         whole = proposal.row_behind(parent)
         if whole is None or not proposal.drawn[node]:
@@ -202,6 +213,8 @@ def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str
     Each parent is the place of the token that one follows, -1 for the text; the ``first`` tokens of the tree are in the
     cache already.
     """
+    import torch
+
     paths: list[list[int]] = []
     for node, parent in enumerate(parents):
         paths.append([*(paths[parent] if parent >= 0 else []), node])

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.mistakes import check_choice
-from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.spelling import fill
 
 
@@ -125,8 +124,11 @@ VERIFICATIONS = MappingProxyType(
 def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
     """Return the way to verify that a text spells, and its knobs; raise `ValueError` for an invalid spelling."""
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
-    if isinstance(text, str) and name in RULES:
-        raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
+    if name not in VERIFICATIONS:
+        from cactus_decoding.core.rules import RULES
+
+        if isinstance(text, str) and name in RULES:
+            raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
     check_choice("verification", name, tuple(VERIFICATIONS))
     scheme = VERIFICATIONS[str(name)]
     return scheme, fill(scheme.name, scheme.knobs, rest, str(text))

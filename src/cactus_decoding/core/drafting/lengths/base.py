@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.mistakes import check_integer
@@ -16,6 +15,8 @@ from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter, DraftLength
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cactus_decoding.core.models.base import BaseCachedModel
 
 StepSeconds = Callable[[Callable[[], float]], tuple[float, float]]

@@ -6,16 +6,18 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Protocol
 
 from pydantic import Field
-from torch import Tensor
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.lengths.base import LearnsNothing
 from cactus_decoding.core.mistakes import shown
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import ROOT
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ChildCounts(NamedTuple):
