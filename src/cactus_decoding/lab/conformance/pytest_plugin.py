@@ -1,1 +1,0 @@
-"""Nothing: environments that were installed before cactus-conform was a distribution look for a plug-in here."""
