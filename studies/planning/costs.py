@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cactus_decoding.core.mistakes import check_choice, check_number, shown
+from cactus_decoding.core.mistakes import check_choice, check_number, short_repr
 
 SHAPE = '{"steps": {"LENGTH": {"BATCH": SECONDS, …}, …}, "prompt": SECONDS}'
 """How measured costs are written: seconds of a step by proposals and batch size, and what reading a prompt adds."""
@@ -152,7 +152,7 @@ def read_paper(text: str) -> Paper:
         name, _, value = (each.strip() for each in part.partition("="))
         if name not in names or name in given or not value:
             raise ValueError(f"a GPU on paper must be given by {', '.join(names)}, each NAME=VALUE and at most once, "
-                             f"but {shown(part)} is given")  # fmt: skip
+                             f"but {short_repr(part)} is given")  # fmt: skip
         given[name] = value
     if missing := [name for name in ("gpu", "target") if name not in given]:
         raise ValueError(f"a GPU on paper needs {' and '.join(missing)}, as in gpu=h100,target=8e9")

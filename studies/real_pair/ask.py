@@ -30,7 +30,7 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.llama_cpp.server.seats import Seats
+from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Answer, TransformersEngine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
@@ -77,7 +77,7 @@ class Asking:
 
     task: Task
     configs: Sequence[RunConfig]
-    seats: Seats
+    seats: PairPool
     journal: Journal
     names: Sequence[str]
     until: float
@@ -169,7 +169,7 @@ def main() -> None:
         parser.error(f"--target must be a GGUF file, but is {given.target}")
     size = file.settings.context_size or CONTEXT
     file = file._replace(settings=replace(file.settings, context_size=size, threads=1))
-    seats = Seats.load(file, given.draft, given.at_once, given.at_once)
+    seats = PairPool.load(file, given.draft, given.at_once, given.at_once)
     engine = TransformersEngine(seats.pairs[0], audited=False)
     for config in configs:
         task.check(engine, config)

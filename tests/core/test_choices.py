@@ -15,7 +15,7 @@ from cactus_decoding import NgramDrafter, Pair, generate, zoo
 from cactus_decoding.core.choices import MAX_CHOICES, ChoiceTokens, check_choices, choose, enum_choices
 from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
-from cactus_decoding.core.sampling.params import PlainSampling, SamplingParams
+from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 PROMPT = "Tom has 3 pens. Ann has"
@@ -68,7 +68,7 @@ class ChainsOnly:
 
 def outcome_of(pair, target, answers, sampling=None):
     tokens = ChoiceTokens.of(answers, pair.tokenizer, pair.stop_token_ids)
-    plain, generator = PlainSampling(sampling or SamplingParams()), torch.Generator().manual_seed(0)
+    plain, generator = SamplingFn(sampling or SamplingParams()), torch.Generator().manual_seed(0)
     (outcome,) = choose(target, pair.tokenizer(PROMPT).input_ids, tokens, plain, plain, generator, 99)
     return outcome
 

@@ -15,7 +15,7 @@ from transformers.generation import logits_process
 
 from cactus_decoding import Metrics, ModelDrafter, NgramDrafter, Request, SamplingParams
 from cactus_decoding.core.loop import decode
-from cactus_decoding.core.sampling.params import PlainSampling
+from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.session import begin
 from cactus_decoding.core.verification.walk import Verifier
 from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling, Penalties
@@ -35,7 +35,7 @@ def processed(config: GenerationConfig) -> ProcessedProbs:
 
 
 ROWS = {
-    "ours": (CUT, PlainSampling(CUT)),
+    "ours": (CUT, SamplingFn(CUT)),
     "llama.cpp's order": (CUT, LlamaSampling(CUT)),
     "llama.cpp's penalties": (CUT, LlamaSampling(CUT, [PENALTIES])),
     "greedy with llama.cpp's penalties": (GREEDY, LlamaSampling(GREEDY, [PENALTIES])),
@@ -79,7 +79,7 @@ def test_steps_and_rows_are_those_of_a_loop_set_up_by_hand(target, draft, case, 
     assert [step.nats for step in ours] == [step.nats for step in expected]
     for step in ours:
         text = step.rows.text(-1)
-        assert torch.equal(step.rows.target_behind(-1), rows(step.rows.logits[:1], text)[0])
+        assert torch.equal(step.rows.target_after(-1), rows(step.rows.logits[:1], text)[0])
     if rows.plain is None:  # the request's own sampling, in this package's order, writes something else
         assert decided(steps(target, ModelDrafter(draft), request)) != decided(expected)
     else:

@@ -150,7 +150,7 @@ def test_records_name_each_visited_node(pair, prompts: list[str]) -> None:
             assert proposal.parents[visit.node] == at
             assert visit.token_id == proposal.token_ids[visit.node]
             assert visit.nats is not None
-            expected = outcome.rows.target_behind(at)
+            expected = outcome.rows.target_after(at)
             torch.testing.assert_close(visit.target_probs, expected)
             at = visit.node if visit.accepted else visit.matched
         assert outcome.path == [

@@ -8,7 +8,7 @@ import torch
 
 from cactus_decoding.core.constraints.base import ConstrainedSampling
 from cactus_decoding.core.constraints.grammar import Grammar
-from cactus_decoding.core.sampling.params import PlainSampling, SamplingParams
+from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from support.constraints import small_vocabulary
 from support.tree_enumeration import Models
 
@@ -43,7 +43,7 @@ class Constrained(Models):
 
     def __call__(self, text: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
         if text not in self._rows:
-            plain = PlainSampling(SAMPLING)
+            plain = SamplingFn(SAMPLING)
             constrained = ConstrainedSampling(plain, self.constraint, 0)
             target, draft = (row[None] for row in self.logits(text))
             if self._variant == "draft only":

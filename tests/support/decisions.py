@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.policy.budget import Budget
-from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState, Why, affords
+from cactus_decoding.core.policy.decide import Decision, DecisionReason, Policy, PolicyState, affords
 from cactus_decoding.core.policy.phases import PhaseState
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import Lossless
@@ -117,8 +117,8 @@ def plan(
     return Plan(
         JudgedHere(positions, decisions),
         [each.cost for each in decisions],
-        [why is Why.FELL_BACK for why in whys],
-        [why is Why.PROTECTED for why in whys],
+        [why is DecisionReason.FELL_BACK for why in whys],
+        [why is DecisionReason.PROTECTED for why in whys],
         decisions,
     )
 
@@ -137,7 +137,7 @@ def charge(
 ) -> tuple[PolicyState, list[float]]:
     """Charge the accepted positions and the first that was rejected: return the state and what each of them cost."""
     decisions = [
-        Decision(state.rule, cost, Why.FELL_BACK if over else Why.ALLOWED)
+        Decision(state.rule, cost, DecisionReason.FELL_BACK if over else DecisionReason.ALLOWED)
         for cost, over in zip(costs[: num_accepted + 1], fell_back[: num_accepted + 1], strict=True)
     ]
     policy = Policy(state.rule, Budget(nats=state.limit))

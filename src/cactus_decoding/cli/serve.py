@@ -159,19 +159,19 @@ def serve(
 
 def _origins(given: Sequence[str]) -> list[str]:
     """Return sites as browsers name them, or ``*``; raise `ValueError` for what is none."""
-    from cactus_decoding.core.mistakes import shown
+    from cactus_decoding.core.mistakes import short_repr
 
     for each in given:
         parts = urlsplit(each)
         if each != "*" and (parts.scheme not in ("http", "https") or each != f"{parts.scheme}://{parts.netloc}"):
             said = "--allow-origin must be * or a site such as https://chat.example.org"
-            raise ValueError(f"{said}, but is {shown(each)}")
+            raise ValueError(f"{said}, but is {short_repr(each)}")
     return [*given]
 
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
     """Return a number, ``auto``, or None if llama.cpp's server is to choose; `ValueError` for anything else."""
-    from cactus_decoding.core.mistakes import check_integer, shown
+    from cactus_decoding.core.mistakes import check_integer, short_repr
     from cactus_decoding.core.settings import AUTO
 
     if text is not None and text.strip() == AUTO and engine == "vllm":
@@ -190,7 +190,7 @@ def _proposals(text: str | None, engine: str) -> int | str | None:
         number = int(text)
     except ValueError:
         wanted = f"an integer of at least {least}{or_auto}"
-        raise ValueError(f"num_speculative_tokens must be {wanted}, but is {shown(text)}") from None
+        raise ValueError(f"num_speculative_tokens must be {wanted}, but is {short_repr(text)}") from None
     check_integer("num_speculative_tokens", number, least)
     return number
 
@@ -286,13 +286,13 @@ def _serve_llama_cpp(
                 begin_to_load(each)  # in the background, while modules are imported
             from cactus_decoding.core.drafting.automatic import AutoLength
             from cactus_decoding.core.settings import AUTO
-            from cactus_decoding.engines.llama_cpp.server.seats import Seats
+            from cactus_decoding.engines.llama_cpp.server.seats import PairPool
             from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
             from cactus_decoding.engines.llama_cpp.server.server import serve as run
 
             if len(files) < 2 and not is_drafter(draft):  # else torch is imported when the server already answers
                 options.prepare(threads, small=False)
-            loaded = Seats.load(file.with_threads(threads), draft, parallel, kept_prompts)
+            loaded = PairPool.load(file.with_threads(threads), draft, parallel, kept_prompts)
         finally:
             gc.enable()
         name = place.alias or loaded.pairs[0].target.model.metadata("general.name") or "model"

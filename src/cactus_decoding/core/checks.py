@@ -10,7 +10,7 @@ from torch import Tensor
 from cactus_decoding.core.mistakes import check_choice as check_choice
 from cactus_decoding.core.mistakes import check_integer as check_integer
 from cactus_decoding.core.mistakes import check_number as check_number
-from cactus_decoding.core.mistakes import shown as shown
+from cactus_decoding.core.mistakes import short_repr as short_repr
 
 _FLOATS = ("torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
 _INTEGERS = ("torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64")
@@ -96,7 +96,7 @@ def check_generator(generator: object, device: torch.device) -> None:
     if generator is None:
         return
     if not isinstance(generator, torch.Generator):
-        raise TypeError(f"generator must be a torch.Generator or None, but is {shown(generator)}")
+        raise TypeError(f"generator must be a torch.Generator or None, but is {short_repr(generator)}")
     if generator.device.type != device.type:
         raise ValueError(f"generator must be of {device} as the target's rows are, but is of {generator.device}")
 

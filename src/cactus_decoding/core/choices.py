@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.constraints.schema import checked_schema
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal
 from cactus_decoding.core.models.tokenizers import Tokenizer
 from cactus_decoding.core.rules import Lossless
@@ -41,9 +41,9 @@ def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:
         ValueError: choices must be different texts, but has 'yes' twice
     """
     if not isinstance(choices, list | tuple) or not all(isinstance(each, str) for each in choices):
-        raise TypeError(f"{name} must be a list of texts, but is {shown(choices)}")
+        raise TypeError(f"{name} must be a list of texts, but is {short_repr(choices)}")
     if not 1 <= len(choices) <= MAX_CHOICES or "" in choices:
-        raise ValueError(f"{name} must be 1 to {MAX_CHOICES} texts that are not empty, but is {shown(choices)}")
+        raise ValueError(f"{name} must be 1 to {MAX_CHOICES} texts that are not empty, but is {short_repr(choices)}")
     if (size := sum(map(len, choices))) > MAX_CHARACTERS:
         raise ValueError(f"{name} may have {MAX_CHARACTERS:,} characters together, but has {size:,}")
     if len(set(choices)) < len(choices):
@@ -110,7 +110,9 @@ class ChoiceTokens(NamedTuple):
         for text, ids in zip(texts, token_ids, strict=True):
             written = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             if written != text:
-                raise ValueError(f"the model cannot write the choice {shown(text)}: its tokens are {shown(written)}")
+                raise ValueError(
+                    f"the model cannot write the choice {short_repr(text)}: its tokens are {short_repr(written)}"
+                )
         if (count := sum(map(len, token_ids))) > MAX_CHOICE_TOKENS:
             raise ValueError(f"choices may have {MAX_CHOICE_TOKENS} tokens together, but have {count}")
         return cls(texts, token_ids, ends)

@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.validation import choices_of, kinds_of, mistake
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
@@ -215,7 +215,9 @@ class Model(BaseModel):
         return _python_number(value) if float in kinds or int in kinds else value
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise FrozenInstanceError(f"{_a(type(self))} stays as it is: replace({name}={shown(value)}) returns another")
+        raise FrozenInstanceError(
+            f"{_a(type(self))} stays as it is: replace({name}={short_repr(value)}) returns another"
+        )
 
     def replace(self, **changes: Any) -> Self:
         return type(self)(**dict(self) | changes)
@@ -306,5 +308,5 @@ def _check_absent(part: type[Model], given: Mapping[str, Any], key: str) -> None
     for name, each in settings_of(part).items():
         if name != key and given.get(name) not in (None, False):
             field = settings_of(part)[key].name
-            what = f"that of a {field} in {key}" if field != key else shown(given[each.flat])
-            raise ValueError(f"{name} is {what}, but {key} is {shown(given.get(key))}")
+            what = f"that of a {field} in {key}" if field != key else short_repr(given[each.flat])
+            raise ValueError(f"{name} is {what}, but {key} is {short_repr(given.get(key))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from cactus_decoding.core.checks import shown
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.choices import enum_choices
 from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.constraints.grammar import as_grammar
@@ -123,7 +123,7 @@ def constraint_of(pair: Pair, response_format: Mapping[str, Any] | Constraint | 
     """Return the constraint of one response; see `generate` for what may be asked."""
     if response_format is not None and not isinstance(response_format, Mapping):
         if not hasattr(response_format, "allowed"):
-            raise TypeError(f"response_format must be an object or a Constraint, but is {shown(response_format)}")
+            raise TypeError(f"response_format must be an object or a Constraint, but is {short_repr(response_format)}")
         return response_format
     grammar = as_grammar(response_format)
     if grammar is None:
@@ -135,7 +135,7 @@ def constraint_of(pair: Pair, response_format: Mapping[str, Any] | Constraint | 
 
 def tokens_of(pair: Pair, prompt: object) -> list[int]:
     if not isinstance(prompt, str):
-        raise TypeError(f"prompt must be a string, but is {shown(prompt)}")
+        raise TypeError(f"prompt must be a string, but is {short_repr(prompt)}")
     prompt_ids: list[int] = pair.tokenizer(prompt).input_ids
     if not prompt_ids:
         raise ValueError("prompt must have at least one token, but has none")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cactus_decoding.core.drafting.lengths.base import PerResponse
+from cactus_decoding.core.drafting.lengths.base import LengthFactory
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.core.sampling.rows import check_drawn
@@ -77,7 +77,7 @@ def decode(
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
-        if isinstance(length, PerResponse):
+        if isinstance(length, LengthFactory):
             length, drafter = length.start(target, drafter, max_length - len(ids))
         target.forget_if_changed()
         target.recall(ids)

@@ -40,7 +40,7 @@ def check_number(
     for a float.
     """
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, but is {shown(value)}")
+        raise TypeError(f"{name} must be a number, but is {short_repr(value)}")
     try:
         wide = float(value)
     except OverflowError:  # an integer beyond all floats is in no interval of floats
@@ -49,28 +49,28 @@ def check_number(
     above = wide >= high if high_open else wide > high
     if math.isnan(wide) or below or above:
         interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
-        raise ValueError(f"{name} must be in {interval}, but is {shown(value)}")
+        raise ValueError(f"{name} must be in {interval}, but is {short_repr(value)}")
     return int(value) if isinstance(value, Integral) else wide
 
 
 def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
     """Return an integer from ``low`` to ``high`` as Python's own; NumPy's are taken too."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} must be an integer, but is {shown(value)}")
+        raise TypeError(f"{name} must be an integer, but is {short_repr(value)}")
     number = int(value)
     if number < low or (high is not None and number > high):
         allowed = f"at least {low}" if high is None else f"between {low} and {high}"
-        raise ValueError(f"{name} must be {allowed}, but is {shown(number)}")
+        raise ValueError(f"{name} must be {allowed}, but is {short_repr(number)}")
     return number
 
 
 def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in allowed:
         close = suggestion(value, allowed) if isinstance(value, str) else ""
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {shown(value)}{close}")
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {short_repr(value)}{close}")
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return the shortened representation by which an error shows what was given."""
     try:
         text = repr(value)

@@ -14,7 +14,7 @@ from weakref import ref
 import torch
 
 from cactus_decoding import zoo
-from cactus_decoding.core.drafting.lengths.base import FixedLength, PerResponse
+from cactus_decoding.core.drafting.lengths.base import FixedLength, LengthFactory
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.core.loop import decode
@@ -135,7 +135,7 @@ class Pair:
 
         While another response runs on the pair, the first step does that instead.
         """
-        if not isinstance(length, PerResponse):
+        if not isinstance(length, LengthFactory):
             return
         try:
             held = self.reserve()
@@ -171,7 +171,7 @@ class Pair:
 
         None for one that uses none, or has not measured them yet.
         """
-        return length.decided_by(self.target, self.drafter) if isinstance(length, PerResponse) else None
+        return length.decided_by(self.target, self.drafter) if isinstance(length, LengthFactory) else None
 
     def twin(self) -> Pair:
         """Return a pair with the same weights and its own caches, so that two responses can take turns.

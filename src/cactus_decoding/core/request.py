@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from cactus_decoding.core.compatibility import NEEDS_BLOCKS, check_scheme
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
-from cactus_decoding.core.drafting.lengths.base import FixedLength, PerResponse
+from cactus_decoding.core.drafting.lengths.base import FixedLength, LengthFactory
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.keywords import RequestKeywords
 from cactus_decoding.core.keywords import Settings as Settings
-from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
@@ -53,13 +53,13 @@ def _scheme(verification: str) -> str:
 def _stop(stop: Iterable[str]) -> tuple[str, ...]:
     wrong = "stop must be a sequence of strings that are not empty, but is"
     if isinstance(stop, str) or not isinstance(stop, Iterable):
-        raise ValueError(f"{wrong} {shown(stop)}")
+        raise ValueError(f"{wrong} {short_repr(stop)}")
     try:
         strings = tuple(stop)
     except TypeError as error:  # such as a tensor without a dimension
-        raise TypeError(f"stop must be a sequence of strings, but is {shown(stop)}") from error
+        raise TypeError(f"stop must be a sequence of strings, but is {short_repr(stop)}") from error
     if not all(isinstance(each, str) and each for each in strings):
-        raise ValueError(f"{wrong} {shown(list(strings))}")
+        raise ValueError(f"{wrong} {short_repr(list(strings))}")
     return strings
 
 
@@ -68,7 +68,7 @@ def _known_rule(spelling: object) -> str:
     from cactus_decoding.core.rules import parse_rule
 
     if not isinstance(spelling, str):
-        raise TypeError(f"acceptance_rule must be a string such as 'cactus:delta=1.0', but is {shown(spelling)}")
+        raise TypeError(f"acceptance_rule must be a string such as 'cactus:delta=1.0', but is {short_repr(spelling)}")
     parse_rule(spelling, importing=False)
     return spelling
 
@@ -254,7 +254,7 @@ class Request(Model):
 
         length = self.draft_length
         most = getattr(length, "first_draft_tokens", length.max_draft_tokens)  # schedules may begin with fewer
-        proposals = 0 if isinstance(length, PerResponse) else most
+        proposals = 0 if isinstance(length, LengthFactory) else most
         check_fits("target", target, num_tokens, proposals)
         if proposals:
             check_fits("draft", draft, 0, proposals)
@@ -271,7 +271,7 @@ class Request(Model):
                 f"a {type(drafter).__name__} proposes chains only, but tree is {self.tree}: give "
                 "num_speculative_tokens, or a draft model"
             )
-        if isinstance(self.draft_length, PerResponse) and not drafter.may_be_left_out:
+        if isinstance(self.draft_length, LengthFactory) and not drafter.may_be_left_out:
             what = f"{self.draft_length} leaves its drafter out of some steps, which a {type(drafter).__name__}"
             raise ValueError(f"{what} does not bear: give a number, or a draft model, suffix or ngram")
         if self.needs_fixed_blocks and not drafter.fixed_blocks:
@@ -312,7 +312,7 @@ class Request(Model):
             raise TypeError(f"give either a request or settings, but not both: {', '.join(settings)}")
         if not isinstance(request, Request):
             raise TypeError(
-                f"request must be a Request, but is {shown(request)}; give its parts by name: rule='lossless'"
+                f"request must be a Request, but is {short_repr(request)}; give its parts by name: rule='lossless'"
             )
         return request
 

@@ -17,7 +17,7 @@ from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.base import BaseCachedModel, check_fits
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.noise import SharedNoise
-from cactus_decoding.core.sampling.params import PlainSampling, RowSampling
+from cactus_decoding.core.sampling.params import RowSampling, SamplingFn
 from cactus_decoding.core.types import Choice, Drafter, Fate, Outcome
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def begin(
             raise TypeError("tokenizer must be given where stop is None: stop strings are looked for in texts")
         stop = StoppingCriteria(stop_token_ids(target, tokenizer), request.stop, tokenizer, len(prompt_ids))
     if sampling is None:
-        sampling = PlainSampling(request.sampling)
+        sampling = SamplingFn(request.sampling)
     if constraint is not None or thinking_budget is not None:
         constraint = _after_thinking(target, tokenizer, prompt_ids, constraint, thinking_budget)
     forced: ForcedTokens | None = None
@@ -164,7 +164,7 @@ def begin_choice(
     check_fits("target", target.max_length, len(prompt_ids) + tokens.longest, 0)
     if (thinking := Thinking.of(tokenizer, prompt_ids)) is not None and thinking.begins == "opened":
         raise ValueError("choices are whole answers, but this prompt opens a thinking part: switch thinking off")
-    plain = PlainSampling(request.sampling)
+    plain = SamplingFn(request.sampling)
     outcomes = choose(
         target,
         prompt_ids,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from cactus_decoding.core.declared import Declared, fields_of
-from cactus_decoding.core.mistakes import check_integer, shown, suggestion
+from cactus_decoding.core.mistakes import check_integer, short_repr, suggestion
 
 Spelled = TypeVar("Spelled")
 
@@ -18,7 +18,9 @@ def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
     name, _, rest = text.strip().partition(":")
     if name not in known:
         close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"
-        raise ValueError(f"unknown {kind} {shown(name)} in {shown(text)}; known are {', '.join(known)}{close}")
+        raise ValueError(
+            f"unknown {kind} {short_repr(name)} in {short_repr(text)}; known are {', '.join(known)}{close}"
+        )
     return fill(name, known[name], rest, text)
 
 
@@ -29,19 +31,19 @@ def fill(name: str, described: type[Spelled], rest: str, text: str) -> Spelled:
     for part in filter(None, (part.strip() for part in rest.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or key not in allowed:
-            wrong = f"unknown parameter {shown(key)} in {shown(text)}"
+            wrong = f"unknown parameter {short_repr(key)} in {short_repr(text)}"
             if not equals:
-                wrong = f"{shown(part)} in {shown(text)} is not parameter=value"
+                wrong = f"{short_repr(part)} in {short_repr(text)} is not parameter=value"
             raise ValueError(
                 f"{wrong}; parameters of {name} are: {', '.join(allowed) or 'none'}{suggestion(key, allowed)}"
             )
         if key in values:
-            raise ValueError(f"{key} is given twice in {shown(text)}")
+            raise ValueError(f"{key} is given twice in {short_repr(text)}")
         values[key] = _convert(allowed[key], value, text)
     missing = [key for key, each in allowed.items() if key not in values and each.required]
     if missing:
         raise ValueError(
-            f"{shown(text)} lacks {', '.join(missing)}; write for example "
+            f"{short_repr(text)} lacks {', '.join(missing)}; write for example "
             f"'{name}{_after(name)}{missing[0]}={f'{name}.jsonl' if missing[0] == 'path' else 1}'"
         )
     return described(**values)
@@ -50,14 +52,16 @@ def fill(name: str, described: type[Spelled], rest: str, text: str) -> Spelled:
 def _convert(parameter: Declared, value: str, text: str) -> float | int | str:
     if parameter.choices and value not in parameter.choices:
         raise ValueError(
-            f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {shown(value)} in {shown(text)}"
-            f"{suggestion(value, parameter.choices)}"
+            f"{parameter.name} must be one of {', '.join(parameter.choices)}, but is {short_repr(value)} in "
+            f"{short_repr(text)}{suggestion(value, parameter.choices)}"
         )
     try:
         return parameter.kind(value)
     except ValueError:
         expected = "an integer" if parameter.kind is int else "a number"
-        raise ValueError(f"{parameter.name} must be {expected}, but is {shown(value)} in {shown(text)}") from None
+        raise ValueError(
+            f"{parameter.name} must be {expected}, but is {short_repr(value)} in {short_repr(text)}"
+        ) from None
 
 
 def spell(name: str, spelled: Any) -> str:
@@ -85,7 +89,7 @@ def kept_limits(value: int | str) -> tuple[int, int | None]:
         return check_integer("kept_prompts", value, 0), None
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(B|KiB|MiB|GiB)?\s*", value)
     if found is None or (found[2] is None and "." in found[1]):
-        raise ValueError(f"kept_prompts must be a number of texts or a size such as 2GiB, but is {shown(value)}")
+        raise ValueError(f"kept_prompts must be a number of texts or a size such as 2GiB, but is {short_repr(value)}")
     if found[2] is None:
         return int(found[1]), None
     return sys.maxsize, int(float(found[1]) * _UNITS[found[2]])

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from cactus_decoding.core.mistakes import check_choice, check_integer, check_number, shown, suggestion
+from cactus_decoding.core.mistakes import check_choice, check_integer, check_number, short_repr, suggestion
 
 _WORDS: dict[type, str] = {bool: "True or False", str: "a text"}
 
@@ -42,7 +42,7 @@ def mistake(
         check_declared(called or name, found["input"], fields[name], words)
     except (TypeError, ValueError) as said:
         return said
-    return ValueError(f"{called or name} must be {_said_of(fields[name], words)}, but is {shown(found['input'])}")
+    return ValueError(f"{called or name} must be {_said_of(fields[name], words)}, but is {short_repr(found['input'])}")
 
 
 def check_declared(name: str, value: object, field: FieldInfo, words: Mapping[type, str] = _WORDS) -> None:
@@ -59,7 +59,7 @@ def check_declared(name: str, value: object, field: FieldInfo, words: Mapping[ty
         else:
             check_integer(name, value, low, None if high == math.inf else high)
     elif not any(isinstance(value, kind) for kind in kinds if isinstance(kind, type)):
-        raise TypeError(f"{name} must be {_said_of(field, words)}, but is {shown(value)}")
+        raise TypeError(f"{name} must be {_said_of(field, words)}, but is {short_repr(value)}")
 
 
 def kinds_of(field: FieldInfo) -> set[Any]:

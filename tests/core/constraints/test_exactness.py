@@ -11,7 +11,7 @@ from support.tree_enumeration import TREE_SCHEMES, distance, product_law, respon
 
 from cactus_decoding.core.constraints.base import ConstrainedSampling
 from cactus_decoding.core.rules import parse_rule
-from cactus_decoding.core.sampling.params import PlainSampling
+from cactus_decoding.core.sampling.params import SamplingFn
 
 CHAIN, TREE = uniform_shape(2, 0, 1), uniform_shape(2, 1, 1)
 
@@ -66,11 +66,11 @@ def test_other_places_for_the_mask_give_another_distribution(variant):
 
 def test_rows_of_a_step_are_masked_each_after_its_own_tokens():
     models = Constrained()
-    sampling = ConstrainedSampling(PlainSampling(SAMPLING), models.constraint, 2)
+    sampling = ConstrainedSampling(SamplingFn(SAMPLING), models.constraint, 2)
     prompt, text = [3, 3], (0, 1, END)
     logits = torch.stack([models.logits(text[:n])[0] for n in range(4)])
     rows = sampling(logits, [*prompt, *text])
     expected = torch.stack([models.expected(text[:n])[0] for n in range(4)])
     assert (rows - expected).abs().max() < 1e-12
-    before = ConstrainedSampling(PlainSampling(SAMPLING), models.constraint, 2).untempered(logits[:1], prompt)
+    before = ConstrainedSampling(SamplingFn(SAMPLING), models.constraint, 2).untempered(logits[:1], prompt)
     assert (before > 0).tolist() == [allowed_after(())]

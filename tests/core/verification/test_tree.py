@@ -67,7 +67,7 @@ def test_rows_of_a_tree_are_made_one_by_one_behind_their_own_texts() -> None:
     proposal = Proposal([3, 1, 2, 0, 1], DRAFT[:3], PARENTS, DRAWN)
     rows = StepRows(torch.zeros(6, 4), [9, 3, 1, 2, 0, 1], proposal, softmax, softmax)
     for node in (ROOT, 2, 3, 2):
-        rows.target_behind(node)
+        rows.target_after(node)
     assert asked == [[9], [9, 3, 2], [9, 1, 0]]
     rows.target_of(3)
     assert asked[-1] == [9, 1]

@@ -6,7 +6,7 @@ import torch
 
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, with_silence
+from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, append_padding_token
 
 WORDS = Vocabulary(("<", "t>", "</", "x", "<t>", "</t>", "a<t", ">"))
 MARKS = ("<t>", "</t>")
@@ -24,7 +24,7 @@ def test_step_by_step_it_says_what_the_whole_text_says() -> None:
         for phases in PHASES:
             whole = phases.relaxable(phases.begin(prompt, WORDS), text, WORDS)
             output_ids: list[int] = []
-            response = FollowedResponse(phases, with_silence(WORDS), prompt, output_ids)
+            response = FollowedResponse(phases, append_padding_token(WORDS), prompt, output_ids)
             for begin in range(0, len(text), 3):  # as many as were drafted are added
                 assert response.relaxable(text[begin : begin + 3]) == whole[begin : begin + 3]
                 output_ids += text[begin : begin + 3]
@@ -35,8 +35,8 @@ def test_step_by_step_it_says_what_the_whole_text_says() -> None:
 def test_a_response_that_was_taken_out_and_is_back_goes_on_where_it_was() -> None:
     prompt, text = tokens(1, 5), tokens(2, 12)
     for phases in PHASES:
-        through = FollowedResponse(phases, with_silence(WORDS), prompt, list(text))
-        again = FollowedResponse(phases, with_silence(WORDS), prompt, output_ids := list(text))
+        through = FollowedResponse(phases, append_padding_token(WORDS), prompt, list(text))
+        again = FollowedResponse(phases, append_padding_token(WORDS), prompt, output_ids := list(text))
         further = tokens(3, 6)
         assert through.relaxable(further) == again.relaxable(further)
         output_ids += [7, 7]
@@ -46,7 +46,7 @@ def test_a_response_that_was_taken_out_and_is_back_goes_on_where_it_was() -> Non
 
 
 def test_what_is_not_known_yet_is_lossless_and_what_is_no_token_says_nothing() -> None:
-    response = FollowedResponse(Phases(1, MARKS), with_silence(WORDS), [4, 999], output_ids := [])
+    response = FollowedResponse(Phases(1, MARKS), append_padding_token(WORDS), [4, 999], output_ids := [])
     assert response.relaxable([3, 999, 5, 3]) == [False, True, True, False]
     output_ids += [3, -1]
     assert response.relaxable([3, 3]) == [False, False]
@@ -56,12 +56,12 @@ def test_what_is_not_known_yet_is_lossless_and_what_is_no_token_says_nothing() -
 
 def test_a_mark_is_found_in_tokens_that_are_parts_of_characters() -> None:
     words = Vocabulary(("«", "\ufffd", "\ufffd"), fragments={1: b"\xc2", 2: b"\xbb"})
-    response = FollowedResponse(Phases(0, ("«", "»")), with_silence(words), [0], [])
+    response = FollowedResponse(Phases(0, ("«", "»")), append_padding_token(words), [0], [])
     assert response.relaxable([0, 1, 2, 0]) == [True, True, True, False]
 
 
 def test_a_response_is_settled_once_all_that_follows_may_be_relaxed() -> None:
-    counted = FollowedResponse(Phases(2), with_silence(None), [1], output_ids := [])
+    counted = FollowedResponse(Phases(2), append_padding_token(None), [1], output_ids := [])
     assert counted.relaxable([5, 5, 5]) == [False, False, True]
     assert not counted.settled
     output_ids += [5, 5]
@@ -69,4 +69,4 @@ def test_a_response_is_settled_once_all_that_follows_may_be_relaxed() -> None:
     assert counted.settled
     del output_ids[1:]
     assert not counted.settled
-    assert not FollowedResponse(Phases(0, MARKS), with_silence(WORDS), [4], []).settled
+    assert not FollowedResponse(Phases(0, MARKS), append_padding_token(WORDS), [4], []).settled

@@ -28,7 +28,7 @@ from cactus_decoding.engines.vllm.batched_policy import (
     Weighed,
     admitted,
     allowed,
-    with_silence,
+    append_padding_token,
 )
 from cactus_decoding.engines.vllm.step import RelaxedStep
 
@@ -56,7 +56,7 @@ class DraftProbs:
 def decided_at_once(rule, logits, probs, drafted, budgets, spent, policy, texts) -> list[list[tuple]]:
     """Return of each request's positions whether they are relaxed, protected, fell back, and what they would cost."""
     rows = torch.arange(REQUESTS * DEPTH)
-    followed = [FollowedResponse(policy.phases, with_silence(WORDS), [], text) for text in texts]
+    followed = [FollowedResponse(policy.phases, append_padding_token(WORDS), [], text) for text in texts]
     proposed = zip(followed, drafted.view(REQUESTS, DEPTH).tolist(), strict=True)
     phases = torch.tensor([response.relaxable(own) for response, own in proposed]).flatten()
     layout = Layout(

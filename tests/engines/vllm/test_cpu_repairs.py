@@ -15,7 +15,7 @@ from cactus_decoding.engines.vllm.cpu_repairs import (
     repair_generators,
     with_generators_withheld,
 )
-from cactus_decoding.engines.vllm.seams import is_replaced
+from cactus_decoding.engines.vllm.patches import is_replaced
 
 
 def broken(x: torch.Tensor, ends: torch.Tensor, num_tokens: int, *_: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from cactus_decoding.engines.vllm.seams import STOCK, is_replaced, replace
+from cactus_decoding.engines.vllm.patches import STOCK, is_replaced, replace
 
 
 def test_a_function_is_replaced_wherever_vllm_has_imported_it_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:

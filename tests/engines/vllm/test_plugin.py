@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.code_blocks import ROOT
 
+from cactus_decoding.engines.vllm.patches import RECORDED
 from cactus_decoding.engines.vllm.plugin import check_version
-from cactus_decoding.engines.vllm.seams import RECORDED
 
 
 @pytest.mark.parametrize("version", ["0.31.0", "0.3", "0.34.0rc1", "0.330", "1.0", "dev"])

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from cactus_decoding.engines.vllm import reports, v1, v2
-from cactus_decoding.engines.vllm.plugin import check_version
-from cactus_decoding.engines.vllm.seams import (
+from cactus_decoding.engines.vllm.patches import (
     RECORDED,
     V1_SAMPLER,
     V2_SAMPLER,
@@ -18,6 +17,7 @@ from cactus_decoding.engines.vllm.seams import (
     definition,
     differences,
 )
+from cactus_decoding.engines.vllm.plugin import check_version
 
 FLY = ("fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k")
 

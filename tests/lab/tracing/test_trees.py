@@ -81,7 +81,7 @@ def test_positions_stand_on_the_path_and_add_up_to_what_was_counted(pair, name: 
         assert [position.fate for position in step.positions] == outcome.all_fates
         for place, position in enumerate(step.positions):
             behind = [-1, *outcome.path][place]
-            expected = outcome.rows.target_behind(behind)
+            expected = outcome.rows.target_after(behind)
             listed = {one.token_id: one.target for one in position.candidates}
             assert listed[position.token_id] == pytest.approx(expected[position.token_id].item(), abs=1e-7)
             untold = request.verification != "token" or place >= len(outcome.visits)

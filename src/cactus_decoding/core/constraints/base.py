@@ -58,11 +58,11 @@ class ConstrainedSampling:
         prompt_length: tokens of the prompt, about which the constraint says nothing.
 
     Example:
-        >>> from cactus_decoding.core.sampling.params import PlainSampling, SamplingParams
+        >>> from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
         >>> class Even:
         ...     def allowed(self, token_ids):
         ...         return torch.tensor([True, False, True])
-        >>> ConstrainedSampling(PlainSampling(SamplingParams()), Even(), 0)(torch.zeros(1, 3), [])
+        >>> ConstrainedSampling(SamplingFn(SamplingParams()), Even(), 0)(torch.zeros(1, 3), [])
         tensor([[0.5000, 0.0000, 0.5000]])
     """
 

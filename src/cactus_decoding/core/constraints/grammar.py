@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cactus_decoding.core.constraints.schema import checked_schema
-from cactus_decoding.core.mistakes import check_choice, shown
+from cactus_decoding.core.mistakes import check_choice, short_repr
 
 Kind = Literal["json_schema", "regex", "lark", "gbnf"]
 MAX_BYTES = 2**18
@@ -85,23 +85,23 @@ def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_
     if response_format is None:
         return None
     if not isinstance(response_format, Mapping):
-        raise TypeError(f"{name} must be an object with a type, but is {shown(response_format)}")
+        raise TypeError(f"{name} must be an object with a type, but is {short_repr(response_format)}")
     kind = response_format.get("type")
     if kind not in RESPONSE_FORMATS:
-        raise ValueError(f"{name} must be of type {', '.join(RESPONSE_FORMATS)}, but is {shown(kind)}")
+        raise ValueError(f"{name} must be of type {', '.join(RESPONSE_FORMATS)}, but is {short_repr(kind)}")
     if kind == "text":
         return None
     if kind == "grammar":
         syntax, definition = response_format.get("syntax"), response_format.get("definition")
         check_choice(f"the syntax of {name}", syntax, _SYNTAXES)
         if not isinstance(definition, str):
-            raise TypeError(f"the definition of {name} must be a text, but is {shown(definition)}")
+            raise TypeError(f"the definition of {name} must be a text, but is {short_repr(definition)}")
         return Grammar(syntax, definition, f"the {syntax} of {name}")  # type: ignore[arg-type]
     if kind == "json_object":
         schema, closed = response_format.get("schema") or {"type": "object"}, False
     else:
         described = response_format.get("json_schema")
         if not isinstance(described, Mapping) or not isinstance(described.get("schema"), dict | bool):
-            raise ValueError(f"{name} must have a json_schema with a schema, but it is {shown(described)}")
+            raise ValueError(f"{name} must have a json_schema with a schema, but it is {short_repr(described)}")
         schema, closed = described["schema"], described.get("strict") is True
     return schema_grammar(f"the JSON schema of {name}", schema, closed=closed)

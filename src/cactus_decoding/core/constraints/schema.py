@@ -6,7 +6,7 @@ from typing import Any
 
 from cactus_decoding.core.constraints.formats import FORMATS
 from cactus_decoding.core.constraints.options import exclude_each_other
-from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.mistakes import short_repr, suggestion
 
 MAX_DEPTH = 200
 """Objects and lists within each other."""
@@ -73,7 +73,7 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
     if _depth_is_over(schema, MAX_DEPTH):
         raise refuse(f"it may nest {MAX_DEPTH} objects and lists, but has more")
     if not isinstance(schema, dict | bool):
-        raise refuse(f"it must be an object, true or false, but is {shown(schema)}")
+        raise refuse(f"it must be an object, true or false, but is {short_repr(schema)}")
     whole: dict[str, Any] = {}
     unions, has_parts_of_their_own = list[tuple[dict[str, Any], list[Any]]](), False
     objects, meanings = list[dict[str, Any]](), list[tuple[dict[str, Any], dict[str, Any]]]()
@@ -141,11 +141,11 @@ def _combines(schema: dict[str, Any]) -> bool:
 def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str, refuse: Any) -> Any:
     """Return the value of a keyword whose value is no schema."""
     if word == "format" and (not isinstance(value, str) or value not in FORMATS):
-        raise refuse(f"format {shown(value)} at {path} is not supported; known are {', '.join(FORMATS)}")
+        raise refuse(f"format {short_repr(value)} at {path} is not supported; known are {', '.join(FORMATS)}")
     if word == "$ref":
         if not isinstance(value, str) or not value.startswith("#"):
             raise refuse(
-                f"$ref at {path} must lead to a part of the schema, as in '#/$defs/name', but is {shown(value)}"
+                f"$ref at {path} must lead to a part of the schema, as in '#/$defs/name', but is {short_repr(value)}"
             )
         return value if base == "#" or value[1:2] not in ("", "/") else base + value[1:]
     if word in ("enum", "const") and (bad := _control_character(value)):

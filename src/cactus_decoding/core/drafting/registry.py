@@ -15,7 +15,7 @@ from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
 from cactus_decoding.core.drafting.trees.shape import StaticTree, TreeShape
-from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.models.loading import check_model_name, engines
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.core.types import Drafter, DraftLength
@@ -99,7 +99,8 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
     if not isinstance(length, str):
         if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
             raise TypeError(
-                f"num_speculative_tokens must be an integer, a draft length or its spelling, but is {shown(length)}"
+                "num_speculative_tokens must be an integer, a draft length or its spelling, but is "
+                f"{short_repr(length)}"
             )
         return FixedLength(int(length)) if isinstance(length, Integral) else length
     text = length.strip()
@@ -107,7 +108,7 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
         return parse("draft length", f"fixed:max_draft_tokens={text}", DRAFT_LENGTHS)
     if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
         raise ValueError(
-            f"unknown draft length {shown(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
+            f"unknown draft length {short_repr(text)}; known are {', '.join(DRAFT_LENGTHS)}, and "
             f"num_speculative_tokens may be a number such as 6{suggestion(name, DRAFT_LENGTHS)}"
         )
     return parse("draft length", text, DRAFT_LENGTHS)
@@ -118,7 +119,7 @@ def as_tree(tree: TreeShape | str) -> TreeShape:
     if isinstance(tree, TreeShape):
         return tree
     if not isinstance(tree, str):
-        raise TypeError(f"tree must be a tree's shape or its spelling, but is {shown(tree)}")
+        raise TypeError(f"tree must be a tree's shape or its spelling, but is {short_repr(tree)}")
     text = tree.strip()
     name, _, rest = (part.strip() for part in text.partition(","))
     if name in TREE_SHAPES and name != "static":
@@ -126,7 +127,7 @@ def as_tree(tree: TreeShape | str) -> TreeShape:
     key = name.partition("=")[0].strip()
     if key not in ("static", "drawn", "lookup") or name == "static":
         close = "" if name == "static" else suggestion(key, TREE_SHAPES)
-        raise ValueError(f"unknown tree {shown(text)}; known are static=4.2.2.1, best_first and adaptive{close}")
+        raise ValueError(f"unknown tree {short_repr(text)}; known are static=4.2.2.1, best_first and adaptive{close}")
     return parse("tree", f"static:{text}", TREE_SHAPES)
 
 

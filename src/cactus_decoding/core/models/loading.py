@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.mistakes import short_repr, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
     A name that is close to one of ``words`` is refused too.
     """
     if not isinstance(name, (str, Path)):
-        raise TypeError(f"{role} must be a path or a name, but is {shown(name)}")
+        raise TypeError(f"{role} must be a path or a name, but is {short_repr(name)}")
     if name == "":
         raise ValueError(f"cannot load the {role}: its name is empty")
     engine_of(name).check_name(role, name, words)

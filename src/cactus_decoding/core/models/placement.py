@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from cactus_decoding.core.checks import shown
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.models.loading import engine_of
 
 SMALL = 2**25
@@ -36,7 +36,8 @@ def device_beside_files(
         return device
     name = str(files[0])
     if device is not None and str(device) != "cpu":
-        raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {shown(device)}")
+        given = short_repr(device)
+        raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {given}")
     if dtype != "auto" and all(each is None or engine_of(each).rows_on_cpu for each in (target, draft)):
         raise ValueError(f"dtype must be 'auto' for {name!r}, whose weights are read as they are stored: {dtype}")
     return "cpu"
@@ -51,14 +52,15 @@ def checked_device(given: str | torch.device | None) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
         why = str(error).strip().splitlines()[0]
-        raise ValueError(f"device must be one that this machine has, but is {shown(given)}: {why}") from None
+        raise ValueError(f"device must be one that this machine has, but is {short_repr(given)}: {why}") from None
     return device
 
 
 def checked_dtype(given: str | torch.dtype) -> str | torch.dtype:
     dtype = getattr(torch, given, None) if isinstance(given, str) and given != "auto" else given
     if dtype != "auto" and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise ValueError(f"dtype must be 'auto' or one of floating point, such as 'bfloat16', but is {shown(given)}")
+        wrong = short_repr(given)
+        raise ValueError(f"dtype must be 'auto' or one of floating point, such as 'bfloat16', but is {wrong}")
     return dtype
 
 

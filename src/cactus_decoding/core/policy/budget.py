@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from cactus_decoding.core.declared import Model, Setting
-from cactus_decoding.core.mistakes import check_number, shown
+from cactus_decoding.core.mistakes import check_number, short_repr
 
 
 class Budget(Model):
@@ -75,7 +75,7 @@ class Budget(Model):
 
     def model_post_init(self, context: object) -> None:
         if (self.nats is None) == (self.max_shift is None):
-            given = f"nats is {shown(self.nats)} and max_shift is {shown(self.max_shift)}"
+            given = f"nats is {short_repr(self.nats)} and max_shift is {short_repr(self.max_shift)}"
             raise ValueError(f"give either nats or max_shift, but {given}")
         for name in ("expected_tokens", "max_relaxed"):  # refuses integers that a float cannot hold
             if (value := getattr(self, name)) is not None:
@@ -102,5 +102,5 @@ def as_budget(budget: Budget | float | None) -> Budget | None:
     if budget is None or isinstance(budget, Budget):
         return budget
     if isinstance(budget, bool) or not isinstance(budget, Real):
-        raise TypeError(f"budget must be a Budget or a number of nats, but is {shown(budget)}")
+        raise TypeError(f"budget must be a Budget or a number of nats, but is {short_repr(budget)}")
     return Budget(nats=check_number("budget", budget, 0, math.inf))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _LOSSLESS = Lossless()
 
 
-class Why(StrEnum):
+class DecisionReason(StrEnum):
     ALLOWED = "allowed"
     PROTECTED = "protected"  # the relaxation policy did not let the rule judge
     FELL_BACK = "fell_back"  # the budget could not afford the rule
@@ -30,12 +30,12 @@ class Why(StrEnum):
 class Decision(NamedTuple):
     rule: AcceptanceRule
     cost: float = 0.0  # of the allowed rule, in nats; 0 if none is allowed or costs are not measured
-    why: Why = Why.ALLOWED
+    why: DecisionReason = DecisionReason.ALLOWED
 
     @property
     def nats(self) -> float:
         """The cost of the position if it is visited."""
-        return 0.0 if self.why is Why.FELL_BACK else self.cost
+        return 0.0 if self.why is DecisionReason.FELL_BACK else self.cost
 
 
 class PolicyState(NamedTuple):
@@ -93,9 +93,9 @@ class Policy:
         if self.fitted is not None:
             rule = self.fitted.rule_at(state.rule, state.phase, position)
         if rule is None:
-            return Decision(_LOSSLESS, why=Why.PROTECTED)
+            return Decision(_LOSSLESS, why=DecisionReason.PROTECTED)
         if isinstance(rule, Rule) and rule.needs_place:
-            rule = rule.placed(position.remaining, position.greatest_logit)
+            rule = rule.bind_position(position.remaining, position.greatest_logit)
         if not self.metered:
             return Decision(rule)
         cost = position.cost(rule)
@@ -103,7 +103,7 @@ class Policy:
         if affords(state, cost) and (most is None or not cost or state.num_charged < most):
             return Decision(rule, cost)
         # a rule that costs nothing emits what lossless does, so it does not fall back even if the limit is used up
-        return Decision(_LOSSLESS, cost, Why.FELL_BACK if cost else Why.ALLOWED)
+        return Decision(_LOSSLESS, cost, DecisionReason.FELL_BACK if cost else DecisionReason.ALLOWED)
 
     def after(self, state: PolicyState, decision: Decision, token_id: int) -> PolicyState:
         if nats := decision.nats:

@@ -16,7 +16,7 @@ from pydantic_core.core_schema import CoreSchema, is_instance_schema
 from cactus_decoding import zoo
 from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
-from cactus_decoding.core.mistakes import check_number, shown
+from cactus_decoding.core.mistakes import check_number, short_repr
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def read_importance(path: str | Path) -> Importance:
     schema.
     """
     if not isinstance(path, (str, Path)):
-        raise TypeError(f"importance must be a file's path or an Importance, but is {shown(path)}")
+        raise TypeError(f"importance must be a file's path or an Importance, but is {short_repr(path)}")
     file = zoo.importance_path(path) or Path(path).expanduser()
     if not file.is_file():
         raise FileNotFoundError(2, "there is no such file", str(path))
@@ -184,7 +184,7 @@ def _importance(importance: str | Path | Importance) -> str | Importance:
     if isinstance(importance, str) and not importance:
         raise ValueError("importance must be a file's path, but is empty")
     if not isinstance(importance, (str, Importance)):
-        raise TypeError(f"importance must be a file's path or an Importance, but is {shown(importance)}")
+        raise TypeError(f"importance must be a file's path or an Importance, but is {short_repr(importance)}")
     return importance
 
 

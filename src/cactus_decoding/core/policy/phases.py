@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from pydantic import Field, PlainSerializer, PlainValidator
 
 from cactus_decoding.core.declared import Model, Setting
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -36,7 +36,7 @@ def _marks(given: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None
         return None
     wrong = (
         "relax_within must be two different texts, an opening and a closing mark, or two token ids or lists of these, "
-        f"but is {shown(given)}"
+        f"but is {short_repr(given)}"
     )
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise TypeError(wrong)
@@ -48,8 +48,8 @@ def _marks(given: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None
     opening, closing = map(as_text, marks)
     if opening in closing or closing in opening:
         raise ValueError(
-            f"relax_within must be two marks of which neither has the other in it, but is {shown(given)}: a span would "
-            "open or close at the wrong one"
+            f"relax_within must be two marks of which neither has the other in it, but is {short_repr(given)}: a span "
+            "would open or close at the wrong one"
         )
     return marks[0], marks[1]
 
@@ -67,7 +67,7 @@ def marks_of_client(given: Any) -> Any:
     """Check the lengths of a request's marks; whether they are marks at all is checked elsewhere."""
     if isinstance(given, list | tuple) and any(isinstance(mark, Sized) and len(mark) > MAX_MARK for mark in given):
         raise ValueError(
-            f"relax_within must be two marks of at most {MAX_MARK} characters or tokens, but is {shown(given)}"
+            f"relax_within must be two marks of at most {MAX_MARK} characters or tokens, but is {short_repr(given)}"
         )
     return given
 

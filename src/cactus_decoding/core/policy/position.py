@@ -142,12 +142,12 @@ class Position:
     @cached_property
     def untempered(self) -> Tensor:
         """The target's row before temperature and truncation, in its own precision, ``[vocabulary]``."""
-        return self._rows.untempered_behind(self.node).cpu()
+        return self._rows.untempered_after(self.node).cpu()
 
     @cached_property
     def draft_row(self) -> Tensor | None:
         """The draft's whole row, ``[vocabulary]``; None where it has none."""
-        row = self._rows.proposal.row_behind(self.node)
+        row = self._rows.proposal.row_after(self.node)
         return None if row is None else row.cpu()
 
     @cached_property
@@ -270,5 +270,5 @@ def target_row(rows: StepRows, node: int, lazy: LazyRows | None) -> SparseProbs:
     """Return the target's row after a proposal, or with -1 after the text, on the CPU."""
     if lazy is not None:
         return lazy.at(node + 1)
-    row = rows.target_behind(node).cpu()
+    row = rows.target_after(node).cpu()
     return SparseProbs(len(row), row)

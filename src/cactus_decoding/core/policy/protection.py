@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, overload
 from pydantic import BeforeValidator, Field
 
 from cactus_decoding.core.declared import Model, Setting
-from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.mistakes import short_repr, suggestion
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,8 +44,8 @@ def named_protection(pattern: object) -> object:
     if named is None:
         raise ValueError(
             f"protect must be one of {', '.join(PATTERNS)}, several of them joined by '|', or none, but is "
-            f"{shown(pattern)}: a request may bring no regular expression of its own, which could keep the server busy "
-            "for ever; the server's own setting may be one"
+            f"{short_repr(pattern)}: a request may bring no regular expression of its own, which could keep the server "
+            "busy for ever; the server's own setting may be one"
         )
     return named
 
@@ -53,7 +53,7 @@ def named_protection(pattern: object) -> object:
 def _expression(pattern: str) -> str:
     allowed = f"one of {', '.join(PATTERNS)} or a regular expression"
     if not isinstance(pattern, str):
-        raise TypeError(f"protect must be a text, {allowed}, but is {shown(pattern)}")
+        raise TypeError(f"protect must be a text, {allowed}, but is {short_repr(pattern)}")
     if not pattern.strip():
         raise ValueError(f"protect must be {allowed}, but is empty")
     for part in pattern.split("|"):
@@ -66,7 +66,7 @@ def _expression(pattern: str) -> str:
     try:
         re.compile(_regular_expression(pattern))
     except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"protect must be {allowed}, but {shown(pattern)} is neither: {error}") from error
+        raise ValueError(f"protect must be {allowed}, but {short_repr(pattern)} is neither: {error}") from error
     return pattern
 
 
@@ -138,8 +138,8 @@ def _mask(protection: Protection, vocabulary: Vocabulary) -> Tensor:
     if len(found) in (0, len(texts)):
         all_or_none = "all" if found else "none of the"
         raise ValueError(
-            f"protect {shown(protection.pattern)} matches {all_or_none} {len(texts)} tokens of this vocabulary, so "
-            f"{'nothing would be relaxed (the rule lossless does that)' if found else 'it would protect nothing'}"
+            f"protect {short_repr(protection.pattern)} matches {all_or_none} {len(texts)} tokens of this vocabulary, "
+            f"so {'nothing would be relaxed (the rule lossless does that)' if found else 'it would protect nothing'}"
         )
     mask = torch.zeros(len(vocabulary.texts), dtype=torch.bool)
     mask[found] = True

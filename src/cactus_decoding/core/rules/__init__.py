@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.core.rules.big_little import BigLittle
 from cactus_decoding.core.rules.cactus import Cactus
@@ -89,7 +89,7 @@ def parse_rule(text: str, *, importing: bool = True) -> Rule:
         'top_k:k=20,residual=mask'
     """
     if not isinstance(text, str):
-        raise TypeError(f"a rule's spelling must be a string such as 'cactus:delta=1.0', but is {shown(text)}")
+        raise TypeError(f"a rule's spelling must be a string such as 'cactus:delta=1.0', but is {short_repr(text)}")
     text = text.strip()
     name, _, rest = text.partition(":")
     if name in RULES:
@@ -124,5 +124,5 @@ def as_rule(rule: AcceptanceRule | str) -> AcceptanceRule:
     if isinstance(rule, str):
         return parse_rule(rule)
     if isinstance(rule, type) or not isinstance(rule, AcceptanceRule):  # a class passes isinstance too
-        raise TypeError(f"rule must be an acceptance rule or its spelling, but is {shown(rule)}")
+        raise TypeError(f"rule must be an acceptance rule or its spelling, but is {short_repr(rule)}")
     return rule

@@ -59,8 +59,8 @@ class Rule(ABC):
             is not a function of q alone. Code that verifies by the rule's two numbers must call `followed` first.
         scalable: the knobs of which 0 is lossless and more is looser.
         lifts_one_token: h lifts the drafted token and keeps the target's proportions everywhere else.
-        needs_place: the rule depends on where a position stands in a step, or on its raw logits, so that `placed` must
-            be called first and what it returns judges.
+        needs_place: the rule depends on where a position stands in a step, or on its raw logits. `bind_position` must
+            be called first, and what it returns judges.
         judges_untempered: a rule for temperature 0. It judges rows from before temperature and truncation, and its cost
             is the log-probability given up.
     """
@@ -87,7 +87,7 @@ class Rule(ABC):
         for name, value in promises.items():
             object.__setattr__(self, name, value)
 
-    def placed(self, remaining: int, greatest_logit: float) -> Rule:
+    def bind_position(self, remaining: int, greatest_logit: float) -> Rule:
         """Return the rule that judges at one position.
 
         Args:

@@ -13,7 +13,7 @@ from torch import Tensor
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import lift_exactly
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
-from cactus_decoding.core.mistakes import MAX_WIDTH, shown
+from cactus_decoding.core.mistakes import MAX_WIDTH, short_repr
 from cactus_decoding.core.rules.base import Preset, Rule, probability_of
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
@@ -85,7 +85,8 @@ class ClampedRatio(Rule):
         super().__post_init__()
         if (self.width is None) == (self.max_kl is None):
             raise ValueError(
-                f"give either width or max_kl, but width is {shown(self.width)} and max_kl is {shown(self.max_kl)}"
+                f"give either width or max_kl, but width is {short_repr(self.width)} and max_kl is "
+                f"{short_repr(self.max_kl)}"
             )
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:

@@ -67,10 +67,10 @@ class Mars(Rule):
         super().__post_init__()
         self._say(needs_place=self.logits == "raw")
 
-    def placed(self, remaining: int, greatest_logit: float) -> Rule:
+    def bind_position(self, remaining: int, greatest_logit: float) -> Rule:
         """Return the rule with the margin that raw logits imply: z(2) > ratio z(1) iff z(1) - z(2) < (1 - ratio) z(1).
 
-        >>> round(Mars(ratio=0.75, logits="raw").placed(1, 4.0).margin, 12)
+        >>> round(Mars(ratio=0.75, logits="raw").bind_position(1, 4.0).margin, 12)
         1.0
         """
         margin = max((1 - self.ratio) * greatest_logit, 0.0)

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.core.rules.names import GROUP, registered_rules
@@ -43,7 +43,7 @@ def outside_class(path: str, *, importing: bool = True) -> type[Rule]:
         return _checked_class(path, _from(point.load, path))
     if not importing:
         raise ValueError(
-            f"rule {shown(path)} is not taken from here: a rule that is named by a path must be named where the "
+            f"rule {short_repr(path)} is not taken from here: a rule that is named by a path must be named where the "
             f"program is started, or registered as an entry point of {GROUP!r}"
         )
     return _named.setdefault(path, _checked_class(path, _load(path)))
@@ -77,7 +77,7 @@ def _from(load: object, path: str) -> object:
 def _checked_class(path: str, found: object) -> type[Rule]:
     wrong = None
     if not isinstance(found, type) or not issubclass(found, Rule):
-        wrong = shown(found)
+        wrong = short_repr(found)
     elif inspect.isabstract(found):
         wrong = f"a class without {', '.join(sorted(found.__abstractmethods__))}"
     elif not is_dataclass(found):

@@ -80,10 +80,10 @@ class RelaxedGreedy(Rule):
         super().__post_init__()
         self._say(needs_place=self.per == "remaining")
 
-    def placed(self, remaining: int, greatest_logit: float) -> RelaxedGreedy:
+    def bind_position(self, remaining: int, greatest_logit: float) -> RelaxedGreedy:
         """Return the rule with the margin that holds where so many proposals are left.
 
-        >>> RelaxedGreedy(margin=0.25, per="remaining").placed(4, 0.0)
+        >>> RelaxedGreedy(margin=0.25, per="remaining").bind_position(4, 0.0)
         RelaxedGreedy(margin=1.0, top=0, per='token')
         """
         return replace(self, margin=self.margin * remaining, per="token") if self.needs_place else self

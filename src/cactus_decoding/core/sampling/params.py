@@ -253,7 +253,7 @@ class RowSampling(Protocol):
         ...
 
 
-class PlainSampling:
+class SamplingFn:
     def __init__(self, sampling: SamplingParams) -> None:
         self.plain = sampling
 
@@ -265,7 +265,7 @@ class PlainSampling:
 
 
 def as_logits_to_probs(sampling: SamplingParams) -> LogitsToProbs:
-    return PlainSampling(sampling)
+    return SamplingFn(sampling)
 
 
 def is_greedy(to_probs: LogitsToProbs) -> bool:

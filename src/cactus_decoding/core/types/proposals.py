@@ -61,7 +61,7 @@ class Proposal:
         """Whether each token follows the one before it, and all were drawn, or all are functions of the text."""
         return not self.branches and all(drawn == (self.probs is not None) for drawn in self.drawn)
 
-    def row_behind(self, node: int) -> Tensor | None:
+    def row_after(self, node: int) -> Tensor | None:
         """Return the draft's whole row after a node that has children, or with -1 after the text, if there is one."""
         return None if self.probs is None else self.probs[[*self.children].index(node)]
 
@@ -151,7 +151,7 @@ class StepRows:
         self._token_ids, self._to_probs, self._to_untempered = token_ids, to_probs, to_untempered
         self._made: dict[int, Tensor] = {}
 
-    def target_behind(self, node: int) -> Tensor:
+    def target_after(self, node: int) -> Tensor:
         """Return the target's row after a node, or with -1 after the text, as it is sampled from."""
         if node not in self._made:
             self._made[node] = self._to_probs(self.logits[node + 1 : node + 2], self.text(node))[0]
@@ -161,9 +161,9 @@ class StepRows:
         """Return the target's rows after the text and a chain's first proposals, ``[count, vocabulary]``."""
         import torch
 
-        return torch.stack([self.target_behind(node) for node in range(ROOT, count - 1)])
+        return torch.stack([self.target_after(node) for node in range(ROOT, count - 1)])
 
-    def untempered_behind(self, node: int) -> Tensor:
+    def untempered_after(self, node: int) -> Tensor:
         """Return the same before temperature and truncation, where the token chosen at temperature 0 has no equal.
 
         The first token with the greatest logit is chosen. Others may round to the same probability, so theirs are made
@@ -172,7 +172,7 @@ class StepRows:
         import torch
 
         row = self._to_untempered(self.logits[node + 1 : node + 2], self.text(node))[0]
-        best = self.target_behind(node).argmax(-1)
+        best = self.target_after(node).argmax(-1)
         greatest = row[best]
         equals = row == greatest
         equals[best] = False
@@ -180,18 +180,18 @@ class StepRows:
 
     def target_of(self, node: int) -> Tensor:
         """Return the target's row that a proposal was judged in, as it is sampled from, ``[vocabulary]``."""
-        return self.target_behind(self.proposal.parents[node])
+        return self.target_after(self.proposal.parents[node])
 
     def untempered_of(self, node: int) -> Tensor:
         """Return the same before temperature and truncation."""
-        return self.untempered_behind(self.proposal.parents[node])
+        return self.untempered_after(self.proposal.parents[node])
 
     def draft(self, node: int) -> Tensor | None:
         """Return the distribution of a proposal beside its siblings, ``[vocabulary]``; None where it was not drawn."""
         import torch
 
         proposal, parent = self.proposal, self.proposal.parents[node]
-        whole = proposal.row_behind(parent)
+        whole = proposal.row_after(parent)
         if whole is None or not proposal.drawn[node]:
             return None
         siblings = proposal.children[parent]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState, Why
+from cactus_decoding.core.policy.decide import Decision, DecisionReason, Policy, PolicyState
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.noise import SharedNoise, SharedNumbers
 from cactus_decoding.core.sampling.params import SamplingParams
@@ -114,8 +114,8 @@ def _visit(rows: StepRows, trial: Trial, decision: Decision, *, metered: bool) -
         accepted=trial.accepted,
         relaxed=trial.relaxed,
         nats=decision.nats if metered else None,
-        fell_back=decision.why is Why.FELL_BACK,
-        protected=decision.why is Why.PROTECTED,
+        fell_back=decision.why is DecisionReason.FELL_BACK,
+        protected=decision.why is DecisionReason.PROTECTED,
         rows=rows,
         matched=trial.matched,
     )

@@ -28,7 +28,7 @@ from cactus_decoding.engines.llama_cpp.sampling import (
 
 _PENALISED = 64
 """How many of the last tokens penalties look at, as in llama.cpp."""
-LEAST = -9999.0
+MIN_LOGPROB = -9999.0
 """What clients are told in the place of minus infinity, which JSON does not have."""
 
 
@@ -185,8 +185,8 @@ class Answer:
     def _logprobs(self, outcome: Outcome, place: int, token: int, number: int) -> TokenLogprobs:
         """Return a token's, in the row that it was sampled from; at temperature 0 in that before the temperature."""
         greedy, node = self.session.request.sampling.temperature == 0, place - 1
-        row = outcome.rows.untempered_behind(node) if greedy else outcome.rows.target_behind(node)
-        logprobs = row.double().log().clamp(min=LEAST)
+        row = outcome.rows.untempered_after(node) if greedy else outcome.rows.target_after(node)
+        logprobs = row.double().log().clamp(min=MIN_LOGPROB)
         values, ids = logprobs.topk(min(number, len(logprobs)))
         top = [(self._bytes(i), value) for i, value in zip(ids.tolist(), values.tolist(), strict=True)]
         return TokenLogprobs(self._bytes(token), float(logprobs[token]), top)

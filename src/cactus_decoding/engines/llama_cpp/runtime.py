@@ -18,7 +18,7 @@ from cactus_decoding.engines.llama_cpp.calls import CallProcessors
 from cactus_decoding.engines.llama_cpp.loading import load_drafter
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
-from cactus_decoding.engines.llama_cpp.models.passes import CachedText
+from cactus_decoding.engines.llama_cpp.models.passes import SequenceSlot
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias, as_sampling_params, row_processor
@@ -30,7 +30,7 @@ _RANDOM_SEED = 2**32 - 1
 class ScoredModel(LlamaCppModel):
     """A model that also writes all rows where llama-cpp-python looks for them, ``[positions, vocabulary]``."""
 
-    def __init__(self, model: GgufModel, text: CachedText, scores: np.ndarray[Any, Any] | None) -> None:
+    def __init__(self, model: GgufModel, text: SequenceSlot, scores: np.ndarray[Any, Any] | None) -> None:
         super().__init__(model, text=text)
         self._scores = scores
 
@@ -69,7 +69,7 @@ class Runtime:
     def __init__(self, llama: Any, draft: str | Path | Drafter, kept_prompts: int | str) -> None:
         self._weights = GgufModel("target", llama.model_path, llama.model)
         tokenizer = GgufTokenizer(self._weights)
-        self._text = CachedText(Context(self._weights, llama.ctx))
+        self._text = SequenceSlot(Context(self._weights, llama.ctx))
         target = ScoredModel(self._weights, self._text, llama.scores if llama._logits_all else None)
         self.pair = Pair(target, load_drafter(draft, target, tokenizer), tokenizer, kept_prompts=kept_prompts)
 

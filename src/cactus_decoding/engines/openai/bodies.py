@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 from cactus_decoding.core.declared import Declared, fields_of
-from cactus_decoding.core.mistakes import shown, suggestion
+from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.validation import mistake
@@ -91,7 +91,7 @@ def neutral(description: str) -> Any:
 def only(allowed: object, why: str) -> AfterValidator:
     def check(value: object, info: ValidationInfo) -> object:
         if value != allowed:
-            raise ValueError(f"{info.field_name} of {shown(value)} is not served: {why}")
+            raise ValueError(f"{info.field_name} of {short_repr(value)} is not served: {why}")
         return value
 
     return AfterValidator(check)
@@ -100,7 +100,7 @@ def only(allowed: object, why: str) -> AfterValidator:
 def _each_an_object(value: Any, info: ValidationInfo) -> Any:
     for each in value if isinstance(value, list) else ():
         if not isinstance(each, dict):
-            raise TypeError(f"each of {info.field_name} must be an object, but is {shown(each)}")
+            raise TypeError(f"each of {info.field_name} must be an object, but is {short_repr(each)}")
     return value
 
 
@@ -110,7 +110,7 @@ Objects = Annotated[InstanceOf[list[dict[str, Any]]], BeforeValidator(_each_an_o
 def _stop_strings(value: Any) -> tuple[str, ...]:
     strings = [value] if isinstance(value, str) else value
     if not isinstance(strings, list) or not all(isinstance(each, str) and each for each in strings):
-        raise TypeError(f"stop must be a text or a list of texts that are not empty, but is {shown(value)}")
+        raise TypeError(f"stop must be a text or a list of texts that are not empty, but is {short_repr(value)}")
     return tuple(strings)
 
 
@@ -128,7 +128,7 @@ def _prompt(value: Any) -> str | list[int]:
         return encodable(value)
     if isinstance(value, list) and value and all(type(each) is int and each >= 0 for each in value):
         return value
-    raise TypeError(f"prompt must be a text, its tokens, or a list of these, and not empty, but is {shown(value)}")
+    raise TypeError(f"prompt must be a text, its tokens, or a list of these, and not empty, but is {short_repr(value)}")
 
 
 # --- messages ---
@@ -151,11 +151,11 @@ def _content(value: Any) -> str:
             if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
                 raise ValueError(
                     "a message's content must be text, or parts that are text: this server reads neither images nor "
-                    f"sounds, but one part is {shown(kind)}"
+                    f"sounds, but one part is {short_repr(kind)}"
                 )
         value = "".join(part["text"] for part in value)
     if not isinstance(value, str | None):
-        raise TypeError(f"a message's content must be text, but is {shown(value)}")
+        raise TypeError(f"a message's content must be text, but is {short_repr(value)}")
     return encodable(value or "")  # some templates add it to a text, also beside calls
 
 
@@ -164,9 +164,9 @@ def _calls(value: Any) -> list[dict[str, Any]] | None:
     if not value:
         return [] if isinstance(value, list) else None
     if not isinstance(value, list):
-        raise TypeError(f"tool_calls must be a list, but is {shown(value)}")
+        raise TypeError(f"tool_calls must be a list, but is {short_repr(value)}")
     if wrong := [each for each in value if not isinstance(each, dict)]:
-        raise TypeError(f"each of tool_calls must be an object, but is {shown(wrong[0])}")
+        raise TypeError(f"each of tool_calls must be an object, but is {short_repr(wrong[0])}")
     return [_call(each) for each in value]
 
 
@@ -198,7 +198,7 @@ class Message(BaseModel):
     @classmethod
     def _has_a_role(cls, given: Any) -> Any:
         if not isinstance(given, dict) or not isinstance(given.get("role"), str):
-            raise TypeError(f"a message must be an object with a role, but is {shown(given)}")
+            raise TypeError(f"a message must be an object with a role, but is {short_repr(given)}")
         return {"content": None} | {encodable(name): value for name, value in given.items()}
 
     def as_dict(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class Message(BaseModel):
 
 def _some_messages(value: Any) -> Any:
     if not isinstance(value, list) or not value:
-        raise TypeError(f"messages must be a list of objects that is not empty, but is {shown(value)}")
+        raise TypeError(f"messages must be a list of objects that is not empty, but is {short_repr(value)}")
     return value
 
 
@@ -228,7 +228,7 @@ def _stream_options(value: Any, read: ValidatorFunctionWrapHandler) -> Any:
         return read(value)
     except ValidationError:
         known = ", ".join(StreamOptions.model_fields)
-        raise ValueError(f"stream_options may hold {known}, true or false, but is {shown(value)}") from None
+        raise ValueError(f"stream_options may hold {known}, true or false, but is {short_repr(value)}") from None
 
 
 # --- bodies ---
@@ -249,7 +249,7 @@ class Body(BaseModel):
         unknown = [name for name in given if name not in known]
         if other := [name for name in unknown if name not in NOT_SERVED]:
             raise UnknownFieldError(
-                f"a request has no {shown(other[0])}{suggestion(other[0], known)}; known are {', '.join(known)}"
+                f"a request has no {short_repr(other[0])}{suggestion(other[0], known)}; known are {', '.join(known)}"
             )
         if unknown:
             raise UnknownFieldError(f"{unknown[0]} is not served: {NOT_SERVED[unknown[0]]}")
@@ -451,7 +451,7 @@ def _template_names(given: dict[str, Any]) -> dict[str, Any]:
         if name in _TEMPLATE_OWN:
             raise ValueError(f"chat_template_kwargs must not have {name}, which the request says elsewhere")
         if name in _TEMPLATE_SWITCHES and not isinstance(value, bool):
-            raise TypeError(f"{name} of chat_template_kwargs must be true or false, but is {shown(value)}")
+            raise TypeError(f"{name} of chat_template_kwargs must be true or false, but is {short_repr(value)}")
     return given
 
 
@@ -512,7 +512,7 @@ class ChatBody(_Body):
     @model_validator(mode="after")
     def _names_tokens_it_tells(self) -> Self:
         if self.top_logprobs and not self.logprobs:
-            raise ValueError(f"top_logprobs needs logprobs to be true, but is {shown(self.top_logprobs)}")
+            raise ValueError(f"top_logprobs needs logprobs to be true, but is {short_repr(self.top_logprobs)}")
         return self
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from cactus_decoding.core.declared import switch
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.request import SETTINGS
 
 _OF_ENGINES = {"sampling", "answer"}  # groups with keys of the engine's own: temperature, seed and so on
@@ -79,5 +79,5 @@ def _marks(thinking: Marks | None) -> Marks:
 def _own_file(given: object) -> NoReturn:
     raise ValueError(
         f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
-        f"{shown(given)}: a request may set {LIMITS} only"
+        f"{short_repr(given)}: a request may set {LIMITS} only"
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
 from cactus_decoding.core.files.writing import as_json
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, Object, Objects, Text, neutral, only
 
 _ELSEWHERE = frozenset(
@@ -29,7 +29,7 @@ _IDS = {"message": "msg", "function_call": "fc", _REASON: "rs"}
 def _input(value: Any) -> Any:
     if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(each, dict) for each in value)):
         return value
-    raise TypeError(f"input must be a text, or a list of objects that is not empty, but is {shown(value)}")
+    raise TypeError(f"input must be a text, or a list of objects that is not empty, but is {short_repr(value)}")
 
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def chat_of(body: ResponsesBody, given: Mapping[str, Any]) -> dict[str, Any]:
         schema = written.get("type") == "json_schema"
         chat["response_format"] = {"type": "json_schema", "json_schema": described} if schema else written
     elif written is not None:
-        raise TypeError(f"the format of text must be an object, but is {shown(written)}")
+        raise TypeError(f"the format of text must be an object, but is {short_repr(written)}")
     if _LOGPROBS in body.include or body.top_logprobs is not None:
         chat |= {"logprobs": True, "top_logprobs": body.top_logprobs}
     return chat
@@ -140,12 +140,14 @@ def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
         messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
     elif kind != _REASON:  # of an earlier answer, which templates leave out
         known = "message, function_call, function_call_output, reasoning"
-        raise ValueError(f"an item of input must be of type {known}, but is {shown(kind)}")
+        raise ValueError(f"an item of input must be of type {known}, but is {short_repr(kind)}")
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise ValueError(f"a tool must be of type function, but is {shown(tool.get('type'))}: there are no others here")
+        raise ValueError(
+            f"a tool must be of type function, but is {short_repr(tool.get('type'))}: there are no others here"
+        )
     return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
 
 

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, Object, Objects, Text, encodable
 
 
 def _token_ids(value: Any) -> Any:
     if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
-        raise TypeError(f"tokens must be a list of integers of at least 0, but is {shown(value)}")
+        raise TypeError(f"tokens must be a list of integers of at least 0, but is {short_repr(value)}")
     return value
 
 

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from cactus_decoding.core.checks import check_choice, check_integer, check_number
-from cactus_decoding.core.drafting.lengths.base import ConfidenceStop, FixedLength, LearnsNothing, confidence
+from cactus_decoding.core.drafting.lengths.base import ConfidenceStop, FixedLength, StatelessLength, confidence
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import as_draft_length
@@ -36,7 +36,7 @@ SETTINGS = (*_LIBRARY_DEFAULTS, *_SOURCES[2:], "max_matching_ngram_size")
 
 
 @dataclass
-class ScheduledLength(LearnsNothing):
+class ScheduledLength(StatelessLength):
     """Proposes two tokens more after a step that kept all of them, else one fewer: transformers' heuristic schedule.
 
     A step without proposals, as look-up has where nothing matches, changes nothing.

@@ -21,7 +21,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
-from cactus_decoding.core.checks import shown
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.drafting.registry import proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
@@ -144,7 +144,7 @@ def speculative_generate(
         given = {name: value for name, value in named.items() if value is not None}
         return generate_speculatively(model, **given, **model_kwargs)
     if metrics is not None and not isinstance(metrics, Metrics):
-        raise TypeError(f"metrics must be a Metrics to add to, but is {shown(metrics)}")
+        raise TypeError(f"metrics must be a Metrics to add to, but is {short_repr(metrics)}")
     settings = {name: model_kwargs.pop(name) for name in ASKED if name in model_kwargs}
     named = named_arguments_of_generate(model)
     named |= {name: model_kwargs.pop(name) for name in SETTINGS if name in model_kwargs}

@@ -18,7 +18,7 @@ from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.relaxed_logits import probability_from_logits
 
 
-def with_silence(vocabulary: Vocabulary | None) -> Vocabulary:
+def append_padding_token(vocabulary: Vocabulary | None) -> Vocabulary:
     """Append a token with an empty text, which stands for all tokens that the vocabulary does not know."""
     known = Vocabulary(()) if vocabulary is None else vocabulary
     return replace(known, texts=(*known.texts, ""))
@@ -27,7 +27,7 @@ def with_silence(vocabulary: Vocabulary | None) -> Vocabulary:
 class FollowedResponse:
     """Follow one response whose request asks for phases, token by token.
 
-    The vocabulary comes from `with_silence`: unknown tokens are read as its last one. The engine appends to
+    The vocabulary comes from `append_padding_token`: unknown tokens are read as its last one. The engine appends to
     ``output_ids``, with negative numbers for tokens that it does not know yet; they are read again on every call.
     """
 

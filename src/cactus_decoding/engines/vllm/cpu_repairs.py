@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.engines.vllm.seams import is_replaced, replace
+from cactus_decoding.engines.vllm.patches import is_replaced, replace
 
 
 def repair_generators(device: torch.device) -> None:

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from cactus_decoding.engines.openai.keys import RULE_KEY
+from cactus_decoding.engines.vllm.patches import replace
 from cactus_decoding.engines.vllm.request import (
     ServerConfig,
     asks_for_report,
@@ -15,7 +16,6 @@ from cactus_decoding.engines.vllm.request import (
     request_of,
     vocabulary_of,
 )
-from cactus_decoding.engines.vllm.seams import replace
 
 
 def install() -> None:

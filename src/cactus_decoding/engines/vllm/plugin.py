@@ -8,7 +8,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from cactus_decoding.engines.vllm.seams import RECORDED, closest_version, differences
+from cactus_decoding.engines.vllm.patches import RECORDED, closest_version, differences
 
 ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cactus_decoding.core.checks import check_number, shown
+from cactus_decoding.core.checks import check_number, short_repr
 from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
@@ -66,7 +66,7 @@ def request_of(
         return default
     if default is None and "rule" not in settings:
         key, value = next((key, asked[key]) for key in KEYS if asked.get(key) is not None)
-        raise ValueError(f"{key} is given ({shown(value)}) without {RULE_KEY}, and the server has no default rule")
+        raise ValueError(f"{key} is given ({short_repr(value)}) without {RULE_KEY}, and the server has no default rule")
     rule, budget = settings.pop("rule", None), settings.pop("budget", defaults.budget)
     others = {name: settings.pop(name) for name in [*settings] if name in Request.model_fields}
     policy = relaxation_policy(**defaults.policy.as_dict() | settings)
@@ -106,7 +106,7 @@ def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
     """Whether a request asks for a report; raise `TypeError` for other values (vLLM passes on 1 and 0)."""
     value = (asked or {}).get(REPORT_KEY)
     if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
-        raise TypeError(f"{REPORT_KEY} must be true or false, but is {shown(value)}")
+        raise TypeError(f"{REPORT_KEY} must be true or false, but is {short_repr(value)}")
     return bool(value)
 
 

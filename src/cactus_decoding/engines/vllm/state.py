@@ -15,7 +15,7 @@ from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
-from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, with_silence
+from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, append_padding_token
 from cactus_decoding.engines.vllm.request import (
     ServerConfig,
     admitted,
@@ -58,7 +58,7 @@ class RequestRules:
         self.meter = BudgetMeter(device, slots=8 * max_num_requests)
         self.counters = counters
         self.device = device
-        self.vocabulary = with_silence(vocabulary)
+        self.vocabulary = append_padding_token(vocabulary)
         self.protected_ids: dict[str, Tensor] = {}  # by pattern, ``[tokens]`` on the device
         self.importance: ImportanceWeights | None = None  # loaded when the first request asks for it
         self._config, self._known = config, vocabulary

@@ -68,11 +68,11 @@ def expected_kept(chances: Tensor) -> Tensor:
     return chances.cumprod(-1).cumsum(-1)
 
 
-def laid_out(values: Tensor, group: Tensor, groups: int, width: int = 0) -> Tensor:
+def pad_groups(values: Tensor, group: Tensor, groups: int, width: int = 0) -> Tensor:
     """Return one row for each group of values, ``[groups, longest + width]``, padded with zeros; groups ascend.
 
     Example:
-        >>> laid_out(torch.tensor([0.5, 0.25, 1.0]), torch.tensor([0, 0, 1]), 2).tolist()
+        >>> pad_groups(torch.tensor([0.5, 0.25, 1.0]), torch.tensor([0, 0, 1]), 2).tolist()
         [[0.5, 0.25], [1.0, 0.0]]
     """
     counts = torch.bincount(group.long(), minlength=groups)
@@ -98,7 +98,7 @@ def expected_tokens(accepted: Tensor, step: Tensor, ends: Tensor) -> Tensor:
         >>> expected_tokens(torch.tensor([0.5, 0.5]), step, ends).tolist()
         [[1.5, 1.75]]
     """
-    chances = laid_out(accepted, step, len(ends))  # 0 after the step's last proposal
+    chances = pad_groups(accepted, step, len(ends))  # 0 after the step's last proposal
     counts = torch.bincount(step.long(), minlength=len(ends))
     if not chances.shape[1]:  # no step proposes anything
         return torch.ones(len(ends), 1, dtype=torch.float64)
@@ -122,7 +122,7 @@ def steps_taken(chances: Tensor, problem: Tensor, num_speculative_tokens: int) -
     """
     texts, k = int(problem[-1]) + 1, num_speculative_tokens
     lengths = torch.bincount(problem, minlength=texts)
-    longest, rows = int(lengths.max()), laid_out(chances, problem, texts, k + 1)
+    longest, rows = int(lengths.max()), pad_groups(chances, problem, texts, k + 1)
     begins = torch.zeros_like(rows)
     begins[:, 0] = 1.0
     for t in range(longest):

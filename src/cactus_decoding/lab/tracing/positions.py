@@ -92,8 +92,8 @@ class PositionReader:
                 weight = position.acceptance_prob or 0.0
             else:  # drawn from the target's own row
                 node = outcome.path[-1] if outcome.path else ROOT
-                row = outcome.rows.target_behind(node).double().cpu()
-                untempered = outcome.rows.untempered_behind(node).cpu()
+                row = outcome.rows.target_after(node).double().cpu()
+                untempered = outcome.rows.untempered_after(node).cpu()
                 candidates = self._candidates([token_id], untempered, row, row, None, None)
                 position = replace(position, budget_left=self._budget_left(), candidates=candidates)
             positions.append(position)
@@ -113,7 +113,7 @@ class PositionReader:
         nodes = []
         for node, token_id in enumerate(proposal.token_ids):
             parent = proposal.parents[node]
-            draft, (judged_at, fate) = proposal.row_behind(parent), judged.get(node, (None, None))
+            draft, (judged_at, fate) = proposal.row_after(parent), judged.get(node, (None, None))
             nodes.append(
                 TracedNode(
                     token_id=token_id,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.audit import audit_beside, judge_every_token
-from cactus_decoding.core.checks import shown
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import Lossless, as_rule
@@ -53,7 +53,7 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     """
     rule = as_rule(rule)
     if not isinstance(rows, PositionRows):
-        raise TypeError(f"rows must be PositionRows, but is {shown(rows)}")
+        raise TypeError(f"rows must be PositionRows, but is {short_repr(rows)}")
     if judges_untempered(rule) and rows.untempered is None:
         name = str(rule).partition(":")[0]
         raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding), but these rows are not of it")

@@ -15,7 +15,7 @@ from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.server import seats as seats_module
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
 from cactus_decoding.engines.llama_cpp.server.request import read_completion
-from cactus_decoding.engines.llama_cpp.server.seats import Seats
+from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 USUAL = {"num_speculative_tokens": 4}
@@ -34,7 +34,7 @@ def seats(gguf):
     files = parse_gguf(f"{gguf('target')}:cache=float32,context_size=512"), f"{gguf('worded')}:cache=float32"
 
     def load(parallel, kept_prompts=0, draft=None):
-        return Seats.load(files[0], draft or files[1], parallel, kept_prompts)
+        return PairPool.load(files[0], draft or files[1], parallel, kept_prompts)
 
     return load
 

@@ -16,7 +16,7 @@ def register() -> None:
     from vllm.v1.sample import rejection_sampler
 
     from cactus_decoding.engines.vllm.cpu_repairs import expand_batch_to_tokens
-    from cactus_decoding.engines.vllm.seams import replace
+    from cactus_decoding.engines.vllm.patches import replace
 
     replace(rejection_sampler, "expand_batch_to_tokens", lambda stock: expand_batch_to_tokens)
 

@@ -14,7 +14,7 @@ from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
 
 from cactus_decoding.core.audit import audit
-from cactus_decoding.engines.vllm.seams import STOCK, closest_version, differences
+from cactus_decoding.engines.vllm.patches import STOCK, closest_version, differences
 from cactus_decoding.engines.vllm.v1 import batch_rules
 
 prepare()

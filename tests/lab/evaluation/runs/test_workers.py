@@ -16,7 +16,7 @@ from support.result_files import config_of
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Problem
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.workers import check_apart, longest_seconds
+from cactus_decoding.lab.evaluation.runs.workers import check_parallelizable, longest_seconds
 from cactus_decoding.lab.evaluation.tasks.harness import HarnessTask
 from cactus_decoding.lab.evaluation.tasks.task import Task
 
@@ -93,13 +93,13 @@ def test_interrupted_all_end_and_the_same_command_goes_on(tmp_path):
 
 def test_what_learns_from_answer_to_answer_is_not_answered_apart():
     tasks = {"word_problems": Task("word_problems", ())}
-    check_apart([config_of(), config_of(tree="static=2.2", num_speculative_tokens=None)], tasks)
+    check_parallelizable([config_of(), config_of(tree="static=2.2", num_speculative_tokens=None)], tasks)
     with pytest.raises(ValueError, match="the draft length 'adaptive' learns"):
-        check_apart([config_of(num_speculative_tokens="adaptive")], tasks)
+        check_parallelizable([config_of(num_speculative_tokens="adaptive")], tasks)
     with pytest.raises(ValueError, match="vLLM starts processes itself"):
-        check_apart([config_of(engine="vllm")], tasks)
+        check_parallelizable([config_of(engine="vllm")], tasks)
     with pytest.raises(ValueError, match="sums is asked as a whole"):
-        check_apart([config_of(task="sums")], {"sums": HarnessTask("sums", ())})
+        check_parallelizable([config_of(task="sums")], {"sums": HarnessTask("sums", ())})
 
 
 class Clock:

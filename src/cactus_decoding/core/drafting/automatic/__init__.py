@@ -11,7 +11,7 @@ from pydantic import Field
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.automatic.choosing import Chooser
-from cactus_decoding.core.drafting.lengths.base import PerResponse, StepSeconds
+from cactus_decoding.core.drafting.lengths.base import LengthFactory, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter, NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.measuring import known_times, pass_times
 from cactus_decoding.core.drafting.model import ModelDrafter
@@ -25,7 +25,7 @@ __all__ = ["AutoLength"]
 
 
 @dataclass(frozen=True)
-class AutoLength(PerResponse):
+class AutoLength(LengthFactory):
     """Chooses in each step what brings most tokens per second: no proposals, copying from the text, or drafting.
 
     Pass times are measured once for a pair of models, a machine and a number of threads, and kept in a file; how many

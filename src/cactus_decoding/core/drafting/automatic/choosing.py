@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from cactus_decoding.core.drafting.lengths.base import LearnsNothing, confidence
+from cactus_decoding.core.drafting.lengths.base import StatelessLength, confidence
 from cactus_decoding.core.drafting.suffix_index import Match
 from cactus_decoding.core.drafting.timing import PassTimes
 
@@ -133,7 +133,7 @@ class Choice:
     seconds: float
 
 
-class Chooser(LearnsNothing):
+class Chooser(StatelessLength):
     r"""Chooses the proposals of each step of one response so that the most tokens come per second, by given pass times.
 
     With r the tokens per second so far, a step of T expected tokens and C seconds is worth :math:`T - r C`, and the

@@ -23,7 +23,7 @@ StepSeconds = Callable[[Callable[[], float]], tuple[float, float]]
 """Returns the seconds of a step without proposals by a clock, and of one with one."""
 
 
-class LearnsNothing:
+class StatelessLength:
     """Ignores what becomes of steps."""
 
     def begin_response(self) -> None:
@@ -40,7 +40,7 @@ class LearnsNothing:
 
 
 @dataclass(frozen=True)
-class FixedLength(LearnsNothing):
+class FixedLength(StatelessLength):
     """Proposes ``max_draft_tokens`` tokens in every step; 0 is plain sampling from the target.
 
     Raises:
@@ -66,7 +66,7 @@ class FixedLength(LearnsNothing):
         return self.max_draft_tokens
 
 
-class PerResponse(LearnsNothing, ABC):
+class LengthFactory(StatelessLength, ABC):
     """Makes an object for each response that chooses its proposals; its drafter may be left out of steps."""
 
     @abstractmethod

@@ -120,7 +120,7 @@ def grow(
     looked_up = {ROOT: ROOT} if found.token_ids else {}  # of nodes that continue a match, where it is found
     while nodes:
         logits, probs = read(tree, nodes)
-        behind = [found.behind(looked_up.get(node)) for node in nodes]
+        behind = [found.children_of(looked_up.get(node)) for node in nodes]
         tokens = [[found.token_ids[i] for i in each] for each in behind]
         level = tree.add_level(nodes, logits, probs, growth.split(*_beside(logits, tokens)), tokens, choose)
         if any(behind):
@@ -135,7 +135,7 @@ def grow(
 
 
 def _add_rest(tree: GrowingTree, node: int, place: int, found: LookupTree, probs: Tensor) -> None:
-    if behind := found.behind(place):
+    if behind := found.children_of(place):
         tokens = [found.token_ids[i] for i in behind]
         new = tree.add_looked_up(node, tokens, probs)
         for child, i in zip(new, behind, strict=True):

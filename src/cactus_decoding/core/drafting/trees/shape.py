@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Protocol
 from pydantic import Field
 
 from cactus_decoding.core.declared import Setting, check_fields
-from cactus_decoding.core.drafting.lengths.base import LearnsNothing
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.drafting.lengths.base import StatelessLength
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import ROOT
 
@@ -56,7 +56,7 @@ class Growth(Protocol):
         ...
 
 
-class TreeShape(LearnsNothing, ABC):
+class TreeShape(StatelessLength, ABC):
     """Chooses the tree that each step proposes: a draft length that also says how a tree grows."""
 
     fixed: ClassVar[bool] = False
@@ -129,7 +129,7 @@ class LookupTree:
                 break
             at = ROOT
             for depth, token in enumerate(tokens):
-                behind = found.behind(at)
+                behind = found.children_of(at)
                 known = next((i for i in behind if found.token_ids[i] == token), None)
                 if known is None:
                     if len(behind) >= max_children(depth) or len(found.token_ids) >= max_nodes:
@@ -140,12 +140,12 @@ class LookupTree:
                 at = known
         return found
 
-    def behind(self, place: int | None) -> list[int]:
+    def children_of(self, place: int | None) -> list[int]:
         """Return the places of what follows a token, or with -1 the text; nothing for None."""
         return [] if place is None else [i for i, parent in enumerate(self.parents) if parent == place]
 
     def ranks(self) -> list[int]:
-        return [self.behind(parent).index(i) for i, parent in enumerate(self.parents)]
+        return [self.children_of(parent).index(i) for i, parent in enumerate(self.parents)]
 
     def only(self, places: list[int]) -> LookupTree:
         """Return some of the tokens, by their ascending places; their parents must be among them."""
@@ -197,7 +197,7 @@ class StaticTree(TreeShape):
     def __post_init__(self) -> None:
         if not isinstance(self.static, str) or not re.fullmatch(r"[1-9]\d{0,3}(\.[1-9]\d{0,3}){0,99}", self.static):
             raise ValueError(
-                f"static must be numbers from 1 with dots between such as '4.2.2.1', but is {shown(self.static)}"
+                f"static must be numbers from 1 with dots between such as '4.2.2.1', but is {short_repr(self.static)}"
             )
         check_fields(self)
         if self.max_nodes > MAX_NODES:

@@ -43,7 +43,7 @@ class Context:
         size: tokens that it holds of each text.
         batch_size: tokens that it takes at once.
         threads: of the CPU that read a batch.
-        undone: how many of the last tokens of a batch a recurrent state can take back.
+        max_undo: how many of the last tokens of a batch a recurrent state can take back.
         last: how many tokens of each text the last batch had that had any.
 
     Raises:
@@ -51,7 +51,7 @@ class Context:
     """
 
     def __init__(self, model: GgufModel, handle: int) -> None:
-        memory, self.size, self.batch_size, sequences, self.threads, self.undone = library.room(handle)
+        memory, self.size, self.batch_size, sequences, self.threads, self.max_undo = library.room(handle)
         if not memory:
             raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
         self.handle, self._memory, self._vocabulary_size = handle, memory, model.vocabulary_size
@@ -59,7 +59,7 @@ class Context:
         self._batch, self.last = library.Batch(self.batch_size), [0] * sequences
 
     @classmethod
-    def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, undone: int = 0) -> Context:
+    def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, max_undo: int = 0) -> Context:
         """Make an empty one for some texts; raise `ValueError` where llama.cpp cannot, as for lack of memory."""
         trained = model.trained_length
         size = settings.context_size or min(trained, USUAL_CONTEXT_SIZE)
@@ -67,7 +67,7 @@ class Context:
             raise ValueError(f"{model.name!r} was trained for {trained} tokens, but context_size is {size}")
         threads = settings.threads or torch.get_num_threads()
         try:
-            handle = library.make_context(model.handle, size, sequences, threads, settings.cache, undone)
+            handle = library.make_context(model.handle, size, sequences, threads, settings.cache, max_undo)
         except ValueError as error:
             given = f"{size * sequences} tokens for {model.name!r}"
             raise ValueError(f"cannot make a context of {given}: {error}") from None

@@ -265,13 +265,13 @@ def _tokenized(vocab: int, data: bytes, add_special_tokens: bool) -> list[int]:
         room = -count
 
 
-def make_context(model: int, size: int, sequences: int, threads: int, cache: str, undone: int) -> int:
+def make_context(model: int, size: int, sequences: int, threads: int, cache: str, max_undo: int) -> int:
     """Return the handle of an empty context of so many tokens for each text; `ValueError` with llama.cpp's reason."""
     lib = library()
     params = lib.llama_context_default_params()
     # a stream of keys and values for each text: where they lie is then what it is for one alone
     params.n_ctx, params.n_seq_max, params.kv_unified = size * sequences, sequences, False
-    params.n_threads, params.n_threads_batch, params.n_rs_seq = threads, threads, undone
+    params.n_threads, params.n_threads_batch, params.n_rs_seq = threads, threads, max_undo
     params.type_k = params.type_v = _CACHE_TYPES[cache]
     if cache == "float32":
         params.flash_attn_type = _NO_FLASH_ATTENTION  # it would round keys and values to float16

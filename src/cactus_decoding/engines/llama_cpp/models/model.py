@@ -17,7 +17,7 @@ from cactus_decoding.core.models.recurrent import RecurrentForward
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.interface import states_go_back
 from cactus_decoding.engines.llama_cpp.models.library import offloads
-from cactus_decoding.engines.llama_cpp.models.passes import CachedText, Passes
+from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, SequenceSlot
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
@@ -51,11 +51,11 @@ class LlamaCppModel(BaseCachedModel):
         settings: LlamaCppSettings | None = None,
         *,
         copies: bool = True,
-        text: CachedText | None = None,
+        text: SequenceSlot | None = None,
     ) -> None:
         super().__init__()
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
-        self._text = text or CachedText(Context.make(model, self.settings, undone=self.undone))
+        self._text = text or SequenceSlot(Context.make(model, self.settings, max_undo=self.max_undo))
         self.use_threads(self._text.threads)
 
     @classmethod
@@ -70,7 +70,7 @@ class LlamaCppModel(BaseCachedModel):
         return torch.device("cpu")
 
     @property
-    def undone(self) -> int:
+    def max_undo(self) -> int:
         """How many rejected tokens llama.cpp itself should be able to take back; a draft reads one by one."""
         from llama_cpp import __version__
 
@@ -124,7 +124,7 @@ class LlamaCppModel(BaseCachedModel):
         return RecurrentForward(forward) if self.model.recurrent else forward
 
 
-def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[Passes, list[tuple[LlamaCppModel, ...]]]:
+def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[BatchScheduler, list[tuple[LlamaCppModel, ...]]]:
     """Return models with the same weights, for responses that run at the same time, and the passes that read for them.
 
     Args:
@@ -134,11 +134,11 @@ def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[Passes, l
     Raises:
         ValueError: where llama.cpp cannot make a context for all, as for lack of memory.
     """
-    contexts = [Context.make(model.model, model.settings, count, model.undone) for model in models]
-    passes = Passes(contexts)
+    contexts = [Context.make(model.model, model.settings, count, model.max_undo) for model in models]
+    passes = BatchScheduler(contexts)
 
     def place(model: LlamaCppModel, context: Context, number: int) -> LlamaCppModel:
-        return LlamaCppModel(model.model, model.settings, text=CachedText(context, number, passes))
+        return LlamaCppModel(model.model, model.settings, text=SequenceSlot(context, number, passes))
 
     return passes, [
         tuple(place(model, context, number) for model, context in zip(models, contexts, strict=True))
@@ -154,7 +154,7 @@ class LlamaCppForward:
         copies: whether rows are copied out of llama.cpp's memory.
     """
 
-    def __init__(self, text: CachedText, *, copies: bool) -> None:
+    def __init__(self, text: SequenceSlot, *, copies: bool) -> None:
         self._text, self._copies = text, copies and not text.shared
 
     def append(
@@ -195,7 +195,7 @@ class LlamaCppForward:
 
     def can_undo(self, count: int) -> bool:
         """Say whether llama.cpp takes back all but the first of so many tokens; see `StatefulForward`."""
-        return count - 1 <= self._text.undone > 0
+        return count - 1 <= self._text.max_undo > 0
 
     def undo(self, length: int, prefix: int) -> bool:
         """Let llama.cpp take tokens back, where all are of its last batch, which it does not check."""

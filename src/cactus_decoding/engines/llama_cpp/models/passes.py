@@ -54,7 +54,7 @@ class Lock(Protocol):
 
 
 @contextmanager
-def given_back(*locks: Lock) -> Iterator[None]:
+def release_on_exit(*locks: Lock) -> Iterator[None]:
     """Give back what this thread still has locked at the end: an interruption where a ``with`` ends leaves it so."""
     try:
         yield
@@ -65,7 +65,7 @@ def given_back(*locks: Lock) -> Iterator[None]:
                     lock.release()
 
 
-class Passes:
+class BatchScheduler:
     """Reads for responses that run in threads: a pass is made as soon as each of them waits for one.
 
     So chains of several texts are read together, whatever else their responses are asked for. What a pass reads does
@@ -175,7 +175,7 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
     return given
 
 
-class CachedText:
+class SequenceSlot:
     """One text's place in a context.
 
     Args:
@@ -188,7 +188,7 @@ class CachedText:
             `Cancelled`.
     """
 
-    def __init__(self, context: Context, sequence: int = 0, passes: Passes | None = None) -> None:
+    def __init__(self, context: Context, sequence: int = 0, passes: BatchScheduler | None = None) -> None:
         self._context, self._sequence, self._passes = context, sequence, passes
         self.cancelled: threading.Event | None = None
 
@@ -228,9 +228,9 @@ class CachedText:
             return self._context.forget_from(self._sequence, length)
 
     @property
-    def undone(self) -> int:
+    def max_undo(self) -> int:
         """How many of the last tokens of a batch a recurrent state can take back."""
-        return self._context.undone
+        return self._context.max_undo
 
     @property
     def last(self) -> int:

@@ -17,7 +17,7 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
-from cactus_decoding.engines.llama_cpp.server.request import Asked
+from cactus_decoding.engines.llama_cpp.server.request import CompletionParams
 from cactus_decoding.engines.llama_cpp.server.tools import Tools
 from cactus_decoding.engines.openai.bodies import ChatBody
 from cactus_decoding.engines.openai.counters import REPORT_KEY
@@ -43,7 +43,7 @@ class Completion:
     def __init__(
         self,
         pair: Pair,
-        asked: Asked,
+        asked: CompletionParams,
         prompts: list[list[int]],
         model: str,
         on_step: StepReader = lambda *_: None,
@@ -195,7 +195,7 @@ def _entry(token: bytes, logprob: float) -> dict[str, Any]:
     return {"token": text_of(token), "logprob": logprob, "bytes": [*token]}
 
 
-def prompts_of(pair: Pair, asked: Asked) -> list[list[int]]:
+def prompts_of(pair: Pair, asked: CompletionParams) -> list[list[int]]:
     """Return a request's prompts in tokens; raise `ValueError` for one that the model cannot read."""
     tokenizer: Any = pair.tokenizer
     texts: list[str | list[int]]
@@ -241,7 +241,7 @@ def _conversation(tokenizer: Any, body: ChatBody, tools: Tools | None) -> str:
 
 
 def answer_to(
-    pair: Pair, asked: Asked, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
+    pair: Pair, asked: CompletionParams, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
 ) -> Answer:
     """Return one of a request's choices.
 

@@ -14,7 +14,7 @@ from cactus_decoding.engines.openai.keys import Marks
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompletionParams:
     """What a request asks for, checked.
 
     Attributes:
@@ -46,7 +46,7 @@ def read_completion(
     chat: bool,
     marks: CallMarks | None = None,
     thinking: Marks | None = None,
-) -> Asked:
+) -> CompletionParams:
     """Check a request.
 
     Args:
@@ -70,4 +70,4 @@ def read_completion(
     form = form_of(body.given, tools, marks)
     grammar, choices = (form, None) if form is None or isinstance(form, Grammar) else (None, form)
     visible = frozenset(marks.special.values()) if marks is not None and tools is not None else frozenset[int]()
-    return Asked(body, settings, tools, grammar, choices, visible)
+    return CompletionParams(body, settings, tools, grammar, choices, visible)

@@ -15,11 +15,11 @@ from cactus_decoding.core.spelling import kept_limits
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel, side_by_side
-from cactus_decoding.engines.llama_cpp.models.passes import Passes, given_back
+from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, release_on_exit
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
 
 
-class Seats:
+class PairPool:
     """Pairs of which each serves one response at a time.
 
     Args:
@@ -27,7 +27,7 @@ class Seats:
         passes: that read for all of them; None for a single one.
     """
 
-    def __init__(self, pairs: list[Pair], passes: Passes | None = None) -> None:
+    def __init__(self, pairs: list[Pair], passes: BatchScheduler | None = None) -> None:
         self.pairs, self._passes = pairs, passes
         # who holds a pair, as long as that is somebody: an interruption may lose it, but no pair
         self._holders, self._lock = dict[int, ref[Reservation]](), threading.RLock()
@@ -35,7 +35,7 @@ class Seats:
         self._owners: dict[int, int | None] = {}  # of what pairs have read
 
     @classmethod
-    def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int | str) -> Seats:
+    def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int | str) -> PairPool:
         """Load a file and what drafts for it.
 
         Args:
@@ -76,7 +76,7 @@ class Seats:
             IndexError: where none is free.
         """
         locks = [self._lock] if self._passes is None else [self._lock, self._passes.changed]
-        with given_back(*locks), Reservation() as held:
+        with release_on_exit(*locks), Reservation() as held:
             with self._lock:
                 free = [pair for pair in self.pairs if not self._is_held(pair)]
                 mine = [_worth(pair, prompt_ids) * (self._owners.get(id(pair)) == owner) for pair in free]

@@ -32,7 +32,7 @@ from cactus_decoding import __version__
 from cactus_decoding.core.constraints.base import Constraint, ConstraintError
 from cactus_decoding.core.constraints.thinking import thinking_marks
 from cactus_decoding.core.files.writing import as_json
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
@@ -41,8 +41,8 @@ from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
-from cactus_decoding.engines.llama_cpp.server.request import Asked, read_completion
-from cactus_decoding.engines.llama_cpp.server.seats import Seats
+from cactus_decoding.engines.llama_cpp.server.request import CompletionParams, read_completion
+from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
 from cactus_decoding.engines.openai.description import description
 from cactus_decoding.engines.openai.errors import INVALID, UnknownModelError, code_of, error_body
@@ -121,7 +121,7 @@ class LlamaServer:
     """
 
     def __init__(
-        self, seats: Seats, name: str, defaults: Mapping[str, Any], waiting: int, *, shared: bool = False
+        self, seats: PairPool, name: str, defaults: Mapping[str, Any], waiting: int, *, shared: bool = False
     ) -> None:
         self._shared = shared
         self.name, self._seats, self._defaults = name, seats, defaults
@@ -148,7 +148,7 @@ class LlamaServer:
             return JSONResponse({"object": "list", "data": [model]})
         if name != self.name:
             raise UnknownModelError(
-                f"there is no model {shown(name)} here, but {self.name!r}, which answers to any name"
+                f"there is no model {short_repr(name)} here, but {self.name!r}, which answers to any name"
             )
         return JSONResponse(model)
 
@@ -199,7 +199,7 @@ class LlamaServer:
         source = self._answer(partial(self._parts, asked, constraint, writer, cancelled, owner), writer, cancelled)
         return StreamedResponse(source, kind, cancelled.set)
 
-    def _read(self, body: Mapping[str, Any], *, chat: bool) -> tuple[Asked, Constraint | None]:
+    def _read(self, body: Mapping[str, Any], *, chat: bool) -> tuple[CompletionParams, Constraint | None]:
         """Return what is asked for, and the constraint of its first choice."""
         asked = read_completion(body, self._defaults, chat=chat, marks=self._marks, thinking=self._thinking)
         return asked, None if asked.grammar is None else self._constraints.make(asked.grammar)
@@ -273,7 +273,7 @@ class LlamaServer:
 
     def _parts(
         self,
-        asked: Asked,
+        asked: CompletionParams,
         constraint: Constraint | None,
         writer: Writer,
         cancelled: threading.Event,

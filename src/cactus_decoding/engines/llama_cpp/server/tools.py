@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from cactus_decoding.core.choices import check_choices, enum_choices, schema_choices
 from cactus_decoding.core.constraints.grammar import Grammar, as_grammar, schema_grammar
 from cactus_decoding.core.constraints.schema import checked_schema
-from cactus_decoding.core.mistakes import check_choice, shown
+from cactus_decoding.core.mistakes import check_choice, short_repr
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks, embedded, written_call
 from cactus_decoding.engines.openai.tool_calls import HERMES, CallReader
 
@@ -64,7 +64,7 @@ class Tools:
         most = 1 if legacy or values.get("parallel_tool_calls") is False else MAX_CALLS
         for function in given:
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-                raise TypeError(f"each of the tools must be a function with a name, but one is {shown(function)}")
+                raise TypeError(f"each of the tools must be a function with a name, but one is {short_repr(function)}")
         if isinstance(choice, str):
             check_choice(name, choice, ("none", "auto", "required"))
             if not given and choice == "required":
@@ -76,7 +76,7 @@ class Tools:
         chosen = tuple(each for each in given if each["name"] == wanted)
         if not chosen:
             known = ", ".join(each["name"] for each in given) or "none"
-            raise ValueError(f"{name} names {shown(wanted)}, but the tools are: {known}")
+            raise ValueError(f"{name} names {short_repr(wanted)}, but the tools are: {known}")
         return cls(tuple(given), chosen, legacy, most)
 
     @property
@@ -180,7 +180,7 @@ def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _named(function: Mapping[str, Any]) -> str:
-    return f"the JSON schema of the tool {shown(function['name'])}"
+    return f"the JSON schema of the tool {short_repr(function['name'])}"
 
 
 def form_of(
@@ -225,7 +225,7 @@ def _structured(given: Mapping[str, Any]) -> Grammar | tuple[str, ...]:
     """Return what vLLM's ``structured_outputs`` ask for."""
     named = [name for name, value in given.items() if value is not None]
     if len(named) != 1 or named[0] not in _STRUCTURED:
-        raise ValueError(f"structured_outputs must have one of {', '.join(_STRUCTURED)}, but has {shown(named)}")
+        raise ValueError(f"structured_outputs must have one of {', '.join(_STRUCTURED)}, but has {short_repr(named)}")
     [name] = named
     value, called = given[name], f"{name} of structured_outputs"
     if name == "choice":
@@ -233,5 +233,5 @@ def _structured(given: Mapping[str, Any]) -> Grammar | tuple[str, ...]:
     if name == "json":
         return schema_choices(value, called) or schema_grammar(called, value)
     if not isinstance(value, str):
-        raise TypeError(f"{called} must be a text, but is {shown(value)}")
+        raise TypeError(f"{called} must be a text, but is {short_repr(value)}")
     return Grammar("regex" if name == "regex" else "gbnf", value, called)

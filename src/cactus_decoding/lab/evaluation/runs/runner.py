@@ -21,7 +21,7 @@ from cactus_decoding.lab.evaluation.runs.results import (
     RunResult,
     journal_of,
 )
-from cactus_decoding.lab.evaluation.runs.workers import Answered, Workers, check_apart, longest_seconds
+from cactus_decoding.lab.evaluation.runs.workers import Answered, Workers, check_parallelizable, longest_seconds
 from cactus_decoding.lab.evaluation.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def run(
 
         at_once = AtOnce(concurrency, engines, tasks)
     elif workers is not None and todo:
-        check_apart(todo, tasks)
+        check_parallelizable(todo, tasks)
         pool = Workers(workers, threads, load, todo, tasks)
         engines.clear()  # theirs are the ones that answer
     journal = Journal(journal_of(file.path))

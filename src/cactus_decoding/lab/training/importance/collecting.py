@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from cactus_decoding.core.checks import check_integer
-from cactus_decoding.core.drafting.lengths.base import PerResponse
+from cactus_decoding.core.drafting.lengths.base import LengthFactory
 from cactus_decoding.core.generate import stream
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
@@ -45,7 +45,7 @@ class Collection:
         if not isinstance(self.request.rule, Lossless):
             raise ValueError(f"importance is learned along lossless answers, but the rule is {self.request.rule}")
         self.request.check_chain("learning importance")
-        if isinstance(self.request.num_speculative_tokens, PerResponse):
+        if isinstance(self.request.num_speculative_tokens, LengthFactory):
             raise ValueError(
                 f"num_speculative_tokens must not be {str(self.request.num_speculative_tokens)!r} where importance is "
                 "learned: where proposals do not pay, none would be judged; give a number"

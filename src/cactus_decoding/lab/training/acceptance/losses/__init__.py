@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cactus_decoding.core.mistakes import shown
+from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.lab.training.acceptance.losses.base import (
     Block,
@@ -41,6 +41,6 @@ def parse_loss(text: str) -> Loss:
         (Lk(eta=3.0), 'relaxed:clamped:width=3.0')
     """
     if not isinstance(text, str):
-        raise TypeError(f"a loss's spelling must be a string such as 'lk', but is {shown(text)}")
+        raise TypeError(f"a loss's spelling must be a string such as 'lk', but is {short_repr(text)}")
     name, _, rest = text.strip().partition(":")
     return Relaxed.parse(rest, text) if name == Relaxed.name else parse("loss", text, LOSSES)

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.checks import shown
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
 from cactus_decoding.core.rules import Cactus, ClampedRatio, as_rule, parse_rule
 from cactus_decoding.lab.training.acceptance.losses.base import Loss, Rows
@@ -46,24 +46,26 @@ class Relaxed(Loss):
     def __post_init__(self) -> None:
         rule = as_rule(self.rule)
         if not isinstance(rule, (Cactus, ClampedRatio)):
-            raise ValueError(f"a draft is trained for the rules cactus and clamped, but not for {shown(str(rule))}")
+            named = short_repr(str(rule))
+            raise ValueError(f"a draft is trained for the rules cactus and clamped, but not for {named}")
         object.__setattr__(self, "rule", rule)
         super().__post_init__()
 
     @classmethod
     def parse(cls, rule: str, text: str) -> Relaxed:
         if not rule.strip():
-            raise ValueError(f"{shown(text)} lacks a rule; write for example 'relaxed:clamped:width=3'")
+            raise ValueError(f"{short_repr(text)} lacks a rule; write for example 'relaxed:clamped:width=3'")
         head, colon, rest = rule.partition(":")
         parts = [part.strip() for part in rest.split(",")]
         weights = [part.removeprefix(_WEIGHT) for part in parts if part.startswith(_WEIGHT)]
         others = ",".join(part for part in parts if not part.startswith(_WEIGHT))
         if len(weights) > 1:
-            raise ValueError(f"kl_weight is given twice in {shown(text)}")
+            raise ValueError(f"kl_weight is given twice in {short_repr(text)}")
         try:
             given = {"kl_weight": float(weights[0])} if weights else {}
         except ValueError:
-            raise ValueError(f"kl_weight must be a number, but is {shown(weights[0])} in {shown(text)}") from None
+            wrong = f"{short_repr(weights[0])} in {short_repr(text)}"
+            raise ValueError(f"kl_weight must be a number, but is {wrong}") from None
         return cls(parse_rule(f"{head}{colon}{others}"), **given)  # type: ignore[arg-type]  # checked there
 
     def __call__(self, rows: Rows) -> Tensor:
