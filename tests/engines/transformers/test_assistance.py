@@ -14,6 +14,8 @@ from transformers import GenerationConfig
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from cactus_decoding import Drafter, Metrics, ModelDrafter, NgramDrafter, Pair, Proposal, generate, speculative_generate
+from cactus_decoding.core.models import vocabularies
+from cactus_decoding.engines.transformers import assistance
 from cactus_decoding.engines.transformers.assistance import Assistance, ScheduledLength
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
@@ -216,6 +218,26 @@ def test_both_tokenizers_make_a_draft_with_other_tokens(target, sampled):
     assert metrics.drafted > 0
     if not sampled:
         assert torch.equal(ours, target.generate(PROMPT, do_sample=False, max_new_tokens=12))
+
+
+def test_both_tokenizers_show_that_a_draft_has_nearly_the_target_s_tokens(target, monkeypatch):
+    mine, other = letter_tokenizer("abcdefgh"), letter_tokenizer("abcdefgx")
+    monkeypatch.setattr(vocabularies, "MAX_DIFFERING", 0.2)  # one of eight is more than one of twenty
+    bound = partial(speculative_generate, tokenizer=mine, assistant_tokenizer=other)
+    drafted = []
+
+    class Watched(ModelDrafter):
+        def propose(self, *given):
+            proposal = super().propose(*given)
+            drafted.extend(proposal.token_ids)
+            return proposal
+
+    monkeypatch.setattr(assistance, "ModelDrafter", Watched)
+    given = {"assistant_model": tiny_llama(1), "max_new_tokens": 40}
+    ours = speculate(target, custom_generate=bound, do_sample=False, **given)
+    assert torch.equal(ours, target.generate(PROMPT, do_sample=False, max_new_tokens=40))
+    assert drafted
+    assert 7 not in drafted
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from cactus_decoding.core.drafting.lengths.base import ConfidenceStop, FixedLeng
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import as_draft_length
+from cactus_decoding.core.models.vocabularies import compare_vocabularies
 from cactus_decoding.core.types import Drafter, DraftLength
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
 from cactus_decoding.engines.transformers.candidates import CandidateGeneratorDrafter
@@ -244,14 +245,25 @@ class Assistance:
         if recipe is not None:
             return recipe(draft)
         if self.assistant_tokenizer is not None and self.tokenizer is not None:
-            return CandidateGeneratorDrafter.cross_tokenizer(
-                draft, self.tokenizer, self.assistant_tokenizer, retokenize=not self.config.do_sample
-            )
+            return self._across_tokenizers(draft, self.tokenizer, self.assistant_tokenizer)
         drafter = ModelDrafter(draft)
         drafter.max_length = position_limit(draft).end  # like the target it may go on beyond its window
         self._check_vocabulary(drafter.vocabulary)
         if threshold and self.config.do_sample:
             return CandidateGeneratorDrafter.assisted(draft, confidence_threshold=threshold)
+        return drafter
+
+    def _across_tokenizers(
+        self, draft: PreTrainedModel, ours: PreTrainedTokenizerBase, theirs: PreTrainedTokenizerBase
+    ) -> Drafter:
+        """Return what drafts with nearly the target's tokens as they are, and with others by their texts."""
+        names = [type(each).__name__ for each in (self.model, draft)]
+        try:
+            differing = compare_vocabularies(ours, theirs, *names)
+        except ValueError:  # another tokenizer
+            return CandidateGeneratorDrafter.cross_tokenizer(draft, ours, theirs, retokenize=not self.config.do_sample)
+        drafter = ModelDrafter(draft, vocabulary_size(self.model), differing)
+        drafter.max_length = position_limit(draft).end
         return drafter
 
     def _recipe_of(self, draft: PreTrainedModel) -> Callable[[PreTrainedModel], Drafter] | None:
