@@ -224,6 +224,48 @@ def _speed(answers: Sequence[dict[str, Any]]) -> str:
     return f"{(tokens - len(answers)) / seconds:.2f}"
 
 
+LENGTHS = {
+    "twins_bfloat16": "twins, bfloat16",
+}
+
+
+def _draft_lengths() -> str:
+    """Return tokens per second over plain decoding by number of proposals, and at the best one over lossless at its."""
+    shown, counts = [], [1, 3, 5, 7, 11, 15]
+    for name, pair in LENGTHS.items():
+        found = read(name, "summary")
+        for rule, best in found["best"].items():
+            cells = [found["cells"].get(f"{rule}|{count}") for count in counts]
+            ratios = ["" if cell is None else f"{cell['over_plain'][0]:.2f}" for cell in cells]
+            against = "" if rule == "lossless" else _with_ends(best["over_lossless_at_its_best"])
+            shown.append([pair, rule, *ratios, _with_ends(best["over_plain"]), against])
+    head = ["pair", "rule", *(f"{count}" for count in counts), "at its best", "÷ lossless at its best"]
+    return table(head, shown)
+
+
+def _length_baselines() -> str:
+    """Return tokens per second of what rules are compared with."""
+    names = {
+        "plain": "plain",
+        "generate": "`generate`",
+        "assisted|7": "assisted, 7",
+        "lossless|auto": "lossless, `auto`",
+    }
+    shown = []
+    for name, pair in LENGTHS.items():
+        found = read(name, "summary")
+        cells = [found["cells"].get(each) for each in names]
+        rates = ["" if cell is None else _with_ends(cell["over_plain"]) for cell in cells[1:]]
+        shown.append([pair, f"{cells[0]['tokens_per_second']:.1f}", *rates, str(found["prompts"])])
+    head = ["pair", "plain, tokens/s", *(f"{each} ÷ plain" for each in [*names.values()][1:]), "prompts"]
+    return table(head, shown)
+
+
+def _with_ends(interval: Sequence[float | None]) -> str:
+    value, low, high = interval
+    return f"{value:.2f}" if low is None else f"{value:.2f} ({low:.2f} to {high:.2f})"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "peers": _peers,
     "steps": _steps,
@@ -242,6 +284,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "own_logprobs": _own_logprobs,
     "beside_server": _beside_server,
     "clients": _clients,
+    "draft_lengths": _draft_lengths,
+    "length_baselines": _length_baselines,
 }
 
 

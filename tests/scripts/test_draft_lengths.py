@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.scripts import benchmark, run_benchmark
+from support.scripts import ROOT, benchmark, run_benchmark
 
 draft_lengths = benchmark("draft_lengths")
 SECONDS = {
@@ -78,3 +78,9 @@ def test_a_run_is_continued_without_measuring_anything_again(tmp_path: Path) -> 
     other = run_benchmark("draft_lengths.py", *small, "--prompts", 4)
     assert other.returncode == 2
     assert "but this run is of" in other.stderr
+
+
+def test_the_picture_is_that_of_the_result_files(tmp_path: Path) -> None:
+    drawn = tmp_path / "picture.svg"
+    assert run_benchmark("draw_draft_lengths.py", "--output", drawn).returncode == 0
+    assert drawn.read_text() == (ROOT / "docs/images/draft_lengths.svg").read_text()
