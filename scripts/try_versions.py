@@ -233,13 +233,14 @@ def record(result: dict[str, Any]) -> None:
 
 def table_of(tried: Sequence[dict[str, Any]]) -> str:
     """Return the table of the page."""
-    head = ("engine", "version", "tests", "passed", "failed", "left out", "Python", "PyTorch", "date")
+    head = ("engine", "tests", "passed", "failed", "left out", "date")
     rows = []
     for each in tried:
-        number = each["version"] + (f", its Python over {each['kernels']}" if each["kernels"] else "")
+        name = f"{each['engine']} {each['version']}"
+        name += f", its Python over {each['kernels']}" if each["kernels"] else ""
         which = "fast" if "not slow" in each["pytest"] else "all"
-        counts = (f"{each[name]:,}" for name in ("passed", "failed", "skipped"))
-        rows.append((each["engine"], number, which, *counts, each["python"], each["with"]["torch"], each["date"]))
+        counts = (f"{each[count]:,}" for count in ("passed", "failed", "skipped"))
+        rows.append((name, which, *counts, each["date"]))
     return table(head, rows)
 
 
