@@ -34,7 +34,7 @@ MALFORMED: tuple[tuple[dict[str, Any], str], ...] = (
     ({**RULE, "relax_within": [5, 6.0]}, "relax_within must be two different texts"),
     ({**RULE, "relax_within": [5, -6]}, "relax_within must be two different texts"),
     ({**RULE, "relax_within": [5, 1 << 40]}, "relax_within must be two different texts"),
-    ({**RULE, "relax_within": "thinking"}, "the server has no --reasoning-parser"),
+    ({**RULE, "relax_within": "thinking"}, "the server knows no tokens around a thinking part"),
     ({**RULE, "relax_within": "think"}, "relax_within must be two different texts"),
     ({**RULE, "relax_within": ["x" * 65, "</think>"]}, "at most 64 characters"),
     ({**RULE, "importance": "/etc/passwd"}, "a request may set max_importance only"),

@@ -44,6 +44,7 @@ SHAPES = {
     "where the draft is unsure": Shape((1, 1, 1), (1, 1, 1), by_row=True),
 }
 SEVERAL_DRAWN = {"two drawn": Shape((0, 0), (2, 1)), "a fixed and two drawn": Shape((1,), (2,))}
+JUDGING = [name for name in TREE_SCHEMES if name != "coupled"]  # which draws by itself: no draft changes its law
 WITH_MANY_DRAWN = [name for name in TREE_SCHEMES if name != "joint"]
 
 
@@ -153,7 +154,7 @@ def test_recursion_without_updating_the_residual_is_noticed() -> None:
     assert furthest(recursive_without_update, SEVERAL_DRAWN["two drawn"]) > FAR
 
 
-@pytest.mark.parametrize("name", TREE_SCHEMES)
+@pytest.mark.parametrize("name", JUDGING)
 def test_drawn_children_that_are_judged_by_the_whole_row_are_noticed(name: str) -> None:
     assert furthest(TREE_SCHEMES[name], CONSTANT["both"], TreeJudgedByTheWholeRow) > FAR
 
@@ -163,6 +164,6 @@ def test_a_quotient_that_is_merely_capped_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("label", ["drawn only", "both"])
-@pytest.mark.parametrize("name", TREE_SCHEMES)
+@pytest.mark.parametrize("name", JUDGING)
 def test_dropping_unlikely_draws_is_noticed(name: str, label: str) -> None:
     assert furthest(TREE_SCHEMES[name], CONSTANT[label], TreeWithoutUnlikelyDraws) > FAR

@@ -25,6 +25,7 @@ WAYS = [
     for name, scheme in VERIFICATIONS.items()
     for rule in ("lossless", "clamped:width=1", "ensemble:weight=0.5")
     if rule == "lossless" or not scheme.lossy  # which take no other rule
+    if (name, rule) != ("coupled", "ensemble:weight=0.5")  # which may draw another token than the likeliest
 ]
 
 
@@ -108,6 +109,7 @@ class Row:
     """A draft model whose only row is given."""
 
     name, max_length, length, device, longest = "row", None, 0, torch.device("cpu"), None
+    read_as = None
 
     def __init__(self, row: Tensor) -> None:
         self.row, self.vocabulary_size = row, len(row)

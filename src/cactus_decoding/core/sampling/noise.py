@@ -32,7 +32,7 @@ class SharedNoise(torch.Generator):
     Example:
         >>> noise = SharedNoise(seed=1)
         >>> [noise.token(torch.tensor([0.5, 0.25, 0.25]), place) for place in range(6)]
-        [0, 1, 0, 2, 0, 0]
+        [2, 0, 2, 0, 0, 0]
     """
 
     def __new__(cls, seed: int, device: torch.device | str = "cpu") -> Self:

@@ -105,6 +105,7 @@ class SamplingParams(Model):
         ValueError: for a parameter out of range.
 
     Example:
+        >>> import torch
         >>> SamplingParams(top_k=1)(torch.tensor([1.0, 3.0, 2.0]))
         tensor([0., 1., 0.])
     """

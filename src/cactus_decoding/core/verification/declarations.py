@@ -124,10 +124,10 @@ VERIFICATIONS = MappingProxyType(
 def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
     """Return the way to verify that a text spells, and its knobs; raise `ValueError` for an invalid spelling."""
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
-    if name not in VERIFICATIONS:
+    if isinstance(text, str) and name not in VERIFICATIONS:
         from cactus_decoding.core.rules import RULES
 
-        if isinstance(text, str) and name in RULES:
+        if name in RULES:
             raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
     check_choice("verification", name, tuple(VERIFICATIONS))
     scheme = VERIFICATIONS[str(name)]

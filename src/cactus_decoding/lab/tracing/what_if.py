@@ -46,6 +46,8 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     Raises `TypeError`, `ValueError` for an invalid rule, or ``relaxed_greedy`` at a position that was not greedy.
 
     Example:
+        >>> import torch
+        >>> from cactus_decoding.core.sampling.rows import SparseProbs
         >>> target, draft = (SparseProbs.keep(torch.tensor(row)) for row in ([0.5, 0.5], [1.0, 0.0]))
         >>> rows = PositionRows(0, target, draft)
         >>> [round(what_if(rows, f"cactus:delta={delta}").acceptance_prob, 6) for delta in (0, 0.02, 1)]
