@@ -26,12 +26,14 @@ class CactusEngine(Engine):
 
     def __init__(self, settings: Mapping[str, Any] | None = None) -> None:
         import torch
+        from transformers.utils import logging
 
         from cactus_decoding import __version__
         from cactus_decoding.core.request import Request
 
         Request.from_dict(dict(settings or {}))
         torch.set_num_threads(1)
+        logging.disable_progress_bar()
         self._settings, self._pairs = dict(settings or {}), dict[str, Any]()
         said = "".join(f", {name}={value}" for name, value in self._settings.items())
         self.name = f"cactus-decoding {__version__}{said}"
