@@ -163,13 +163,15 @@ def tables(found: dict[str, Any]) -> str:
     empty, resolved = found["empty"], found["resolved"]
     sizes = ", ".join(f"{name} {round(size)}" for name, size in list(empty["largest"].items())[:3])
     rows = [
+        ("Python", empty["python"]),
+        ("machine", empty["machine"]),
         ("packages", str(len(empty["packages"]))),
         ("megabytes", f"{empty['megabytes']:,.0f} ({sizes})"),
         ("seconds to install, downloads included", str(empty["seconds to install"])),
         ("seconds to the first answer", f"{empty['seconds to the first answer']:.1f}"),
         ("seconds to the next one, from a process of its own", f"{empty['seconds to the second answer']:.1f}"),
     ]
-    taken = table((f"Python {empty['python']}, {empty['machine']}, {empty['date']}", ""), rows)
+    taken = table((f"on {empty['date']}", ""), rows)
     named = ("torch", "transformers", "numpy")
     lines = [(python, *(chosen[name] for name in named), str(len(chosen))) for python, chosen in resolved.items()]
     return f"{taken}\n\n{table(('Python', *named, 'packages that pip chooses, all of them wheels'), lines)}"

@@ -33,7 +33,8 @@ def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:
 
     Raises:
         TypeError: for what is no sequence of texts.
-        ValueError: for none, more than `MAX_CHOICES`, an empty text, or one that is there twice.
+        ValueError: for none, more than `MAX_CHOICES`, an empty text, half of a
+            surrogate pair, or a text that is there twice.
 
     Example:
         >>> check_choices(["yes", "no", "yes"])
@@ -44,6 +45,8 @@ def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:
         raise TypeError(f"{name} must be a list of texts, but is {short_repr(choices)}")
     if not 1 <= len(choices) <= MAX_CHOICES or "" in choices:
         raise ValueError(f"{name} must be 1 to {MAX_CHOICES} texts that are not empty, but is {short_repr(choices)}")
+    if not all(map(_is_text, choices)):
+        raise ValueError(f"{name} has half of a surrogate pair, which is no character")
     if (size := sum(map(len, choices))) > MAX_CHARACTERS:
         raise ValueError(f"{name} may have {MAX_CHARACTERS:,} characters together, but has {size:,}")
     if len(set(choices)) < len(choices):
@@ -80,7 +83,12 @@ def schema_choices(schema: Any, name: str) -> tuple[str, ...] | None:
     if not isinstance(values, list):
         return None
     texts = tuple(dict.fromkeys(json.dumps(each, ensure_ascii=False) for each in values))
-    return texts if 1 <= len(texts) <= MAX_CHOICES else None
+    return texts if 1 <= len(texts) <= MAX_CHOICES and all(map(_is_text, texts)) else None
+
+
+def _is_text(text: str) -> bool:
+    """Whether a text can be written: half of a surrogate pair cannot."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 class ChoiceTokens(NamedTuple):

@@ -186,7 +186,8 @@ def test_expressions_and_grammars_by_every_key(server):
         for choice in answer["choices"]:
             assert (len(choice["text"]), choice["text"].isdecimal()) == (3, True)
     for given, said in (
-        ({"structured_outputs": {"choice": ["a"]}}, "structured_outputs must have one of json, regex, grammar"),
+        ({"structured_outputs": {"choice": ["a", "\ud800"]}}, "half of a surrogate pair"),
+        ({"structured_outputs": {"choices": ["a"]}}, "structured_outputs must have one of"),
         ({"guided_regex": "(a"}, "cannot read guided_regex: "),
         ({"guided_regex": "a", "grammar": "b"}, "exclude each other"),
         ({"response_format": digits | {"syntax": "ebnf"}}, "the syntax of response_format must be"),
