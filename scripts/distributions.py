@@ -163,6 +163,7 @@ def tables(found: dict[str, Any]) -> str:
     empty, resolved = found["empty"], found["resolved"]
     sizes = ", ".join(f"{name} {round(size)}" for name, size in list(empty["largest"].items())[:3])
     rows = [
+        ("date", empty["date"]),
         ("Python", empty["python"]),
         ("machine", empty["machine"]),
         ("packages", str(len(empty["packages"]))),
@@ -171,7 +172,7 @@ def tables(found: dict[str, Any]) -> str:
         ("seconds to the first answer", f"{empty['seconds to the first answer']:.1f}"),
         ("seconds to the next one, from a process of its own", f"{empty['seconds to the second answer']:.1f}"),
     ]
-    taken = table((f"on {empty['date']}", ""), rows)
+    taken = table(("what", "found"), rows)
     named = ("torch", "transformers", "numpy")
     lines = [(python, *(chosen[name] for name in named), str(len(chosen))) for python, chosen in resolved.items()]
     return f"{taken}\n\n{table(('Python', *named, 'packages that pip chooses, all of them wheels'), lines)}"
