@@ -135,7 +135,7 @@ def test_evaluations_of_both_servers_have_the_texts_of_this_process(
     servers: tuple[Server, Server], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     given = ("eval", "--no-chat", "--problems", "8", "--max-new-tokens", "60", "--temperature")
-    here, ruled = tmp_path / "here.jsonl", tmp_path / "ruled.jsonl"
+    here = tmp_path / "here.jsonl"
     assert main([*given, "0", "--threads", "1", "--output", str(here)]) == 0, capsys.readouterr().err
     (expected,) = read_results(here)
     for place, server in enumerate(servers):
@@ -144,11 +144,20 @@ def test_evaluations_of_both_servers_have_the_texts_of_this_process(
         assert main([*given, "0", *asked, "--output", str(there)]) == 0, capsys.readouterr().err
         (found,) = read_results(there)
         assert [found.answers[name] for name in ("id", "text")] == [expected.answers[name] for name in ("id", "text")]
-        rules = ("--rule", "lossless", "--rule", "cactus:delta=2", "--budget", "4", "--output", str(ruled))
+        rules = (
+            "--rule",
+            "lossless",
+            "--rule",
+            "cactus:delta=2",
+            "--budget",
+            "4",
+            "--output",
+            str(tmp_path / f"ruled{place}.jsonl"),
+        )
         code = main([*given, "1", *asked, *rules])
         assert code == (2 if place else 0)
     assert "takes no acceptance rules" in capsys.readouterr().err
-    lossless, relaxed = read_results(ruled)
+    lossless, relaxed = read_results(tmp_path / "ruled0.jsonl")
     assert {0} == set(lossless.answers["nats"]) == set(lossless.answers["relaxed"])
     assert all(0 < nats <= 4 for nats in relaxed.answers["nats"])
     assert sum(relaxed.answers["relaxed"]) > 0
