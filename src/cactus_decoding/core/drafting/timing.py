@@ -9,13 +9,20 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.files.jsonl import read_as, read_json
 
 Clock = Callable[[], float]
+DraftCost = Annotated[
+    float | None, Field(ge=0, lt=math.inf, description="of a draft forward"), Setting("target forwards")
+]
+TokenCost = Annotated[float | None, Field(ge=0, lt=math.inf, description="of a proposal"), Setting("target forwards")]
+"""What `StepCosts` may be told, as the knobs of what chooses by it."""
 _SINGLY = 8
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.lengths.base import confidence
-from cactus_decoding.core.drafting.timing import StepCosts
+from cactus_decoding.core.drafting.timing import DraftCost, StepCosts, TokenCost
 from cactus_decoding.core.spelling import spell
 
 _BUCKETS = 10
@@ -51,12 +50,8 @@ class AdaptiveLength:
     """
 
     max_draft_tokens: Annotated[int, Field(ge=1, description="proposals per step at most"), Setting("tokens")] = 16
-    draft_cost: Annotated[
-        float | None, Field(ge=0, lt=math.inf, description="of a draft forward"), Setting("target forwards")
-    ] = None
-    token_cost: Annotated[
-        float | None, Field(ge=0, lt=math.inf, description="of a proposal"), Setting("target forwards")
-    ] = None
+    draft_cost: DraftCost = None
+    token_cost: TokenCost = None
 
     fixed: ClassVar[bool] = False
 

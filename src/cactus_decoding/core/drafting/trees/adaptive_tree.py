@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.drafting.lengths.base import confidence
-from cactus_decoding.core.drafting.timing import StepCosts
+from cactus_decoding.core.drafting.timing import DraftCost, StepCosts, TokenCost
 from cactus_decoding.core.drafting.trees.best_first import PricedTree
 from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, Placed, PricedGrowth
 from cactus_decoding.core.types import ROOT
@@ -158,12 +157,8 @@ class AdaptiveTree(PricedTree):
     lookup: Annotated[
         int, Field(ge=0, le=64, description="copied from where the text repeats itself"), Setting("tokens")
     ] = 0
-    draft_cost: Annotated[
-        float | None, Field(ge=0, lt=math.inf, description="of a draft forward"), Setting("target forwards")
-    ] = None
-    token_cost: Annotated[
-        float | None, Field(ge=0, lt=math.inf, description="of a proposal"), Setting("target forwards")
-    ] = None
+    draft_cost: DraftCost = None
+    token_cost: TokenCost = None
 
     name = "adaptive"
 
