@@ -17,7 +17,11 @@ from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.reporting.pictures import GREY, STYLES, Style, new_figure, to_svg
 
 PICTURE = HERE.parent / "docs" / "images" / "draft_lengths.svg"
-PANELS = {"twins_bfloat16": "0.9B target, 0.04B draft, bfloat16, two threads of a CPU"}
+PANELS = {
+    "real_pair_bfloat16": "Qwen2.5-Coder 1.5B and 0.5B, bfloat16",
+    "twins_bfloat16": "twins of 0.9B and 0.04B, bfloat16",
+    "twins_float32": "twins of 0.9B and 0.04B, float32",
+}
 RULES = {
     "lossless": STYLES["lossless"],
     "Cactus 1": STYLES["cactus"],

@@ -225,7 +225,9 @@ def _speed(answers: Sequence[dict[str, Any]]) -> str:
 
 
 LENGTHS = {
+    "real_pair_bfloat16": "1.5B and 0.5B, bfloat16",
     "twins_bfloat16": "twins, bfloat16",
+    "twins_float32": "twins, float32",
 }
 
 
