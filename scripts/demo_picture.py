@@ -1,7 +1,7 @@
-"""What a run of `cactus demo` found: regenerates the picture of README.md and docs/index.md, and the tutorial's table.
+"""What a run of `cactus demo` found: regenerates the picture and the table of docs/tutorial.md.
 
     python scripts/demo_picture.py                 runs the demo (minutes), writes the result file, and renders
-    python scripts/demo_picture.py --only-render   picture and text again, from the result file
+    python scripts/demo_picture.py --only-render   picture and table again, from the result file
 
 Times compare what ran in turn on one machine: run it where nothing else runs. Needs matplotlib
 (`pip install -e .[dev]`).
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import math
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -26,7 +25,7 @@ from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT, PICTURE = ROOT / "docs/results/demo.json", ROOT / "docs/images/demo.svg"
-PAGES = (ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/tutorial.md")
+PAGE = ROOT / "docs/tutorial.md"
 PROBLEMS = 200
 SIZE = (8.6, 2.8)
 COLOURS = ("#8a8a8a", "#000000", "#0072b2", "#e69f00", "#d55e00", "#009e73")
@@ -87,28 +86,6 @@ def label(row: Mapping[str, Any]) -> str:
     return f"{row['name'].replace('…', 'weak draft')}{f', {length} drafted' if length else ''}"
 
 
-def text(result: Mapping[str, Any], folder: str) -> str:
-    """Return picture and caption; ``folder`` is that of the documentation, seen from the page."""
-    plain, _, protected, unprotected, weak, budgeted = result["rows"]
-    beside = result["beside_lossless"]
-    ours = beside[protected["name"]]
-    steps, _ = _change(ours["tokens_per_step"])
-    time, right = " ".join(_change(ours["time_per_answer"])), " ".join(_points(ours["right_answers"]))
-    others = [_points(beside[row["name"]]["right_answers"])[0] for row in (unprotected, weak, budgeted)]
-    machine = result["provenance"]["machine"]
-    sampling = "temperature {temperature:g}, no truncation".format_map(result["arguments"])
-    described = (
-        f"The bundled pair on {plain['answers']} held-out problems ({sampling}; {machine['threads']} thread of a CPU), "
-        "beside lossless speculation, each at its own draft length. *Relaxed, protected* is "
-        f"`{protected['rule']}`, kept away from {protected['protect']}: {steps} tokens per step, {time} time per "
-        f"answer, {right} points of right answers (95 % intervals). The same rule everywhere: {others[0]} points; with "
-        f"a draft that cannot calculate: {others[1]}; that draft with {budgeted['budget_nats']:g} nats an answer: "
-        f"{others[2]} ([result]({folder}results/demo.json))."
-    )
-    alternative = "Bars: tokens per step, tokens per second and right answers of six ways to sample."
-    return f"![{alternative}]({folder}images/demo.svg)\n\n{described}"
-
-
 def table(result: Mapping[str, Any]) -> str:
     """Return the rows as a table for a page."""
     names = ("sampling", "drafted", "tokens per step", "tokens per second", "right answers", "95 % interval")
@@ -127,25 +104,13 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _change(ratio: Sequence[float | None]) -> tuple[str, str]:
-    """Return the percentage of a ratio, and its interval."""
-    value, low, high = (math.nan if each is None else 100 * (each - 1) for each in ratio)  # None: too few to tell
-    return f"{value:+.0f} %", f"[{low:+.0f}, {high:+.0f}]"
-
-
-def _points(difference: Sequence[float | None]) -> tuple[str, str]:
-    """Return the percentage points of a difference, and their interval."""
-    value, low, high = (math.nan if each is None else 100 * each for each in difference)
-    return f"{value:+.1f}", f"[{low:+.1f}, {high:+.1f}]"
-
-
 def main() -> None:
     """Measure unless told otherwise, and render."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--problems", type=int, default=PROBLEMS)
     parser.add_argument("--results", type=Path, default=RESULT, help="the result file")
     parser.add_argument("--picture", type=Path, default=PICTURE)
-    parser.add_argument("--pages", type=Path, nargs="*", default=PAGES, help="whose text between marks is replaced")
+    parser.add_argument("--page", type=Path, default=PAGE, help="whose table between marks is replaced")
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     if not given.only_render:
@@ -154,10 +119,7 @@ def main() -> None:
     result = json.loads(given.results.read_text())
     given.picture.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(given.picture, picture(result["rows"]))
-    for page in given.pages:
-        folder = "docs/" if page.name == "README.md" else ""
-        name, said = ("demo table", table(result)) if page.name == "tutorial.md" else ("demo", text(result, folder))
-        write_atomically(page, insert(page.read_text(), name, said))
+    write_atomically(given.page, insert(given.page.read_text(), "demo table", table(result)))
 
 
 if __name__ == "__main__":

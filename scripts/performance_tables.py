@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md and docs/laptop_benchmarks.md, and the long ones, those of proposals too.
+"""Writes the tables of docs/performance.md, and the long ones, those of proposals too.
 
 python scripts/performance_tables.py
 """

@@ -33,7 +33,7 @@ def _section(name: str, command: Any) -> str:
     told = [re.sub(r"\[/?bold\]", "", line) for line in (command.epilog or "").split("\n\n")[1:]]
     examples = [line for line in told if line.startswith("cactus ")]
     if examples:
-        lines += ["", "Examples:", "", "```console", *examples, "```"]
+        lines += ["", "Examples:", "", "```bash", *examples, "```"]
     lines += ["", *(_escape(line) for line in told if line not in examples)]
     return "\n".join(lines) + "\n"
 

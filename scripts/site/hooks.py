@@ -1,4 +1,5 @@
-"""What the build adds to MkDocs: formulas as MathML, pages of rules, notebook and reference, result files."""
+"""What the build adds to MkDocs: formulas as MathML, pages of rules, notebook and reference, result files, explanations
+on hover, and addresses that pages had before."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from command_page import command_page
 from formulas import to_mathml
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from notebook_page import notebook_page
 from reference_pages import names_page, reference_pages
 
@@ -17,13 +19,22 @@ from cactus_decoding.core.rules import RULES
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = ROOT / "docs" / "notebooks"
 RESULTS = ROOT / "benchmarks" / "results"
+HOVER = (ROOT / "scripts/site/hover.md").read_text(encoding="utf-8")
+HOVER_P_AND_Q = (ROOT / "scripts/site/hover_p_and_q.md").read_text(encoding="utf-8")
+WITH_P_AND_Q = ("rules/", "theory.md", "guarantees.md", "proofs.md", "seeds.md")
+MOVED = {"laptop_benchmarks": "performance/#gguf-files", "vllm_benchmarks": "performance/#vllm"}
+REDIRECT = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Moved</title>
+<meta http-equiv="refresh" content="0; url=../{place}"></head>
+<body>This page is now at <a href="../{place}">{place}</a>.</body></html>
+"""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the rules' pages into the navigation, after the one on choosing among them."""
-    part = next(part["Rules"] for part in config.nav or [] if "Rules" in part)
-    place = 1 + next(i for i, page in enumerate(part) if "rules/index.md" in page.values())
-    part[place:place] = [{rule.title: f"rules/{name}.md"} for name, rule in RULES.items()]
+    """Put the rules' pages into the navigation, after the one about all of them."""
+    reference = next(part["Reference"] for part in config.nav or [] if "Reference" in part)
+    rules = next(part["Rules"] for part in reference if "Rules" in part)
+    rules += [{rule.title: f"rules/{name}.md"} for name, rule in RULES.items()]
     return config
 
 
@@ -40,11 +51,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: object) -> str:
-    """Let links that are right in the repository be right on the site too."""
-    return re.sub(r"\]\(\.\./benchmarks/results/", "](benchmarks/results/", markdown)
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Let links that are right in the repository be right on the site too, and explain words on hover."""
+    text = re.sub(r"\]\(\.\./benchmarks/results/", "](benchmarks/results/", markdown)
+    place = page.file.src_uri
+    if place.startswith("reference/"):
+        return text
+    return "\n\n".join([text, HOVER, HOVER_P_AND_Q if place.startswith(WITH_P_AND_Q) else ""])
 
 
 def on_page_content(html: str, **_: object) -> str:
     """Turn the formulas of a page into MathML."""
     return to_mathml(html)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Lead from the addresses that pages had before to those that they have."""
+    for name, place in MOVED.items():
+        page = Path(config.site_dir) / name / "index.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(REDIRECT.format(place=place), encoding="utf-8")

@@ -151,8 +151,8 @@ def caught() -> str:
     taken = sorted(each["samples"] for each in found if each["caught"])
     missed = [each["name"] for each in _mutants("_25") if not each["caught"]]
     return (
-        f"Of {len(found)} it catches {len(taken)}, half of them within {taken[len(taken) // 2]} responses of the check "
-        f"that does, all within {taken[-1]}. With `--samples 25` it misses {', '.join(missed)}."
+        f"It catches {len(taken)} of {len(found)}: half of them within {taken[len(taken) // 2]} responses to the check "
+        f"that finds them, all within {taken[-1]}. With `--samples 25` it misses {', '.join(missed)}."
     )
 
 
@@ -160,18 +160,23 @@ def false_alarms() -> str:
     result = json.loads((RESULTS / "false_alarms.json").read_text())
     given = result["provenance"]["arguments"]
     return (
-        f"At a level of {given['false_alarm']}, with {given['samples']} responses a check, {len(result['alarms'])} of "
-        f"{result['runs']} runs over a right engine raised an alarm."
+        f"At `--false-alarm {given['false_alarm']}`, with {given['samples']} responses per check, "
+        f"{len(result['alarms'])} of {result['runs']} runs over a right engine raised an alarm."
     )
 
 
 def two_servers() -> str:
     found = json.loads((RESULTS / "two_servers.json").read_text())["comparison"]
     prompts, differ, _ = found["greedy"]
-    law = "differ" if found["excluded"] is None else f"agree, differences above {found['excluded']:.2f} excluded"
+    verdict = (
+        "differ"
+        if found["excluded"] is None
+        else f"agree; a difference above {found['excluded']:.2f} in total variation is excluded"
+    )
     return (
-        f"SmolLM2 by `cactus serve`, looked-up proposals against none: {found['pairs']} pairs of texts {law}; "
-        f"at temperature 0, {differ} of {prompts} part ([command](studies/tables/conformance.md#two-servers))."
+        f"For example, `cactus serve` with SmolLM2, with looked-up proposals and without: {found['pairs']} pairs of "
+        f"texts {verdict}. At temperature 0, {differ} of {prompts} texts differ "
+        "([command](studies/tables/conformance.md#two-servers))."
     )
 
 

@@ -4,7 +4,7 @@
     python -m studies.laptop.self_speculation --only-render            the table from the result file
 
 The target is the bundled one in float16, the drafts what llama.cpp's own tool makes of that file, and beside them the
-bundled worded draft. docs/laptop_benchmarks.md says how to build the tool.
+bundled worded draft. docs/performance.md says how to build the tool.
 """
 
 from __future__ import annotations

@@ -70,9 +70,8 @@ def choices(result: Mapping[str, Any]) -> str:
         found = (points[key] for key in (("plain", rule, ""), ("plain", rule, digits), ("paper", rule, "")))
         cells = ((each["tokens_per_step"][LENGTHS.index(SEVEN)][0], each["kl"][0]) for each in found)
         rows.append([f"`{rule}`", *(f"{tokens:.2f} ({nats:.3f})" for tokens, nats in cells)])
-    return table(
-        ["tokens a step of 7 (nats a position)", SAMPLINGS["plain"], "digits protected", SAMPLINGS["paper"]], rows
-    )
+    what = "tokens per step with 7 proposals (nats per position)"
+    return table([what, SAMPLINGS["plain"], "digits protected", SAMPLINGS["paper"]], rows)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -103,7 +103,10 @@ def render(result: dict[str, Any], page: Path) -> None:
     """Say on the page in how many steps both keep as many."""
     ways = result["ways"].values()
     same, steps, longer = (sum(way[key] for way in ways) for key in ("same", "steps", "more than losslessly"))
-    line = f"As many proposals kept in {same:,} of {steps:,} random steps, in {longer:,} more than losslessly."
+    line = (
+        f"Both kept the same number of proposals in {same:,} of {steps:,} random steps, and in {longer:,} of them more "
+        "than the lossless test."
+    )
     write_atomically(page, insert(page.read_text(), "kernels", line))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.code_blocks import ROOT, blocks_of, commands_of
+from support.code_blocks import COMMANDS, ROOT, blocks_of, commands_of
 from support.tables import all_of
 
 from cactus_decoding import generate, load_pair
@@ -48,7 +48,7 @@ def in_page(page: str) -> Iterator[str]:
     for block in blocks_of(page):
         if block.language == "python":
             yield from in_python(block.text)
-        elif block.language == "console":
+        elif block.language in COMMANDS:
             for words in commands_of(block.text):
                 for word in words:
                     yield from questions(word)

@@ -17,12 +17,17 @@ import pytest
 from support.browser import watched_page
 from support.code_blocks import ROOT
 from support.legible import illegible
+from support.tables import all_of
 
 import cactus_decoding
 
 # What browsers fetch by themselves; links that a reader may follow are no such thing.
 FETCHED = re.compile(r"""<(?:script|img|iframe|source|audio|video)[^>]+?src=["']?(?:https?:)?//""")
 STYLED = re.compile(r"""<link[^>]+rel=["']?(?:stylesheet|preconnect|preload|icon)[^>]+href=["']?(?:https?:)?//""")
+
+
+MOVED = {"laptop_benchmarks": "performance/#gguf-files", "vllm_benchmarks": "performance/#vllm"}
+"""Where pages are that had an address of their own."""
 
 
 def public_names() -> set[str]:
@@ -68,7 +73,7 @@ def site(tmp_path_factory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [400, 1200])
 def test_tables_of_every_page_can_be_read(browser, site: Path, width: int) -> None:
-    pages = sorted(site.rglob("*.html"))
+    pages = sorted(path for path in site.rglob("*.html") if path.parent.name not in MOVED)
     wrong = {}
     with watched_page(browser, viewport={"width": width, "height": 900}) as (page, _, _):
         for path in pages:
@@ -102,3 +107,20 @@ def test_the_site_is_whole(site: Path) -> None:
     assert "image/svg" in (site / "notebooks/what_a_rule_costs/index.html").read_text()
     for name in cactus_decoding.__all__:
         assert f">{name}<" in unescape((site / "reference/index.html").read_text())
+
+
+@pytest.mark.slow
+@all_of("old", MOVED)
+def test_an_old_address_leads_to_where_the_page_is(site: Path, old: str) -> None:
+    page, _, heading = MOVED[old].partition("#")
+    assert f"url=../{MOVED[old]}" in (site / old / "index.html").read_text()
+    assert f'id="{heading}"' in (site / page / "index.html").read_text()
+
+
+@pytest.mark.slow
+def test_words_are_explained_on_hover(site: Path) -> None:
+    page = (site / "guarantees/index.html").read_text()
+    for word in ("nats", "q", "p", "top-p"):
+        assert re.search(rf'<abbr title="[^"]+">{word}</abbr>', page), word
+    assert "-<abbr" not in page
+    assert "<abbr" not in (site / "reference/generating/index.html").read_text()

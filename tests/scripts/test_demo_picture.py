@@ -1,4 +1,4 @@
-"""The script that measures the front page's numbers and draws its picture."""
+"""The script that measures the numbers of the first tutorial and draws its picture."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ from pathlib import Path
 import pytest
 from support.code_blocks import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/tutorial.md"]
+PAGE = ROOT / "docs/tutorial.md"
 
 
 def run(folder: Path, *arguments: object) -> None:
-    pages = [shutil.copy(page, folder / page.name) for page in PAGES]
-    given = ["--picture", folder / "demo.svg", "--pages", *pages, *arguments]
+    given = ["--picture", folder / "demo.svg", "--page", shutil.copy(PAGE, folder), *arguments]
     command = [sys.executable, ROOT / "scripts/demo_picture.py", *given]
     done = subprocess.run([str(each) for each in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
-def test_picture_and_pages_are_rendered_from_the_result_file(tmp_path: Path) -> None:
+def test_picture_and_page_are_rendered_from_the_result_file(tmp_path: Path) -> None:
     run(tmp_path, "--only-render")
-    for page in PAGES:
-        assert (tmp_path / page.name).read_text() == page.read_text()
+    assert (tmp_path / PAGE.name).read_text() == PAGE.read_text()
     assert (tmp_path / "demo.svg").read_text() == (ROOT / "docs/images/demo.svg").read_text()
 
 
@@ -39,7 +37,7 @@ def test_the_result_file_says_where_it_comes_from() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_of_its_own_gives_a_result_and_its_pages(tmp_path: Path) -> None:
+def test_a_run_of_its_own_gives_a_result_and_its_page(tmp_path: Path) -> None:
     run(tmp_path, "--problems", 2, "--results", tmp_path / "demo.json")
     rows = json.loads((tmp_path / "demo.json").read_text())["rows"]
     assert [row["answers"] for row in rows] == [2] * 6

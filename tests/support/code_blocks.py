@@ -23,7 +23,8 @@ BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>[^\n]*?) -->\n+)?^(?P<indent> *)```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
-RUN, SHOWN = ("python", "console"), ("text", "json")
+COMMANDS = ("bash", "console")
+RUN, SHOWN = ("python", *COMMANDS), ("text", "json")
 Command = Callable[..., tuple[int, str, str]]
 
 
@@ -69,8 +70,8 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
-    """Return the commands of a console block as words; comments and continuation lines are understood."""
-    for line in text.replace("\\\n", " ").splitlines():
+    """Return the commands of a block as words; comments and continuation lines are understood, as bash does."""
+    for line in text.replace("\\\n", "").splitlines():
         words = shlex.split(line, comments=True)
         if words:
             yield words
