@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
-from studies.pages import StudyPage
+from studies.pages import StudyPage, tables_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_name("results")
@@ -55,9 +58,8 @@ def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], p
     pages.insert("trained", _trained(_read("smollm2_training")))
     pages.insert("tuned", _tuned(_read("smollm2_profile")))
     pages.insert("answers", _answers(summary for results in answered for summary in summarise(results)))
-    for sampling in SAMPLINGS:
-        pages.insert(f"all {sampling}", _all(each for key, each in points.items() if key[0] == sampling))
     pages.write()
+    write_atomically(tables_of(page).with_suffix(".csv"), _all(points))
 
 
 def choices(result: Mapping[str, Any]) -> str:
@@ -314,10 +316,16 @@ def _read(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())
 
 
-def _all(points: Iterable[Mapping[str, Any]]) -> str:
-    head = ["rule", "protected", "task", "acceptance", "nats", *map(str, LENGTHS)]
-    rows = []
-    for each in points:
-        names = [f"`{each['rule']}`", SETS[each["protect"]], TASKS[each["task"]]]
-        rows.append([*names, shown(each["acceptance"], 3), _nats(each), *_steps(each)])
-    return table(head, rows)
+def _all(points: Points) -> str:
+    """Return every number with the ends of its 95 % interval, as comma-separated values."""
+    measured = ["acceptance", "nats", *(f"tokens_per_step_of_{length}" for length in LENGTHS)]
+    ended = [f"{name}{end}" for name in measured for end in ("", "_low", "_high")]
+    head = ["sampling", "rule", "protected", "task", *ended]
+    written = io.StringIO()
+    rows = csv.writer(written, lineterminator="\n")
+    rows.writerow(head)
+    for (sampling, *_), each in points.items():
+        names = [SAMPLINGS[sampling], each["rule"], SETS[each["protect"]], TASKS[each["task"]]]
+        numbers = [*each["acceptance"], *each["kl"], *(end for steps in each["tokens_per_step"] for end in steps)]
+        rows.writerow([*names, *(f"{round(float(number), 4):g}" for number in numbers)])
+    return written.getvalue()
