@@ -57,6 +57,10 @@ def test_a_page_is_cut_into_its_blocks() -> None:
     assert list(commands_of("cactus eval \\\n  --seed 1  # why\n# all a comment\n")) == [
         ["cactus", "eval", "--seed", "1"]
     ]
+    assert list(commands_of("curl -d '{\n}' x\ncactus generate \"a \\\nb\"\n")) == [
+        ["curl", "-d", "{\n}", "x"],
+        ["cactus", "generate", "a b"],
+    ]
 
 
 @pytest.mark.parametrize(

@@ -70,11 +70,18 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
-    """Return the commands of a block as words; comments and continuation lines are understood, as bash does."""
+    """Return the commands of a block as words; comments, continuation lines and quoted lines are read as bash does."""
+    held = ""
     for line in text.replace("\\\n", "").splitlines():
-        words = shlex.split(line, comments=True)
+        held = f"{held}\n{line}" if held else line
+        try:
+            words = shlex.split(held, comments=True)
+        except ValueError:  # a quotation that goes on
+            continue
+        held = ""
         if words:
             yield words
+    assert not held, f"this quotation does not end: {held}"
 
 
 def run_page(path: Path, run: Command, printed: Callable[[], str]) -> None:
