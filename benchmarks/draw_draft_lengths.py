@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,10 @@ OTHERS = {"assisted": ("transformers' assisted generation", Style(GREY, "x"))}
 def picture(panels: Mapping[str, Mapping[str, Any]]) -> str:
     """Return a panel for each summary of draft_lengths.py, by its title."""
     figure = new_figure((4.3 * len(panels) + 1.2, 3.6))
-    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, (title, found) in zip(axes, panels.items(), strict=True):
+        labels: list[tuple[float, float, str]] = []
+        top = max(point[1] for rule in RULES for point in _points(found, rule))
         for rule, style in (RULES | {name: style for name, (_, style) in OTHERS.items()}).items():
             points = _points(found, rule)
             if not points:
@@ -43,20 +45,36 @@ def picture(panels: Mapping[str, Mapping[str, Any]]) -> str:
             label = OTHERS[rule][0] if rule in OTHERS else rule
             axis.plot(*zip(*points, strict=True), label=label, **style.keywords())
             if rule in found["best"]:
-                best = max(points, key=lambda point: point[1])
-                axis.annotate(f"{best[1]:.1f}×", best, (6, 0), textcoords="offset points", va="center", fontsize=8,
-                              color=style.colour)  # fmt: skip
+                labels.append((*max(points, key=lambda point: point[1]), style.colour))
+        last = max(count for count, _, _ in labels)
+        for count, height, place, colour in spread(labels, top / 14):
+            beside = (count + 0.5, place) if count == last else (count, place - top / 14)  # else it would be on a line
+            axis.annotate(f"{height:.1f}×", (count, height), beside, va="center", fontsize=8, color=colour)
         axis.axhline(1, color=GREY, linewidth=0.8, linestyle=":")
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("proposed tokens per step", fontsize=9)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.05 * top)
         axis.set_xlim(0, 17)
         axis.tick_params(labelsize=8)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
     axes[0].set_ylabel("tokens per second,\nover plain decoding", fontsize=9)
-    axes[0].legend(fontsize=8, frameon=False, loc="lower right")
+    named = {label: line for axis in axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    axes[0].legend([*named.values()], [*named], fontsize=8, frameon=False, loc="lower right")
     return to_svg(figure)
+
+
+def spread(labels: Sequence[tuple[float, float, str]], least: float) -> list[tuple[float, float, float, str]]:
+    """Return points with their colours and a height for each label, of which no two are nearer than ``least``.
+
+    >>> spread([(11, 2.0, "red"), (3, 1.5, "black"), (11, 1.9, "blue")], 0.3)
+    [(11, 2.0, 2.0, 'red'), (11, 1.9, 1.7, 'blue'), (3, 1.5, 1.5, 'black')]
+    """
+    placed: list[tuple[float, float, float, str]] = []
+    for count, height, colour in sorted(labels, key=lambda each: -each[1]):
+        above = [place for at, _, place, _ in placed if at == count]
+        placed.append((count, height, min([height, *(round(place - least, 6) for place in above)]), colour))
+    return placed
 
 
 def _points(found: Mapping[str, Any], rule: str) -> list[tuple[int, float]]:
