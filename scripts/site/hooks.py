@@ -22,6 +22,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 HOVER = (ROOT / "scripts/site/hover.md").read_text(encoding="utf-8")
 HOVER_P_AND_Q = (ROOT / "scripts/site/hover_p_and_q.md").read_text(encoding="utf-8")
 WITH_P_AND_Q = ("rules/", "theory.md", "guarantees.md", "proofs.md", "seeds.md")
+INTERVAL = re.compile(r"\d \([-−+]?[\d.]+ to [-−+]?[\d.]+\)")
 MOVED = {"laptop_benchmarks": "performance/#gguf-files", "vllm_benchmarks": "performance/#vllm"}
 REDIRECT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Moved</title>
@@ -61,8 +62,8 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Turn the formulas of a page into MathML."""
-    return to_mathml(html)
+    """Turn the formulas of a page into MathML, and keep each number beside its interval."""
+    return INTERVAL.sub(lambda found: found[0].replace(" ", "&nbsp;"), to_mathml(html))
 
 
 def on_post_build(config: MkDocsConfig) -> None:
