@@ -13,6 +13,7 @@ from .core.drafting.registry import DRAFT_LENGTHS as DRAFT_LENGTHS
 from .core.drafting.registry import DRAFTERS as DRAFTERS
 from .core.drafting.trees.adaptive_tree import AdaptiveTree as AdaptiveTree
 from .core.drafting.trees.best_first import BestFirstTree as BestFirstTree
+from .core.drafting.trees.independent import IndependentDrafts as IndependentDrafts
 from .core.drafting.trees.shape import StaticTree as StaticTree
 from .core.generate import Response as Response
 from .core.generate import generate as generate
@@ -27,6 +28,7 @@ from .core.rules import BigLittle as BigLittle
 from .core.rules import Cactus as Cactus
 from .core.rules import Cascade as Cascade
 from .core.rules import ClampedRatio as ClampedRatio
+from .core.rules import Ears as Ears
 from .core.rules import Ensemble as Ensemble
 from .core.rules import Fuzzy as Fuzzy
 from .core.rules import KLGate as KLGate

@@ -209,7 +209,8 @@ def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
     head = "| rule | accepts | KL | × clamped | real pair | TV | ratio | regret | dominated |"
     lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|---|"]
     for name, row in sorted(first.items(), key=lambda item: _factor(item[1])):
-        numbers = f"{row['acceptance']:.3f} | {row['kl']:.3f} | {_factor(row):.2f} | {_factor(second[name]):.2f}"
+        real = f"{_factor(second[name]):.2f}" if name in second else "–"  # its rows were recorded before the rule came
+        numbers = f"{row['acceptance']:.3f} | {row['kl']:.3f} | {_factor(row):.2f} | {real}"
         costs, said = _costs(row)
         lines.append(f"| [{RULES[name].title}]({name}.md) | {numbers} |{costs} {'yes' * (said == 'all')} |")
     return "\n".join(lines)

@@ -2,8 +2,10 @@
 
     python -m studies.trees.schemes       minutes
 
-The toys and the enumeration are those of the tests (tests/support/tree_enumeration.py). Recursive rejection *with*
-replacement is not among the ways: it takes siblings that may be the same token, which no proposal of this package has.
+The toys and the enumeration are those of the tests (tests/support/tree_enumeration.py). HSD as its code is published is
+not lossless (tests/core/verification/test_hsd.py); what it keeps stands here for comparison. Of independent drafts, the
+last line bounds what any exact scheme keeps, such as SpecTr-GBV (arXiv 2604.25925): a beginning must be emitted by the
+target, and be in one of the drafts.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,7 +23,9 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from support.tree_acceptance import most_kept  # noqa: E402
 from support.tree_enumeration import Models, Shape, steps, uniform_shape  # noqa: E402
+from support.wrong_trees import hsd_as_published  # noqa: E402
 
 from cactus_decoding import parse_rule  # noqa: E402
 from cactus_decoding.core.files.provenance import provenance  # noqa: E402
@@ -28,17 +33,22 @@ from cactus_decoding.core.verification.walk import SCHEMES  # noqa: E402
 from scripts.marked_page import insert  # noqa: E402
 
 VOCABULARY, DEPTH, TOYS = 3, 2, 40
-WAYS: tuple[tuple[str, str, int, int], ...] = (
-    ("a chain, one token after another", "token", 0, 1),
-    ("a chain in blocks (`block`)", "joint", 0, 1),
-    ("a tree, `recursive`", "recursive", 0, 2),
-    ("a tree, `traversal`", "traversal", 0, 2),
-    ("a tree, match, two drawn", "token", 0, 2),
-    ("a tree, match, two fixed", "token", 2, 0),
-    ("a tree, match", "token", 1, 1),
-    ("a tree, `joint`", "joint", 1, 1),
+WAYS: tuple[tuple[str, str, int, int, int], ...] = (
+    ("a chain, one token after another", "token", 0, 1, 0),
+    ("a chain in blocks (`block`)", "joint", 0, 1, 0),
+    ("a chain, `hsd`", "hsd", 0, 1, 0),
+    ("a chain, HSD's code, not lossless", "published", 0, 1, 0),
+    ("two independent drafts, `recursive`", "recursive", 0, 0, 2),
+    ("two independent drafts, `traversal`", "traversal", 0, 0, 2),
+    ("two independent drafts, at most", "bound", 0, 0, 2),
+    ("a tree, `recursive`", "recursive", 0, 2, 0),
+    ("a tree, `traversal`", "traversal", 0, 2, 0),
+    ("a tree, match, two drawn", "token", 0, 2, 0),
+    ("a tree, match, two fixed", "token", 2, 0, 0),
+    ("a tree, match", "token", 1, 1, 0),
+    ("a tree, `joint`", "joint", 1, 1, 0),
 )
-"""Name, scheme, and the fixed and drawn children of each token."""
+"""Name, scheme, the fixed and drawn children of each token, and the number of independent drafts."""
 
 
 class Alike(Models):
@@ -54,18 +64,21 @@ PAIRS: tuple[type[Models], ...] = (Models, Alike)
 
 def accepted(scheme: str, models: Models, shape: Shape) -> float:
     """Return the expected accepted tokens of a lossless step, exactly."""
-    found = steps(SCHEMES[scheme], parse_rule("lossless"), models, (), shape)
+    if scheme == "bound":
+        return most_kept(models, len(shape.fixed), shape.drafts)
+    way = partial(hsd_as_published, cap="once") if scheme == "published" else SCHEMES[scheme]
+    found = steps(way, parse_rule("lossless"), models, (), shape)
     return sum(step.probability * len(step.walk.path) for step in found)
 
 
 def rows(toys: int) -> list[dict[str, Any]]:
     """Return the mean over toys of what each way accepts in a step, for each kind of pairs."""
     table = []
-    for name, scheme, fixed, drawn in WAYS:
-        shape = uniform_shape(DEPTH, fixed, drawn)
+    for name, scheme, fixed, drawn, drafts in WAYS:
+        shape = uniform_shape(DEPTH, fixed, drawn)._replace(drafts=drafts)
         means = [fmean(accepted(scheme, pair(VOCABULARY, i), shape) for i in range(toys)) for pair in PAIRS]
-        nodes = sum((fixed + drawn) ** level for level in range(1, DEPTH + 1))
-        way = {"way": name, "scheme": scheme, "fixed": fixed, "drawn": drawn, "nodes": nodes}
+        nodes = drafts * DEPTH or sum((fixed + drawn) ** level for level in range(1, DEPTH + 1))
+        way = {"way": name, "scheme": scheme, "fixed": fixed, "drawn": drawn, "drafts": drafts, "nodes": nodes}
         table.append(way | {"accepted_per_step": means})
     return table
 
@@ -78,7 +91,9 @@ def markdown(table: list[dict[str, Any]]) -> str:
     ]
     for row in table:
         means = " | ".join(f"{mean:.2f}" for mean in row["accepted_per_step"])
-        lines.append(f"| {row['way']} | {row['fixed']}, {row['drawn']} | {row['nodes']} | {means} |")
+        children = "–" if row["drafts"] else f"{row['fixed']}, {row['drawn']}"
+        nodes = f"up to {row['nodes']}" if row["drafts"] else row["nodes"]
+        lines.append(f"| {row['way']} | {children} | {nodes} | {means} |")
     return "\n".join(lines)
 
 

@@ -159,7 +159,7 @@ def test_blocks(run):
         (["--expected-tokens", "9", "--budget", "1", "--rule", "cactus:delta=1"], "must be clamped:width=..."),
         (
             ["--verification", "blocks"],
-            "verification must be one of token, block, joint, recursive, traversal, coupled, fly, but is 'blocks'",
+            "verification must be one of token, block, hsd, joint, recursive, traversal, coupled, fly, but is 'blocks'",
         ),
         (["--verification", "block", "--rule", "typical"], "does not depend on the drafted token"),
         (["--verification", "block", "--draft", "ngram", *SPENDER], "needs a draft model"),

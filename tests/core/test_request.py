@@ -33,6 +33,8 @@ FLAT = {
     "importance_scale": True,
     "lossless_tokens": 8,
     "relax_within": ["<think>", "</think>"],
+    "recurring": 2,
+    "recurring_ratio": 0.3,
     "verification": "token",
     "num_speculative_tokens": "confidence:threshold=0.3",
     "tree": None,

@@ -39,8 +39,13 @@ class Allowed:
     def __init__(self, where: Tensor) -> None:
         self._where = where.tolist()
 
-    def rule_at(self, rule: AcceptanceRule, state: PhaseState, position: Position) -> AcceptanceRule | None:
+    def rule_at(
+        self, rule: AcceptanceRule, state: PhaseState, position: Position, seen: object
+    ) -> AcceptanceRule | None:
         return rule if self._where[position.node + 1] else None
+
+    def pair_at(self, rule: AcceptanceRule, position: Position) -> None:
+        return None
 
     def begin(self, prompt_ids: Sequence[int]) -> PhaseState:
         return PhaseState()

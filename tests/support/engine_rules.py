@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.core.rules import Rule, parse_rule
+from cactus_decoding.engines.openai.relaxed_logits import relax_tokens
 from support.exact_enumeration import paired_rows
 from support.rules_under_test import LOSSLESS_LIMITS
 from support.rules_under_test import SPELLINGS as EVERY_SPELLING
@@ -31,6 +32,11 @@ ROWS = [
     (t.double(), d.double() / d.double().sum()) for ts, ds in paired_rows() for t, d in zip(ts[:4], ds[:4], strict=True)
 ]
 """Pairs of a target's and a draft's row."""
+
+
+def relaxed_token_logit(rule: Rule, row: Tensor, token: Tensor) -> Tensor:
+    """Return the drafted token's logit by which a row of logits becomes h, beside a deterministic draft."""
+    return relax_tokens(rule, row[token], row.logsumexp(-1), (row, token)).logits
 
 
 def engine_s_sampler(row: Tensor, draft: Tensor, drafted: int) -> Tensor:

@@ -83,6 +83,10 @@ SPELLINGS = (
     "mars:ratio=1",
     "mars:ratio=0.6",
     "mars:ratio=0",
+    "ears:tolerance=0",
+    "ears:tolerance=0.4",
+    "ears:tolerance=1",
+    "ears:tolerance=0.4,floor=0.3",
 )
 
 # Rules with h(n) >= min(p(n), q(n)) for every drafted n with q(n) > 0: they accept whatever the lossless test accepts.
@@ -90,8 +94,9 @@ NEVER_STRICTER_THAN_LOSSLESS = tuple(
     text
     for text in SPELLINGS
     if text.partition(":")[0]
-    in ("lossless", "cactus", "ensemble", "lenience", "clamped", "cascade", "fuzzy", "kl_gate")
+    in ("lossless", "cactus", "ensemble", "lenience", "clamped", "ears", "cascade", "fuzzy", "kl_gate")
     and "closed=draw" not in text
+    and "floor" not in text
 )
 
 # Limits at which a rule must be lossless token for token.
@@ -115,6 +120,7 @@ LOSSLESS_LIMITS = (
     "fuzzy:threshold=0,divergence=kl",
     "fuzzy:threshold=0,divergence=tv",
     "fuzzy:threshold=0,top=1",
+    "ears:tolerance=0",
     "kl_gate:threshold=0",
 )
 
@@ -135,6 +141,7 @@ ORDINARY = {
     "kl_gate:threshold=0.5",
     "big_little:rollback=1.5",
     "mars:ratio=0.6",
+    "ears:tolerance=0.4",
 }
 
 _MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
@@ -169,6 +176,10 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
             return g, torch.where(q < 1, (1 - g) / (1 - q), 1.0)
         case "ensemble":
             return torch.where(q > 0, rule.weight * p + (1 - rule.weight) * q, 0.0), one
+        case "ears":
+            tolerated = rule.tolerance * (1 - max(q.tolist()))
+            passing = (q > 0) & (q >= rule.floor * p)
+            return torch.where(passing, q + tolerated * p, 0.0), one
         case "lenience":
             return q / rule.lenience, one / rule.lenience
         case "relaxed_greedy":

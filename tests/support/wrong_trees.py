@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from cactus_decoding.core.policy.position import Distribution, Position
 from cactus_decoding.core.types import ROOT
 from cactus_decoding.core.verification.joint import _shares
@@ -64,6 +66,13 @@ class TreeJudgedByTheWholeRow(LazyTree):
     position = JudgedByTheWholeRow
 
 
+class TreeWithPopularDraftsFirst(LazyTree):
+    """Sorts independent drafts by how many begin alike, so that the first is likelier than the draft's row says."""
+
+    def draw_independently(self, draft: Tensor, count: int) -> dict[int, int]:
+        return dict(sorted(super().draw_independently(draft, count).items(), key=lambda item: -item[1]))
+
+
 class TreeWithoutUnlikelyDraws(LazyTree):
     """Drops a drawn child of less than a third of the draft's row, without telling anybody."""
 
@@ -77,3 +86,27 @@ class TreeWithoutUnlikelyDraws(LazyTree):
         if len(children.nodes) == 1:
             return None
         return children._replace(nodes=children.nodes[:-1], token_ids=children.token_ids[:-1])
+
+
+def hsd_as_published(tree: Tree, judge: RuleAt, chance: RandomSource, *, cap: str) -> Walk:
+    """Verify as the code of arXiv 2601.05724 does: keep the whole chain by the ratio before any cap.
+
+    Further up, ``cap="once"`` takes min(1, r) for the ratio of a prefix, as its decoder does (``algorithm_clean.py``),
+    and ``cap="running"`` the ratio over the largest so far, as its simulation does (``simulation.py``).
+    """
+    levels, path, product, largest, node = [], list[int](), 1.0, 1.0, ROOT
+    while (position := tree.at(node)) is not None:
+        h, draft = relaxed_row(position, judge(position)), position.distribution(0).probs
+        levels.append(((product / largest if cap == "running" else min(1.0, product)) * h, draft))
+        product *= ratio(h[position.token_ids[0]].item(), draft[position.token_ids[0]].item())
+        largest, node = max(largest, product), position.nodes[0]
+        path.append(node)
+    if node == ROOT or chance.below(node, product):
+        return Walk.along(tree, path, chance.token(tree.row(node).probs))
+    for scaled, draft in reversed(levels):
+        path.pop()
+        missing, excess = left_over(scaled, draft), left_over(draft, scaled)
+        most = max(missing.sum().item(), excess.sum().item())
+        if not path or chance.below(path[-1], ratio(missing.sum().item(), most)):
+            break
+    return Walk.along(tree, path, chance.token(missing if missing.sum() > 0 else draft))

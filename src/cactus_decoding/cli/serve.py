@@ -44,7 +44,7 @@ _ONLY = {
 SERVER = "Server"
 
 
-@options.request_options("policy", without=("importance_scale",))
+@options.request_options("policy", without=("importance_scale", "recurring", "recurring_ratio"))
 def serve(
     context: typer.Context,
     arguments: Annotated[list[str] | None, typer.Argument(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
     from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
     from cactus_decoding.core.policy.protection import Protection
+    from cactus_decoding.core.policy.rejections import RejectionMemory
     from cactus_decoding.core.policy.relaxation import RelaxationPolicy
     from cactus_decoding.core.sampling.params import SamplingParams
     from cactus_decoding.core.types import AcceptanceRule, DraftLength
@@ -48,6 +49,8 @@ class Settings(TypedDict, total=False):
     importance_scale: bool | None
     lossless_tokens: int
     relax_within: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None
+    recurring: int | RejectionMemory | None
+    recurring_ratio: float | None
     verification: str
     num_speculative_tokens: DraftLength | int | str | None
     tree: TreeShape | str | None

@@ -84,10 +84,11 @@ class Request(Model):
         rule: an acceptance rule or its spelling.
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
         verification: one of `VERIFICATIONS`. ``token`` verifies one proposal after another; ``block`` verifies all of a
-            step jointly, which accepts more, and takes rules whose relaxed target does not depend on the drafted token.
-            ``coupled`` takes the same rules, and gives one text per seed, whatever is proposed (`SharedNoise`). In a
-            tree ``token`` goes on after recovered tokens that are proposals too, ``joint`` does what a block does in a
-            chain, and ``recursive`` and ``traversal`` are there to compare with. ``fly`` relaxes by itself.
+            step jointly, which accepts more, and takes rules whose relaxed target does not depend on the drafted token;
+            ``hsd`` does the same in another way. ``coupled`` takes the same rules, and gives one text per seed,
+            whatever is proposed (`SharedNoise`). In a tree ``token`` goes on after recovered tokens that are proposals
+            too, ``joint`` does what a block does in a chain, and ``recursive`` and ``traversal`` are there to compare
+            with. ``fly`` relaxes by itself.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
             that chooses their number, such as `AdaptiveLength`, or its spelling; of a tree, how many of its tokens can
             be kept.
@@ -191,6 +192,11 @@ class Request(Model):
 
     def _check_together(self) -> None:
         rule, budget = self.rule, self.budget
+        if self.policy.memory is not None and self.needs_fixed_blocks:
+            raise ValueError(
+                f"{self.verification} verification judges positions alike in every step, but recurring relaxes by what "
+                "was rejected before: use verification='token'"
+            )
         if self.policy.limit is not None and self.policy.limit.scale:
             from cactus_decoding.core.policy.relaxation import check_scalable
 

@@ -168,8 +168,8 @@ def test_a_temperature_is_taken_back_before_rows_are_compared(rule: Rule) -> Non
 
 
 def test_a_gate_on_other_rows_says_that_it_needs_the_whole_row() -> None:
-    assert Fuzzy(0.1).recovers_from_relaxed_target
-    assert not Fuzzy(0.1, temperature=0.5).recovers_from_relaxed_target
+    assert not Fuzzy(0.1).needs_target_row
+    assert Fuzzy(0.1, temperature=0.5).needs_target_row
 
 
 def test_figures_of_published_variants_that_pages_name() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from itertools import pairwise
 
 import pytest
-from support.tree_acceptance import by_matching, jointly
+from support.tree_acceptance import by_matching, jointly, most_kept
 from support.tree_enumeration import TREE_SCHEMES, Models, Shape, steps, uniform_shape
+from torch import Tensor
 
 from cactus_decoding import parse_rule
 
@@ -56,6 +59,26 @@ def test_a_tree_whose_fixed_children_are_leaves_may_keep_less_than_a_chain() -> 
     leaf = Shape((1,), (1,))
     assert accepted("token", models, leaf) == pytest.approx(1.0)
     assert accepted("token", models, uniform_shape(2, 0, 1)) == pytest.approx(2.0)
+
+
+def best_of_one_token(target: Tensor, draft: Tensor, drafts: int) -> float:
+    """Return the most that any scheme keeps of drafts of one token each: a minimal cut between drafts and tokens."""
+    some = (target.new_tensor(each).bool() for each in itertools.product((0, 1), repeat=len(target)))
+    return min((target[each].sum() + 1 - draft[each].sum() ** drafts).item() for each in some)
+
+
+@pytest.mark.parametrize("name", ["recursive", "traversal"])
+def test_independent_drafts_keep_more_the_more_there_are_and_no_more_than_can_be(name: str) -> None:
+    for seed in (21, 22, 23, 24):
+        models = Models(3, seed)
+        alone = accepted("joint" if name == "traversal" else "token", models, uniform_shape(2, 0, 1))
+        kept = [accepted(name, models, Shape((0, 0), (0, 0), drafts=drafts)) for drafts in (1, 2, 3)]
+        assert kept[0] == pytest.approx(alone, abs=1e-12)
+        assert all(less <= more + 1e-12 for less, more in pairwise(kept))
+        for drafts, each in enumerate(kept, start=1):
+            assert each <= most_kept(models, 2, drafts) + 1e-12
+            one = accepted(name, models, Shape((0,), (0,), drafts=drafts))
+            assert one <= best_of_one_token(*models(()), drafts) + 1e-12
 
 
 @pytest.mark.slow

@@ -85,7 +85,9 @@ def test_rule_emits_its_relaxed_target(spelling: str) -> None:
 def test_which_rules_have_a_relaxed_target() -> None:
     rows = torch.full((1, 2), 0.5)
     having = {rule.name for rule in map(parse_rule, SPELLINGS) if rule.relaxed_target(rows, rows) is not None}
-    assert having == {"lossless", "ensemble", "lenience", "clamped", "cascade", "fuzzy", "kl_gate", "token_cascade"}
+    assert having == {
+        "lossless", "ensemble", "lenience", "clamped", "cascade", "fuzzy", "kl_gate", "token_cascade", "ears",
+    }  # fmt: skip
     for text in ("token_cascade:alpha=0.6", "fuzzy:threshold=0.1,closed=draw"):  # each emits its row by a draw
         assert parse_rule(text).relaxed_target(rows, rows) is None
 

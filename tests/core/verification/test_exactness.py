@@ -18,6 +18,7 @@ from support.tree_enumeration import (
 from support.wrong_trees import (
     TreeJudgedByTheWholeRow,
     TreeWithoutUnlikelyDraws,
+    TreeWithPopularDraftsFirst,
     joint_with_a_capped_quotient,
     recursive_without_update,
 )
@@ -43,7 +44,12 @@ SHAPES = {
     "wide, then narrow": Shape((2, 0, 0), (1, 1, 1)),
     "where the draft is unsure": Shape((1, 1, 1), (1, 1, 1), by_row=True),
 }
-SEVERAL_DRAWN = {"two drawn": Shape((0, 0), (2, 1)), "a fixed and two drawn": Shape((1,), (2,))}
+SEVERAL_DRAWN = {
+    "two drawn": Shape((0, 0), (2, 1)),
+    "a fixed and two drawn": Shape((1,), (2,)),
+    "two independent drafts": Shape((0, 0), (0, 0), drafts=2),
+    "three independent drafts": Shape((0,), (0,), drafts=3),
+}
 JUDGING = [name for name in TREE_SCHEMES if name != "coupled"]  # which draws by itself: no draft changes its law
 WITH_MANY_DRAWN = [name for name in TREE_SCHEMES if name != "joint"]
 
@@ -157,6 +163,11 @@ def test_recursion_without_updating_the_residual_is_noticed() -> None:
 @pytest.mark.parametrize("name", JUDGING)
 def test_drawn_children_that_are_judged_by_the_whole_row_are_noticed(name: str) -> None:
     assert furthest(TREE_SCHEMES[name], CONSTANT["both"], TreeJudgedByTheWholeRow) > FAR
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_MANY_DRAWN if name != "coupled"])
+def test_independent_drafts_in_the_order_of_their_number_are_noticed(name: str) -> None:
+    assert furthest(TREE_SCHEMES[name], SEVERAL_DRAWN["three independent drafts"], TreeWithPopularDraftsFirst) > FAR
 
 
 def test_a_quotient_that_is_merely_capped_is_noticed() -> None:

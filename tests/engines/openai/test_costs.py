@@ -25,7 +25,7 @@ def test_a_position_costs_what_the_audit_says(spelling: str, one_hot: bool) -> N
         logits = target.double().log().expand(len(inside), -1)
         probs, drafted = draft.double().expand(len(inside), -1), torch.tensor(inside)
         if one_hot or rule.lifts_one_token:
-            relaxed = relax_tokens(rule, logits[range(len(inside)), inside], logits.logsumexp(-1))
+            relaxed = relax_tokens(rule, logits[range(len(inside)), inside], logits.logsumexp(-1), (logits, drafted))
         else:
             relaxed = relax_rows(rule, logits, probs, drafted)
         if one_hot:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.engine_rules import ROWS, SPELLINGS, engine_s_sampler
+from support.engine_rules import ROWS, SPELLINGS, engine_s_sampler, relaxed_token_logit
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
@@ -36,7 +36,7 @@ def test_the_logits_for_a_deterministic_draft(spelling: str) -> None:
     for target, _ in ROWS:
         for drafted in range(len(target)):
             row = target.log()
-            row[drafted] = relax_tokens(rule, row[drafted], row.logsumexp(-1)).logits
+            row[drafted] = relaxed_token_logit(rule, row, torch.tensor(drafted))
             expected = audit(rule, target, draft_token_ids=torch.tensor(drafted)).output_probs
             point = torch.zeros_like(target)
             point[drafted] = 1.0

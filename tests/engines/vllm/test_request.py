@@ -23,10 +23,10 @@ from cactus_decoding.engines.vllm.request import (
     request_of,
 )
 
-FOREIGN = ("typical", "top_k", "relaxed_greedy", "cascade", "token_cascade", "big_little", "mars")
+FOREIGN = ("typical", "top_k", "relaxed_greedy", "token_cascade", "big_little", "mars")
 VARIANTS = (
     "fuzzy:threshold=0.1,closed=draw",
-    "fuzzy:threshold=0.1,temperature=0.5",
+    "ears:tolerance=0.3,floor=0.01",
     "token_cascade:alpha=0.5,coupling=paper",
     "relaxed_greedy:margin=0.5,per=remaining",
     "mars:ratio=0.9,logits=raw",

@@ -10,12 +10,12 @@ from itertools import pairwise
 import pytest
 import torch
 from support.decisions import budget_state, charge, plan, protected_mass
-from support.engine_rules import SPELLINGS
+from support.engine_rules import SPELLINGS, relaxed_token_logit
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.core.policy.importance import Importance
 from cactus_decoding.engines.openai.counters import REPORTED, BudgetMeter
-from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
+from cactus_decoding.engines.openai.relaxed_logits import relax_rows
 from cactus_decoding.engines.vllm.batched_policy import Group, Layout, Protected, Weighed
 from cactus_decoding.engines.vllm.step import RelaxedStep
 from cactus_decoding.engines.vllm.v1 import DraftProbs
@@ -79,7 +79,7 @@ def test_its_rows_are_those_of_the_rule_and_the_others_the_target_s(spelling: st
         if request % 2:
             pass
         elif one_hot or rule.lifts_one_token:
-            expected[token] = relax_tokens(rule, expected[token], expected.logsumexp(-1)).logits
+            expected[token] = relaxed_token_logit(rule, expected, token)
         else:
             expected = relax_rows(rule, given[row : row + 1], probs[row : row + 1], token.view(1)).logits[0]
         assert torch.equal(relaxed[row], expected)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.engine_rules import SPELLINGS
+from support.engine_rules import SPELLINGS, relaxed_token_logit
 from support.tables import all_of
 
 from cactus_decoding import Request, parse_rule
@@ -79,8 +79,7 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
     for row in range(2 if asked else 0):
         if draft_logits is None or rule.lifts_one_token:
             expected = logits[row].clone()
-            token_logit, total = expected[fed[row + 1]], logits[row].logsumexp(-1)
-            expected[fed[row + 1]] = relax_tokens(rule, token_logit, total).logits
+            expected[fed[row + 1]] = relaxed_token_logit(rule, expected, fed[row + 1])
         else:
             probs = (draft_logits[4, row].double() / temperature[4]).softmax(-1)
             expected = relax_rows(rule, logits[row : row + 1], probs.unsqueeze(0), fed[row + 1 : row + 2]).logits[0]

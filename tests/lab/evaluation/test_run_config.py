@@ -69,6 +69,7 @@ def test_trees_are_swept_beside_chains_that_are_verified_alike():
     assert found == {
         "token": ["lossless ×0", "lossless ×4", f"lossless {tree}"],
         "block": ["lossless ×0", "lossless block ×4", f"lossless joint {tree}"],
+        "hsd": ["lossless ×0", "lossless hsd ×4", f"lossless joint {tree}"],
         "joint": ["lossless ×0", "lossless block ×4", f"lossless joint {tree}"],
         "recursive": ["lossless ×0", "lossless ×4", f"lossless recursive {tree}"],
         "traversal": ["lossless ×0", "lossless block ×4", f"lossless traversal {tree}"],

@@ -14,6 +14,7 @@ from cactus_decoding.core.drafting.lengths.base import ConfidenceStop, FixedLeng
 from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
+from cactus_decoding.core.drafting.trees.independent import IndependentDrafts
 from cactus_decoding.core.drafting.trees.shape import StaticTree, TreeShape
 from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.models.loading import check_model_name, engines
@@ -54,6 +55,7 @@ DRAFT_LENGTHS: dict[str, type[DraftLength]] = {
 TREE_SHAPES: dict[str, type[TreeShape]] = {
     "static": StaticTree,
     "best_first": BestFirstTree,
+    "independent": IndependentDrafts,
     "adaptive": AdaptiveTree,
 }
 """Every tree shape by its name; that of a static one is also its first parameter: ``static=4.2.2.1``."""
@@ -127,7 +129,8 @@ def as_tree(tree: TreeShape | str) -> TreeShape:
     key = name.partition("=")[0].strip()
     if key not in ("static", "drawn", "lookup") or name == "static":
         close = "" if name == "static" else suggestion(key, TREE_SHAPES)
-        raise ValueError(f"unknown tree {short_repr(text)}; known are static=4.2.2.1, best_first and adaptive{close}")
+        known = "static=4.2.2.1, best_first, independent and adaptive"
+        raise ValueError(f"unknown tree {short_repr(text)}; known are {known}{close}")
     return parse("tree", f"static:{text}", TREE_SHAPES)
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.core.policy.phases import PhaseState
+from cactus_decoding.core.policy.rejections import Pair, with_rejection
 from cactus_decoding.core.rules import Lossless, Rule
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
@@ -31,6 +33,7 @@ class Decision(NamedTuple):
     rule: AcceptanceRule
     cost: float = 0.0  # of the allowed rule, in nats; 0 if none is allowed or costs are not measured
     why: DecisionReason = DecisionReason.ALLOWED
+    pair: Pair | None = None  # what a rejection here is remembered as; None if nothing is
 
     @property
     def nats(self) -> float:
@@ -45,6 +48,7 @@ class PolicyState(NamedTuple):
     pace: Pace | None = None
     phase: PhaseState = PhaseState()
     num_charged: int = 0  # tokens on the way to the position that cost something in this step
+    rejections: Mapping[Pair, int] = MappingProxyType({})  # of earlier steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,9 +93,14 @@ class Policy:
 
         Once a limit is used up (or is 0), nothing is afforded, not even what costs nothing, as costs are rounded.
         """
-        rule: AcceptanceRule | None = state.rule
-        if self.fitted is not None:
-            rule = self.fitted.rule_at(state.rule, state.phase, position)
+        if self.fitted is None:
+            return self._spend(state, position, state.rule)
+        rule = self.fitted.rule_at(state.rule, state.phase, position, state.rejections)
+        pair = self.fitted.pair_at(state.rule, position)
+        return self._spend(state, position, rule)._replace(pair=pair)
+
+    def _spend(self, state: PolicyState, position: Position, rule: AcceptanceRule | None) -> Decision:
+        """Decide whether a rule is afforded; None stands for none."""
         if rule is None:
             return Decision(_LOSSLESS, why=DecisionReason.PROTECTED)
         if isinstance(rule, Rule) and rule.needs_place:
@@ -125,6 +134,8 @@ class Policy:
         state = state._replace(spent=spent, pace=pace)
         if self.fitted is not None:
             state = state._replace(phase=self.fitted.after(state.phase, token_ids))
+        if decisions and decisions[-1].pair is not None and len(decisions) == len(token_ids):  # the last was rejected
+            state = state._replace(rejections=with_rejection(state.rejections, decisions[-1].pair))
         return _paced(state)
 
 

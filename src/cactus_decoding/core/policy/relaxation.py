@@ -1,16 +1,18 @@
-"""Where a response may be relaxed at all: what is protected, what is too important, and in which phases."""
+"""Where a response may be relaxed at all: what is protected or too important, in which phases, and after what."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
 from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
 from cactus_decoding.core.policy.phases import Phases, PhaseState
 from cactus_decoding.core.policy.protection import Protection, may_relax
+from cactus_decoding.core.policy.rejections import Pair, RejectionMemory, pair_at
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
@@ -30,10 +32,11 @@ class RelaxationPolicy(Model):
     protection: Protection | None = None
     limit: Annotated[ImportanceLimit | None, Setting(group="importance")] = None
     phases: Phases = Phases()
+    memory: RejectionMemory | None = None
 
     @property
     def everywhere(self) -> bool:
-        return self.protection is None and self.phases == Phases() and self.limit is None
+        return self == RelaxationPolicy()
 
     def __str__(self) -> str:
         """The policy for people, such as ``protecting digits``; empty if it forbids nothing."""
@@ -47,6 +50,8 @@ class RelaxationPolicy(Model):
             said.append(f"after {self.phases.lossless_tokens} tokens")
         if self.phases.plain_marks:
             said.append("within {} {}".format(*self.phases.plain_marks))
+        if self.memory is not None:
+            said.append(str(self.memory))
         return ", ".join(said)
 
     def as_dict(self) -> dict[str, Any]:
@@ -68,7 +73,7 @@ class RelaxationPolicy(Model):
     def fit_vocabulary(self, vocabulary: Vocabulary) -> FittedPolicy:
         mask = None if self.protection is None else self.protection.mask(vocabulary)
         importance = None if self.limit is None else self.limit.fit(vocabulary)
-        return FittedPolicy(vocabulary, self.phases, self.protection, mask, self.limit, importance)
+        return FittedPolicy(vocabulary, self.phases, self.protection, mask, self.limit, importance, self.memory)
 
 
 POLICY_SETTINGS = tuple(settings_of(RelaxationPolicy))  # the flat names that a request may set
@@ -121,6 +126,7 @@ class FittedPolicy:
     mask: Tensor | None = None  # the protected tokens, ``[vocabulary]``
     limit: ImportanceLimit | None = None
     importance: Importance | None = None
+    memory: RejectionMemory | None = None
 
     @cached_property
     def token_ids(self) -> Tensor | None:
@@ -133,8 +139,20 @@ class FittedPolicy:
     def after(self, state: PhaseState, token_ids: Sequence[int]) -> PhaseState:
         return self.phases.after(state, token_ids, self.vocabulary)
 
-    def rule_at(self, rule: AcceptanceRule, state: PhaseState, position: Position) -> AcceptanceRule | None:
+    def pair_at(self, rule: AcceptanceRule, position: Position) -> Pair | None:
+        """Return what a rejection at a position is remembered as; None if nothing is remembered."""
+        return None if self.memory is None else pair_at(rule, position)
+
+    def rule_at(
+        self,
+        rule: AcceptanceRule,
+        state: PhaseState,
+        position: Position,
+        seen: Mapping[Pair, int] = MappingProxyType({}),
+    ) -> AcceptanceRule | None:
         """Return the rule for a position, its knob scaled by importance where that is asked; None for lossless.
+
+        ``seen`` are the rejections of earlier steps.
 
         Importance is computed here and not once a step, because a walk reads only the rows of nodes that it visits.
         """
@@ -147,6 +165,8 @@ class FittedPolicy:
             mass = position.mass(self.token_ids, untempered=untempered)
             if not may_relax(mass, protection.threshold):
                 return None
+        if self.memory is not None and not self.memory.relaxes(rule, seen, position):
+            return None
         if self.importance is None or limit is None:
             return rule
         target, draft = position.untempered if untempered else position.target.probs, position.draft

@@ -11,6 +11,7 @@ from cactus_decoding.core.rules.big_little import BigLittle
 from cactus_decoding.core.rules.cactus import Cactus
 from cactus_decoding.core.rules.cascade import Cascade
 from cactus_decoding.core.rules.clamped import ClampedRatio
+from cactus_decoding.core.rules.ears import Ears
 from cactus_decoding.core.rules.ensemble import Ensemble
 from cactus_decoding.core.rules.fuzzy import Fuzzy
 from cactus_decoding.core.rules.kl_gate import KLGate
@@ -31,6 +32,7 @@ __all__ = [
     "Cactus",
     "Cascade",
     "ClampedRatio",
+    "Ears",
     "Ensemble",
     "Fuzzy",
     "KLGate",
@@ -60,6 +62,7 @@ RULES: dict[str, type[Rule]] = {
     "kl_gate": KLGate,
     "big_little": BigLittle,
     "mars": Mars,
+    "ears": Ears,
 }
 """Every rule by its name."""
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=\s*([,:]|$))")

@@ -53,8 +53,8 @@ class Rule(ABC):
         needs_whole_draft_row: the rule needs p as the draft gave it, even where some tokens are proposed in any case
             and another one is drawn without them.
         recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
-            that the drafted token was tested against. Beside a deterministic draft, h depends on q(n) alone, so that
-            an engine which knows h and p can follow the rule.
+            that the drafted token was tested against. So an engine which knows h and p can follow the rule.
+        needs_target_row: beside a deterministic draft, h(n) depends on more of q than q(n).
         needs_relaxed_target: the rule accepts with h(n) and recovers from h - p, with the h of `relaxed_target`, but h
             is not a function of q alone. Code that verifies by the rule's two numbers must call `followed` first.
         scalable: the knobs of which 0 is lossless and more is looser.
@@ -74,6 +74,7 @@ class Rule(ABC):
     needs_support_only: ClassVar[bool] = False
     needs_whole_draft_row: ClassVar[bool] = False
     recovers_from_relaxed_target: ClassVar[bool] = False
+    needs_target_row: ClassVar[bool] = False
     needs_relaxed_target: ClassVar[bool] = False
     scalable: ClassVar[tuple[str, ...]] = ()
     lifts_one_token: ClassVar[bool] = False

@@ -85,7 +85,7 @@ class Fuzzy(Gated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._say(recovers_from_relaxed_target=self.temperature == 1)  # else D asks for the target's whole row
+        self._say(needs_target_row=self.temperature != 1)
         if self.closed == "draw":
             self._say(draws_where_closed=True)
             self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False)

@@ -88,6 +88,12 @@ VERIFICATIONS = MappingProxyType(
                 chains=True,
                 counterpart="joint",
             ),
+            SchemeDeclaration(
+                "hsd",
+                "what block verification does, by branches from the end, to compare",
+                chains=True,
+                counterpart="joint",
+            ),
             SchemeDeclaration("joint", "the same for a tree", trees=True, counterpart="block", max_drawn=1),
             SchemeDeclaration(
                 "recursive",

@@ -18,6 +18,7 @@ from cactus_decoding.core.types import ROOT, AcceptanceRule, LogitsToProbs, Outc
 from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.declarations import read_scheme
 from cactus_decoding.core.verification.fly import fly
+from cactus_decoding.core.verification.hsd import hsd
 from cactus_decoding.core.verification.joint import joint
 from cactus_decoding.core.verification.match import match
 from cactus_decoding.core.verification.recursive import recursive
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SCHEMES: dict[str, Callable[..., Walk]] = {
     "token": match,
     "block": joint,
+    "hsd": hsd,
     "joint": joint,
     "recursive": recursive,
     "traversal": traversal,

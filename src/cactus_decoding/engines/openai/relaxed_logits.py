@@ -26,8 +26,8 @@ _NOTHING, _LIFT = 4, 16
 def relaxed_probability(rule: Rule, target_prob: Tensor) -> Tensor:
     """Return h(n) in float64, at most 1, from q(n) alone, for rules to which all other tokens are as one.
 
-    This holds for rules that lift one token, and for all rules if the draft is deterministic. The rule is asked about
-    rows (q(n), 1 - q(n)).
+    This holds for rules that lift one token, and for all rules but those of `needs_target_row` if the draft is
+    deterministic. The rule is asked about rows (q(n), 1 - q(n)).
     """
     q = target_prob.double().unsqueeze(-1)
     drafted = torch.zeros_like(q, dtype=torch.int64)
@@ -55,15 +55,23 @@ class RelaxedLogits(NamedTuple):
     conditional: Tensor  # KL(h || q) for the h of the drafted token, exact
 
 
-def relax_tokens(rule: Rule, token_logits: Tensor, log_totals: Tensor) -> RelaxedLogits:
-    """Return the drafted tokens' logits that turn each row into h; for the rules of `relaxed_probability`.
+def relax_tokens(
+    rule: Rule, token_logits: Tensor, log_totals: Tensor, rows: tuple[Tensor, Tensor] | None = None
+) -> RelaxedLogits:
+    """Return the drafted tokens' logits that turn each row into h, for rules that lift one token or a certain draft.
 
     .. math:: x_n = L + log(1 - q(n)) + log h(n) - log(1 - h(n)),   L = logsumexp of the row
 
-    Where h(n) is q(n), such as outside the target's support, the logit is returned as it was, to the last bit.
+    Where h(n) is q(n), such as outside the target's support, the logit is returned as it was, to the last bit. A rule
+    of `needs_target_row` is asked about ``rows``: the target's logits, ``[..., vocabulary]``, and the drafted tokens.
     """
     q = probability_from_logits(token_logits, log_totals)
-    h = relaxed_probability(rule, q)
+    if rule.needs_target_row:
+        assert rows is not None
+        target_probs = probability_from_logits(rows[0], log_totals.unsqueeze(-1))
+        h = rule.judge(target_probs, None, rows[1].unsqueeze(-1)).relaxed_prob.squeeze(-1).clamp(max=1.0)
+    else:
+        h = relaxed_probability(rule, q)
     log_odds = (h.log() - torch.log1p(-h)).clamp(max=_MAX_LOG_ODDS)
     lifted = log_totals.double() + torch.log1p(-q) + log_odds
     logits = torch.where((h > q) & (q > 0) & (q < 1), lifted.to(token_logits.dtype), token_logits)

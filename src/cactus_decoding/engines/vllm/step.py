@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
 from cactus_decoding.engines.openai.relaxed_logits import (
     PositionCosts,
@@ -145,14 +146,19 @@ class RelaxedStep:
         drafted = token_ids[rows]
         allowed = drafted >= 0 if chosen is None else chosen & (drafted >= 0)
         drafted = torch.where(allowed, drafted, 0)
-        if self._draft is None or rule.lifts_one_token:
+        if (self._draft is None or rule.lifts_one_token) and not rule.needs_target_row:
             return _Change(group, drafted, allowed, relax_tokens(rule, self._logits[rows, drafted], self._totals[rows]))
-        draft, width = self._draft, self._draft.width
-        size = max(1, MAX_ELEMENTS // width)
-        parts = zip(rows.split(size), drafted.split(size), strict=True)
-        relaxed = [relax_rows(rule, self._logits[some, :width], draft.rows(some), tokens) for some, tokens in parts]
+        size = max(1, MAX_ELEMENTS // (self._logits.shape[1] if self._draft is None else self._draft.width))
+        relaxed = [self._relaxed(rule, *part) for part in zip(rows.split(size), drafted.split(size), strict=True)]
         joined = relaxed[0] if len(relaxed) == 1 else RelaxedLogits(*map(torch.cat, zip(*relaxed, strict=True)))
         return _Change(group, drafted, allowed, joined)
+
+    def _relaxed(self, rule: Rule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
+        if self._draft is not None and not rule.lifts_one_token:
+            return relax_rows(rule, self._logits[rows, : self._draft.width], self._draft.rows(rows), token_ids)
+        logits = self._logits[rows]
+        token_logits = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+        return relax_tokens(rule, token_logits, self._totals[rows], (logits, token_ids))
 
     def _with_costs(self, change: _Change) -> _Change:
         """Add what a change costs; where that takes an audit, this waits for the device."""

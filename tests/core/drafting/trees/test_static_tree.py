@@ -36,7 +36,7 @@ def test_spellings() -> None:
 @pytest.mark.parametrize(
     ("spelling", "wrong"),
     [
-        ("", "unknown tree ''; known are static=4.2.2.1, best_first and adaptive"),
+        ("", "unknown tree ''; known are static=4.2.2.1, best_first, independent and adaptive"),
         ("static", "unknown tree 'static'; known are static=4.2.2.1"),
         ("lookup=2", "lacks static"),
         ("static=4.0", "static must be numbers from 1 with dots between such as '4.2.2.1', but is '4.0'"),

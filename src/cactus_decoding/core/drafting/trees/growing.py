@@ -82,6 +82,11 @@ class GrowingTree:
             new += self._add(nodes[place], *chosen[place])
         return new
 
+    def add_drawn(self, node: int, token_ids: list[int], row: Tensor) -> list[int]:
+        """Give a node children that were drawn from the draft's row, ``[1, vocabulary]``, and return their places."""
+        self.rows[node] = row
+        return self._add(node, token_ids, [True] * len(token_ids))
+
     def add_looked_up(self, node: int, token_ids: list[int], like: Tensor) -> list[int]:
         row = torch.zeros_like(like[:1])
         row[0, token_ids[0]] = 1.0  # what a draft that is sure of one of them would say

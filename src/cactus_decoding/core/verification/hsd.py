@@ -1,0 +1,55 @@
+"""Hierarchical speculative decoding: a chain from its end, by what each branch has too much or too little of."""
+
+from __future__ import annotations
+
+from cactus_decoding.core.types import ROOT
+from cactus_decoding.core.verification.tree import (
+    RandomSource,
+    RuleAt,
+    Tree,
+    Walk,
+    left_over,
+    ratio,
+    recovery_weights,
+    relaxed_row,
+)
+
+
+def hsd(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+    r"""Keep the whole chain, or else the longest beginning behind which the draft's branches leave enough over.
+
+    With :math:`r_i` the product of h(n) / p(n) over the first i tokens, and capped :math:`r^*_i = r_i / \max(1, r_1,
+    \dots, r_i)`, all k tokens are kept with probability :math:`r^*_k`. Otherwise, from i = k - 1 down to 0,
+
+    .. math:: D^+ = \sum_x (r^*_i h(x) - p(x))_+, \qquad D^- = \sum_x (p(x) - r^*_i h(x))_+
+
+    are what the branches behind i tokens have too little and too much of, and i are kept with probability :math:`D^+ /
+    \max(D^+, D^-)`, which is 1 for i = 0. The next token is then drawn in proportion to :math:`(r^*_i h - p)_+`.
+
+    As :math:`r^*_i = \min(1, r^*_{i-1} h(n_i) / p(n_i))` and :math:`D^- - D^+ = 1 - r^*_i`, this is block verification:
+    it keeps the same tokens with the same random numbers. The arguments are those of `match`.
+
+    Raises:
+        ValueError: for a rule whose h depends on the drafted token.
+
+    Source: Zhou et al. (arXiv 2601.05724), there for h = q. Its abstract and its code were at hand, which caps ratios so
+    in its simulation. But it keeps a whole chain by the ratio before the cap, which is not lossless.
+    """
+    levels, path, capped, node = [], list[int](), 1.0, ROOT
+    while (position := tree.at(node)) is not None:
+        h, draft, token = relaxed_row(position, judge(position)), position.distribution(0).probs, position.token_ids[0]
+        levels.append((capped, h, draft))
+        capped = min(1.0, capped * ratio(h[token].item(), draft[token].item()))
+        node = position.nodes[0]
+        path.append(node)
+    if node == ROOT or chance.below(node, capped):
+        row = tree.row(node)
+        return Walk.along(tree, path, chance.token(row.probs, row))
+    for capped, h, draft in reversed(levels):
+        path.pop()
+        missing, excess = left_over(capped * h, draft), left_over(draft, capped * h)
+        # a ratio of 1 stays even where rounding leaves nothing
+        stays = 1.0 if capped == 1 else ratio(missing.sum().item(), max(missing.sum().item(), excess.sum().item()))
+        if not path or chance.below(path[-1], stays):
+            break
+    return Walk.along(tree, path, chance.token(recovery_weights(missing, h)))
