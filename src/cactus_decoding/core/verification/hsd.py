@@ -32,7 +32,7 @@ def hsd(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     Raises:
         ValueError: for a rule whose h depends on the drafted token.
 
-    Source: Zhou et al. (arXiv 2601.05724), there for h = q. Its abstract and its code were at hand, which caps so in its
+    Source: Zhou et al. (arXiv 2601.05724), for h = q. Its abstract and its code were at hand; the code caps so in its
     simulation. But it keeps a whole chain by the ratio before the cap, which is not lossless.
     """
     levels, path, capped, node = [], list[int](), 1.0, ROOT
