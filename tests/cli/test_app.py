@@ -150,7 +150,7 @@ def test_a_terminal_shows_colours():
     os.close(ours)
     assert run.wait() == 0
     assert b"38;2;0;158;115m" in output  # accepted
-    assert b"acceptance_length" in output
+    assert b" per step" in output
     assert b"\x1b[3;38;2;0;114;178m" in output or b"\x1b[1;38;2;204;121;167m" in output  # recovered or bonus
 
 

@@ -41,7 +41,7 @@ def test_the_command_recommends_a_protected_rule_by_score(run, tmp_path):
     ):
         code, out, err = run(*command, "--task", "sums", *more)
         assert code == 0, err
-        assert out.splitlines()[-1] == f"Use: {expected}"
+        assert out.splitlines()[1] == f"Use: {expected}"
 
 
 def test_the_command_searches_protected_rules_by_nats(run, tmp_path):

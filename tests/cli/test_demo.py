@@ -43,18 +43,32 @@ def made_up(right: dict[str, list[bool]], seconds: dict[str, float] | None = Non
     return ways
 
 
-def test_a_run_tells_the_whole_story(run):
-    code, out, err = run("demo", "--problems", "2", "--seed", "1", "--delta", "0.5")
+def rows_of(lines: list[str], name: str) -> list[str]:
+    return [line for line in lines if line.startswith(name) and "/2 " in line and " %" in line]
+
+
+def test_a_run_fits_a_screen_and_tells_each_way_in_a_sentence(run):
+    code, out, err = run("demo", "--problems", "2", "--seed", "1")
     assert code == 0
     lines = out.splitlines()
-    for name in (*NAMES, "Cactus, delta=0.5"):
-        assert len([line for line in lines if line.startswith(name) and "/2 " in line and " %" in line]) == 1
-        assert len([line for line in lines if line.startswith(name) and "(too few)" in line]) == (name not in NAMES[:2])
+    assert [len(rows_of(lines, name)) for name in NAMES] == [1, 1, 1, 1, 0, 0]
+    assert [len([line for line in lines if line.startswith(f"{name}: ")]) for name in NAMES] == [1, 1, 1, 1, 0, 0]
     assert out.startswith("Question: ")
     assert f"Answer ({RELAXED['rule']}, protecting digits):" in out
-    assert "sqrt(0.02/2) = 0.1." in out
     assert "2 problems cannot tell 2 points" in out
     assert "\x1b" not in out + err
+    assert "Answering: 8/8" in err
+    assert len(lines) <= 40
+
+
+def test_more_is_told_where_it_is_asked_for(run):
+    _, out, err = run("demo", "--problems", "2", "--seed", "1", "--delta", "0.5", "--verbose")
+    lines = out.splitlines()
+    for name in (*NAMES, "Cactus, delta=0.5"):
+        assert len(rows_of(lines, name)) == 1
+        too_few = [line for line in lines if line.startswith(f"{name} ") and "(too few)" in line]
+        assert len(too_few) == (name not in NAMES[:2])
+    assert "sqrt(0.02/2) = 0.1." in out
     assert "Answering: 14/14" in err
 
 
@@ -132,29 +146,25 @@ def test_a_broken_answer_is_one_that_only_the_unprotected_rules_got_wrong():
     assert demo_report.broken(ways) == (ways.unprotected, 4)
     shown = demo_report.broken_answer(ways, next(word_problems("test")), ways.unprotected, 4)
     assert [str(cell) for column in shown.columns for cell in column.cells] == ["protected 4", "unprotected 4"]
-    told = demo_report.everywhere(ways)
-    assert "1 with bundled:worded" in told
-    assert "2 with bundled:draft" in told
     ways = made_up(right | {"unprotected": [True] * 5})
     assert demo_report.broken(ways) == (ways.weak, 0)
     assert demo_report.broken(made_up({"plain": [True] * 4})) is None
 
 
-def test_what_chance_explains_is_not_called_a_loss():
-    few, many = [False] * 2 + [True] * 38, [False] * 12 + [True] * 28
-    assert demo_report.everywhere(made_up({"unprotected": few})).count("which chance may explain") == 2
-    assert demo_report.everywhere(made_up({"unprotected": few, "weak": many})).count("more than chance explains") == 1
-    assert "more than chance explains" in demo_report.harmless(made_up({"protected": many}))
-    assert "chance" not in demo_report.harmless(made_up({"protected": few}))
+@pytest.mark.parametrize(("wrong", "lost"), [(2, False), (12, True)])
+def test_what_chance_explains_is_not_called_a_loss(wrong, lost):
+    ways = made_up({"unprotected": [False] * wrong + [True] * (40 - wrong)})
+    assert ("more than chance explains" in demo_report.sentence(ways.unprotected, ways)) == lost
+    assert "more than chance explains" not in demo_report.sentence(ways.protected, ways)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "sentence"),
-    [(0.5, "comes sooner than from"), (2.0, "takes fewer steps, but no less time"), (1.0, "this run cannot tell")],
+    ("seconds", "said"),
+    [(0.5, "Faster, with no loss"), (2.0, "No faster on this machine"), (1.0, "This run cannot tell")],
 )
-def test_time_is_judged_by_its_interval(seconds, sentence):
+def test_time_is_judged_by_its_interval(seconds, said):
     ways = made_up({"plain": [True] * 40}, {"protected": seconds})
-    assert sentence in demo_report.harmless(ways)
+    assert said in demo_report.sentence(ways.protected, ways)
     assert demo_report.time_beside(ways.protected, ways.lossless).value == pytest.approx(
         sum(each.seconds for each in ways.protected.counts) / sum(each.seconds for each in ways.lossless.counts)
     )

@@ -29,9 +29,9 @@ def test_it_says_where_rejections_are_and_what_each_way_promises(run, tmp_path):
     [
         (("--draft", "ngram"), "a draft that can be trained is a model of transformers"),
         (("--temperature", "0"), "the temperature must be above 0"),
-        (("--problems", "1"), "Input should be greater than or equal to 2, but is '1'"),
+        (("--problems", "1"), "--problems must be at least 2, but is 1"),
         (("--rule", "cactos"), "did you mean 'cactus'?"),
-        (("--draft-cost", "-1"), "Input should be greater than or equal to 0"),
+        (("--draft-cost", "-1"), "--draft-cost must be at least 0, but is -1"),
         (("--num-speculative-tokens", "0"), "num_speculative_tokens must be at least 1"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_what_auto_decided_by_is_told(run):
     told = json.loads(run(*asked, "--json")[1])["pass_times"]
     assert ".json" in told["source"]
     assert told["target"][0][0] == 1
-    assert "Proposed what pays by pass times" in run(*asked)[2]
+    assert "Proposed what pays by pass times" in run(*asked, "--verbose")[2]
     assert json.loads(run("generate", QUESTION, *SHORT, "--json")[1])["pass_times"] is None
 
 
@@ -52,9 +53,35 @@ def test_only_the_text_goes_to_stdout(run):
     code, out, err = run("generate", QUESTION, "--seed", "5", "--stop", "\n", "--stop", "####")
     assert code == 0
     assert out == generate(load_pair(), PROMPT, seed=5, stop=["\n", "####"]).text + "\n"
-    for name in ("acceptance_length", "acceptance_rate", "accepted_per_step", "relaxed tokens", "tokens per second"):
-        assert name in err
-    assert "\x1b" not in out + err
+    assert re.fullmatch(r"\n\d+ tokens in \d+ steps, \d\.\d per step, \d+\.\d s; seed 5\n", err)
+
+
+def test_a_line_or_a_table_says_what_a_response_took(run):
+    arguments = (LONGER, *SPENDER, "--budget", "0.02", "--protect", "digits", "--max-new-tokens", "20", "--seed", "3")
+    line = run("generate", *arguments)[2].strip()
+    assert re.search(r"; \d+ relaxed; 0\.0\d+ nats of 0\.02; \d+ positions? protected; cut by --max-new-tokens", line)
+    assert line.endswith("; seed 3")
+    table = run("generate", *arguments, "--verbose")[2]
+    counts = generate(load_pair(), LONGER_PROMPT, rule="clamped:width=2", seed=3, max_new_tokens=20).metrics.as_dict()
+    shown = {each.split()[0] for each in table.strip().splitlines()[1:]} - {"seed", "budget_left"}
+    assert shown <= counts.keys()
+    assert {"acceptance_length", "acceptance_rate", "accepted_per_step", "relaxed", "tokens_per_second"} <= shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--protect", "digits"), "the lossless rule relaxes nothing, so there is nothing to protect"),
+        (("--rule", "clamped:width=1", "--temperature", "0"), "at temperature 0 clamped:width=1.0 changes nothing"),
+        (("--rule", "relaxed_greedy:margin=1", "--temperature", "0"), ""),
+        (("--rule", "clamped:width=1", "--protect", "digits"), ""),
+    ],
+)
+def test_what_changes_nothing_is_said(run, options, said):
+    code, _, err = run("generate", QUESTION, *SHORT, "--json", *options)
+    assert code == 0
+    assert said in err
+    assert ("note" in err) == bool(said)
 
 
 @pytest.mark.parametrize(
@@ -129,13 +156,14 @@ def test_an_infinite_budget_measures_and_is_strict_json(run):
 
 
 def test_the_table_shows_the_budget_only_where_there_is_one(run):
-    with_budget = run("generate", LONGER, *SPENDER, "--max-shift", "0.1", "--seed", "3")[2]
-    for words in ("spent nats", "left nats", "of 0.02: moves no event by more than 0.1", "fallen back"):
+    asked = ("generate", LONGER, "--seed", "3", "--verbose")
+    with_budget = run(*asked, *SPENDER, "--max-shift", "0.1")[2]
+    for words in ("\nnats ", "\nbudget_left ", "of 0.02 nats: moves no event by more than 0.1", "\nfell_back "):
         assert words in with_budget
-    assert "spent nats" not in run("generate", LONGER, *SPENDER, "--seed", "3")[2]
-    measured = run("generate", LONGER, "--rule", "relaxed_greedy:margin=1", "--temperature", "0", "--seed", "3")[2]
-    assert "spent nats" in measured
-    assert "left nats" not in measured
+    assert "\nnats " not in run(*asked, *SPENDER)[2]
+    measured = run(*asked, "--rule", "relaxed_greedy:margin=1", "--temperature", "0")[2]
+    assert "\nnats " in measured
+    assert "\nbudget_left " not in measured
 
 
 def test_blocks(run):

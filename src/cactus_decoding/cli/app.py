@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,8 +31,7 @@ app.add(USE, {
     "play": ("play:play",
         "Open a page that shows what a rule does to an answer: token by token, what if, and side by side."),
     "demo": ("demo:demo",
-        "Answer word problems that the bundled models never saw: "
-        "lossless, relaxed with care, without, on a budget."),
+        "Answer word problems that the bundled models never saw: without a draft, lossless, and relaxed."),
     "serve": ("serve:serve",
         "Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."),
     "rules": ("rules:rules",
@@ -131,7 +130,10 @@ def _explain(error: Exception) -> str | None:
             close = suggestion(given.group(1), commands) if given else ""
             message += f"; commands are {', '.join(commands)}{close}"
         elif context is not None:
-            message += f"{_given(error)} (see '{context.command_path} --help')"
+            if (option := getattr(error, "option_name", None)) is not None and message.startswith("No such option"):
+                known = [name for each in context.command.params for name in each.opts if name.startswith("--")]
+                message = f"there is no option {option}{suggestion(option, known)}"
+            message = f"{_number_sentence(error) or message} (see '{context.command_path} --help')"
     elif isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror or error}"
     elif isinstance(error, (ValueError, TypeError, OSError)):
@@ -141,7 +143,21 @@ def _explain(error: Exception) -> str | None:
     return " ".join(message.split())
 
 
-def _given(error: Exception) -> str:
-    """Return what was given, where pydantic's message, which typer hands on, does not say so."""
-    details: list[dict[str, object]] = getattr(error.__cause__, "errors", list)()
-    return f", but is {details[0]['input']!r}" if details else ""
+_ALLOWED = {
+    "int_parsing": "an integer",
+    "float_parsing": "a number",
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than": "less than {lt:g}",
+    "less_than_equal": "at most {le:g}",
+}
+"""What a number must be, by the name that pydantic gives its mistake."""
+
+
+def _number_sentence(error: Any) -> str | None:
+    """Return what was given and what is allowed, where pydantic, by which typer reads numbers, refused an option."""
+    details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if not details or details[0]["type"] not in _ALLOWED:
+        return None
+    allowed = _ALLOWED[details[0]["type"]].format(**details[0].get("ctx", {}))
+    return f"{error.param.opts[-1]} must be {allowed}, but is {details[0]['input']!r}"

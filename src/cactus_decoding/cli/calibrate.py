@@ -147,11 +147,11 @@ def _by_nats(
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 140)
+    console.print(f"[bold]Recommended:[/bold] {escape(text)}", soft_wrap=True)
+    console.print(f"[bold]Use:[/bold] {escape(flags)}", soft_wrap=True)
     console.print(table_of([lossless, *candidates], f"Best of each family within {max_nats:g} nats per position"))
     if compared is not None:
         console.print(_speed_table(compared))
-    console.print(f"[bold]Recommended:[/bold] {escape(text)}", soft_wrap=True)
-    console.print(f"[bold]Use:[/bold] {escape(flags)}", soft_wrap=True)
     return as_result([lossless, *candidates], chosen, compared, text, about)
 
 
@@ -232,9 +232,6 @@ def _by_score(max_drop: float, path: Path, task: str, policies: list[RelaxationP
     found = advise(_protecting(summarise(read_results(path)), policies), task, max_drop)
     console = Console(highlight=False)
     for advice in found:
-        shown = [advice.baseline, *([advice.chosen] if advice.chosen is not None else [])]
-        for part in table(shown, every_metric=True):
-            console.print(part)
         config = advice.config
         where = (
             f"{config.task}, {config.target} with {config.draft}, temperature {config.request.sampling.temperature:g}"
@@ -243,6 +240,9 @@ def _by_score(max_drop: float, path: Path, task: str, policies: list[RelaxationP
         console.print(
             f"[bold]Use:[/bold] {escape(options.flags_of(advice.recommended.config.request))}", soft_wrap=True
         )
+        shown = [advice.baseline, *([advice.chosen] if advice.chosen is not None else [])]
+        for part in table(shown, every_metric=True):
+            console.print(part)
     return {
         "schema": 1,
         "kind": "calibration",

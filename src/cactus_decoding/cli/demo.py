@@ -41,9 +41,12 @@ def demo(
     settings: options.Settings,
     seed: Annotated[int, option("Chooses the problems, and the answers' randomness.", "S", min=0, max=2 ** 32)] = 0,
     as_json: Annotated[bool, option("Write one JSON object to stdout, and nothing else.", flag="--json")] = False,
+    verbose: Annotated[bool, option(
+        "Also ask with a weak draft, without and with a budget, and show intervals and a broken answer.",
+        flag="--verbose")] = False,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
-    """Answer word problems that the bundled models never saw: lossless, relaxed with care, without, on a budget."""
+    """Answer word problems that the bundled models never saw: without a draft, lossless, and relaxed."""
     from cactus_decoding import load_pair, stream
     from cactus_decoding.cli.demo_report import beside_lossless, report
     from cactus_decoding.core.files.provenance import provenance
@@ -56,7 +59,8 @@ def demo(
     ways = ways_of(settings, num_speculative_tokens, budget, delta or [])
     options.prepare(threads, small=True)
     drawn = list(islice(word_problems("test", seed=seed), problems))
-    pairs = {name: load_pair(draft=name, kept_prompts=0) for name in dict.fromkeys(way.draft for way in ways.all)}
+    asked = ways.all if as_json or verbose else ways.main
+    pairs = {name: load_pair(draft=name, kept_prompts=0) for name in dict.fromkeys(way.draft for way in asked)}
     pair = pairs[ways.protected.draft]
 
     console = Console(highlight=False)
@@ -69,7 +73,7 @@ def demo(
         console.print(f"[bold]Answer[/bold] ({request.rule}, {request.policy}):")
         show(first, pair.tokenizer)
         console.print(f"[bold]Right answer:[/bold] {shown.answer}\n")
-    answer(pairs, drawn, ways.all, seed)
+    answer(pairs, drawn, asked, seed)
     if as_json:
         arguments = {"problems": problems, "split": "test", "seed": seed} | vars(ways.plain.request.sampling)
         rows = [way.as_dict() for way in ways.all]
@@ -77,7 +81,7 @@ def demo(
         end = {"beside_lossless": beside, "arguments": arguments, "provenance": provenance(arguments)}
         typer.echo(to_json({"rows": rows} | end))
         return
-    for part in report(ways, drawn, console):
+    for part in report(ways, drawn, console, verbose=verbose):
         console.print(part)
 
 

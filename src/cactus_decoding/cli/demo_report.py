@@ -33,24 +33,31 @@ BAR = 8  # characters of the longest bar
 POINTS = 0.02  # a loss of right answers that a user would want to know of
 
 
-def report(ways: Comparison, problems: Sequence[WordProblem], console: Console) -> Iterator[RenderableType]:
-    yield table(ways, "#" if console.options.ascii_only else "█")
-    yield comparison(ways)
+def report(
+    ways: Comparison, problems: Sequence[WordProblem], console: Console, *, verbose: bool
+) -> Iterator[RenderableType]:
+    """Yield a table and a sentence for each way; ``verbose`` adds intervals, a weak draft, a budget, a broken answer."""
+    shown = ways.all if verbose else ways.main
+    yield table(ways, shown, "#" if console.options.ascii_only else "█")
     yield ""
-    yield f"[bold]Relaxing where it is harmless.[/bold] {harmless(ways)}\n"
-    yield f"[bold]Relaxing everywhere.[/bold] {everywhere(ways)}\n"
-    if (found := broken(ways)) is not None:
-        yield broken_answer(ways, problems[found[1]], *found)
-    yield f"[bold]A budget that stops it.[/bold] {budgeted(ways)}\n"
-    yield f"[bold]Too few to tell.[/bold] {too_few(len(problems))}"
+    for way in ways.main:
+        yield f"[bold]{way.name}[/bold]: {sentence(way, ways)}"
+    if verbose:
+        yield comparison(ways)
+        yield ""
+        if (found := broken(ways)) is not None:
+            yield broken_answer(ways, problems[found[1]], *found)
+        yield f"[bold]{ways.budgeted.name}[/bold]: {budgeted(ways)}"
+    yield f"\n{too_few(len(problems))}" + (
+        "" if verbose else " --verbose adds a weak draft, and a budget that holds it."
+    )
 
 
-def table(ways: Comparison, full: str = "█") -> Table:
+def table(ways: Comparison, listed: Sequence[Way], full: str = "█") -> Table:
     """Return right answers and speeds, with bars made of a character."""
     sampling = _described(ways.plain.request.sampling)
     shown = _new_table(
-        f"{ways.plain.score.answers} held-out problems, {sampling}\n"
-        f"relaxed: {ways.unprotected.request.rule}; draft: {ways.unprotected.draft}, weak: {ways.weak.draft}",
+        f"{ways.plain.score.answers} held-out problems, {sampling}\nrelaxed: {ways.unprotected.request.rule}",
         *(
             "draft\nlength",
             "tokens\nper step",
@@ -59,9 +66,9 @@ def table(ways: Comparison, full: str = "█") -> Table:
             "right answers\n(95 % interval)",
         ),
     )
-    steps = [way.score.metrics.acceptance_length for way in ways.all]
-    speeds = [way.score.metrics.tokens_per_second for way in ways.all]
-    for way, step, speed in zip(ways.all, steps, speeds, strict=True):
+    steps = [way.score.metrics.acceptance_length for way in listed]
+    speeds = [way.score.metrics.tokens_per_second for way in listed]
+    for way, step, speed in zip(listed, steps, speeds, strict=True):
         low, high = way.score.interval
         shown.add_row(
             way.name,
@@ -110,35 +117,38 @@ def comparison(ways: Comparison) -> Table:
     return shown
 
 
-def harmless(ways: Comparison) -> str:
-    pattern = ways.protected.request.policy.protection
-    kind = "a protected token" if pattern is None else f"one of the tokens '{pattern.pattern}'"
-    said = (
-        f"Where the target may write {kind}, the lossless rule decides; elsewhere {ways.protected.request.rule} does."
-    )
-    if gained(ways.protected, ways.lossless).high < 0:
-        said += " It lost right answers all the same, more than chance explains: here it is not harmless."
-    time = time_beside(ways.protected, ways.lossless)
-    if time.has_ends and time.high < 1:
-        return f"{said} An answer comes sooner than from lossless speculation at its own draft length, on this machine."
-    if time.has_ends and time.low > 1:
-        return (
-            f"{said} It takes fewer steps, but no less time than lossless speculation at its own draft length: "
-            "on this machine a longer draft and the checks take more than the steps that are saved."
-        )
-    return f"{said} Whether an answer comes sooner than from lossless speculation, this run cannot tell."
-
-
-def everywhere(ways: Comparison) -> str:
-    said = []
-    for way in (ways.unprotected, ways.weak):
-        wrong = sum(map(_broke, ways.lossless.right, ways.protected.right, way.right))
-        less = "more than chance explains" if gained(way, ways.lossless).high < 0 else "which chance may explain"
-        said.append(f"{wrong} with {way.draft} ({_points(gained(way, ways.lossless))} points of right answers, {less})")
+def sentence(way: Way, ways: Comparison) -> str:
+    """Say what a way is, and what it gives beside lossless speculation."""
+    if way is ways.plain:
+        return "the target alone, one token per step."
+    if way is ways.lossless:
+        time = time_beside(way, ways.plain).value
+        return f"the same distribution as the target's own, in {time:.2f} of its time per answer."
+    beside = beside_lossless(way, ways.lossless)
     return (
-        f"Answers that it got wrong, of those that lossless and protected sampling got right: {' and '.join(said)}. "
-        "What it lets through is the draft's: how much breaks depends on how bad that one is."
+        f"beside lossless {_percent(beside['tokens_per_step'])} tokens per step, "
+        f"{_percent(beside['time_per_answer'])} time per answer, {_points(beside['right_answers'])} points of right "
+        f"answers. {judged(beside['time_per_answer'], beside['right_answers'])}"
     )
+
+
+def judged(time: Interval, right: Interval) -> str:
+    """Say what two 95 % intervals mean.
+
+    >>> judged(Interval(0.9, 0.88, 0.93), Interval(0.005, -0.04, 0.05))
+    'Faster, with no loss that this run can see.'
+    >>> judged(Interval(1.1, 1.05, 1.2), Interval(-0.1, -0.15, -0.05))
+    'No faster on this machine, and it loses right answers, more than chance explains.'
+    """
+    if time.has_ends and time.high < 1:
+        speed = "Faster"
+    elif time.has_ends and time.low > 1:
+        speed = "No faster on this machine"
+    else:
+        speed = "This run cannot tell whether it is faster"
+    if right.high < 0:
+        return f"{speed}, {'but' if speed == 'Faster' else 'and'} it loses right answers, more than chance explains."
+    return f"{speed}, with no loss that this run can see."
 
 
 def broken(ways: Comparison) -> tuple[Way, int] | None:
@@ -308,6 +318,11 @@ class Comparison:
     @property
     def all(self) -> list[Way]:
         return [self.plain, self.lossless, *self.relaxed]
+
+    @property
+    def main(self) -> list[Way]:
+        """The ways that are told first."""
+        return [self.plain, self.lossless, self.protected, self.unprotected, *self.cactus]
 
     @property
     def relaxed(self) -> list[Way]:

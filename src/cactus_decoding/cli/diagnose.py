@@ -118,10 +118,10 @@ def diagnose(
         result = found.as_dict() | {"advice": advice(found), "provenance": provenance(names | relaxed.as_dict())}
         write_atomically(output, as_json(result, indent=1) + "\n")
     out = Console(highlight=False)
-    out.print(_classes(found))
-    out.print(_promises(found))
     for line in advice(found):
         out.print(line, soft_wrap=True)
+    out.print(_classes(found))
+    out.print(_promises(found))
 
 
 def _classes(found: Diagnosis) -> Table:
@@ -138,7 +138,7 @@ def _classes(found: Diagnosis) -> Table:
 def _promises(found: Diagnosis) -> Table:
     table = Table(title=f"What each way promises; a proposal takes {found.draft_cost:.2f} of a pass of the target",
                   box=SIMPLE_HEAD, title_justify="left")  # fmt: skip
-    for name in ("", "acceptance", "tokens a step", "length", "time per token"):
+    for name in ("", "acceptance", "tokens per step", "length", "time per token"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for each in found.promises:
         table.add_row(each.name, number(each.acceptance, 3), each.tokens_per_step.shown(2, "–"),

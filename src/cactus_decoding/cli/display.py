@@ -102,8 +102,31 @@ def pass_times_text(times: Mapping[str, Any]) -> str:
     return f"pass times {times['source']}: {', '.join(map(str, widths))} tokens in {taken} ms{drafted}"
 
 
+def summary_line(response: Response) -> str:
+    """Return what a response took, in one line for people."""
+    metrics, request = response.metrics, response.request
+    parts = [
+        f"{_counted(metrics.generated, 'token')} in {_counted(metrics.steps, 'step')}, "
+        f"{number(metrics.acceptance_length, 1)} per step, {metrics.seconds:.1f} s"
+    ]
+    if str(request.rule) != "lossless":
+        parts.append(f"{metrics.relaxed} relaxed")
+    if metrics.metered:
+        limit = math.inf if request.budget is None else request.budget.limit
+        parts.append(f"{metrics.nats:.3f} nats" + (f" of {limit:.3g}" if math.isfinite(limit) else ""))
+    if not request.policy.everywhere:
+        parts.append(f"{_counted(metrics.protected, 'position')} protected")
+    if response.finish_reason == "length":
+        parts.append("cut by --max-new-tokens or the context window")
+    return "; ".join([*parts, f"seed {request.seed}"])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
 def metrics_table(response: Response, *, adapting: bool = False) -> Table:
-    """Return a response's counts and ratios with their meanings; an adapting draft may change after it."""
+    """Return a response's counts and ratios by their names in JSON; an adapting draft may change after it."""
     metrics = response.metrics
     same = "the same seed gives the same text" + (" while the draft is the same" if adapting else "")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
@@ -115,16 +138,16 @@ def metrics_table(response: Response, *, adapting: bool = False) -> Table:
         ("accepted_per_step", metrics.accepted_per_step, "accepted / steps"),
         ("acceptance_rate", metrics.acceptance_rate, "accepted / drafted"),
         ("steps", metrics.steps, "forward passes of the target"),
-        ("drafted tokens", metrics.drafted, "proposed by the draft"),
-        ("accepted tokens", metrics.accepted, "kept by the rule"),
+        ("drafted", metrics.drafted, "tokens that the draft proposed"),
+        ("accepted", metrics.accepted, "of these, kept by the rule"),
         *_forced(response),
-        ("relaxed tokens", metrics.relaxed, "of these, rejected by the lossless test"),
-        ("recovered tokens", metrics.recovered, "drawn after a rejection"),
-        ("bonus tokens", metrics.bonus, "drawn where no proposal was rejected"),
-        ("generated tokens", metrics.generated, f"handed out; finish_reason: {response.finish_reason}"),
+        ("relaxed", metrics.relaxed, "accepted, though the lossless test rejects them"),
+        ("recovered", metrics.recovered, "drawn after a rejection"),
+        ("bonus", metrics.bonus, "drawn where no proposal was rejected"),
+        ("generated", metrics.generated, f"tokens of the answer; finish_reason: {response.finish_reason}"),
         *_protected(response),
         *_spent(response),
-        ("tokens per second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
+        ("tokens_per_second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
         ("seed", str(response.request.seed), same),
     ):
         table.add_row(name, value if isinstance(value, str) else number(value), meaning)
@@ -144,12 +167,16 @@ def choices_table(choices: Sequence[Choice]) -> Table:
 
 def _forced(response: Response) -> list[tuple[str, float | str, str]]:
     forced = response.metrics.forced
-    return [("forced tokens", forced, "of these, the only ones that fit: proposed without the draft")] if forced else []
+    return [("forced", forced, "accepted, and the only token that fits: proposed without the draft")] if forced else []
 
 
 def _protected(response: Response) -> list[tuple[str, float | str, str]]:
     policy = response.request.policy
-    return [] if policy.everywhere else [("protected", response.metrics.protected, f"lossless positions: {policy}")]
+    return (
+        []
+        if policy.everywhere
+        else [("protected", response.metrics.protected, f"positions that the lossless rule judges: {policy}")]
+    )
 
 
 def _spent(response: Response) -> list[tuple[str, float | str, str]]:
@@ -158,12 +185,12 @@ def _spent(response: Response) -> list[tuple[str, float | str, str]]:
     if not metrics.metered:
         return []
     rows: list[tuple[str, float | str, str]] = [
-        ("spent nats", f"{metrics.nats:.4f}", f"at {metrics.metered} verified positions")
+        ("nats", f"{metrics.nats:.4f}", f"spent at {metrics.metered} verified positions")
     ]
     if budget is not None and math.isfinite(budget.limit):
         promise = f": moves no event by more than {budget.max_shift:g}" if budget.max_shift is not None else ""
-        rows.append(("left nats", f"{response.budget_left:.4f}", f"of {budget.limit:.4g}{promise}"))
-        rows.append(("fallen back", metrics.fell_back, "positions not affordable: lossless"))
+        rows.append(("budget_left", f"{response.budget_left:.4f}", f"of {budget.limit:.4g} nats{promise}"))
+        rows.append(("fell_back", metrics.fell_back, "positions that the budget could not afford, judged losslessly"))
     return rows
 
 

@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.engines.server import ServerEngine
     from cactus_decoding.lab.evaluation.run_config import RunConfig
 
+TASKS = (
+    "[bold]Tasks[/bold]\n\n"
+    "word_problems — stories with a number as their answer, which the bundled pair knows\n\n"
+    "gsm8k:path=FILE — grade-school mathematics; the last number counts\n\n"
+    "humaneval:path=FILE — Python functions, judged by running their tests (--allow-code-execution)\n\n"
+    "ifeval:path=FILE — instructions that a program can check\n\n"
+    "spec_bench:path=FILE — chat, translation, summaries and more; speed only, no score\n\n"
+    "jsonl:path=FILE,extract=NAME — your own: objects with a prompt and an answer\n\n"
+    "--lm-eval NAMES — any generation task of lm-evaluation-harness"
+)
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus eval --rule lossless --rule cactus:delta=1.0 --num-speculative-tokens 0,4,10 --output results.jsonl\n\n"
@@ -33,7 +43,8 @@ EXAMPLES = (
     "cactus eval --engine vllm --rule lossless --rule cactus:delta=1.0 --output results.jsonl\n\n"
     "cactus eval --server http://localhost:8000 --concurrency 32 --rule lossless --rule cactus:delta=1.0 "
     "--task gsm8k:path=gsm8k_test.jsonl --output results.jsonl\n\n"
-    "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl"
+    "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl\n\n"
+    + TASKS
 )
 WHAT, MODELS = "What is asked", "Models"
 
@@ -267,13 +278,13 @@ def _integers(option: str, text: str) -> list[int]:
 
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str | TreeShape]:
-    """Return comma-separated draft lengths, and trees; a comma splits only before a number or a length's name."""
-    from cactus_decoding.core.drafting.registry import DRAFT_LENGTHS, as_draft_length, as_tree
+    """Return comma-separated draft lengths, and trees; a comma before ``knob=`` belongs to a length's own spelling."""
+    from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
 
     parts: list[str] = []
     if text is not None or not trees:
         given = str(NUM_SPECULATIVE_TOKENS) if text is None else text
-        parts = [part.strip() for part in re.split(rf",(?=\s*(?:-?\d|{'|'.join(DRAFT_LENGTHS)}|$))", given)]
+        parts = [part.strip() for part in re.split(r",(?!\s*\w+=)", given)]
     for part in parts:
         as_draft_length(part)  # raises before any work
     return unique([*(int(part) if part.isdecimal() else part for part in parts), *map(as_tree, trees)])

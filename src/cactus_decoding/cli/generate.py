@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import notes, options, profiles
-from cactus_decoding.cli.display import choices_table, metrics_table, pass_times_text, show
+from cactus_decoding.cli.display import choices_table, metrics_table, pass_times_text, show, summary_line
 from cactus_decoding.cli.help import ASK
 from cactus_decoding.cli.options import OUTPUT, option
 
@@ -53,6 +53,8 @@ def generate(
     settings: options.Settings,
     as_json: Annotated[bool, option(
         "Write one JSON object to stdout, and nothing else.", panel=OUTPUT, flag="--json")] = False,
+    verbose: Annotated[bool, option(
+        "End with a table of all counts instead of one line.", panel=OUTPUT, flag="--verbose")] = False,
     trace: Annotated[Path | None, option(
         "Record what happened at every token here; 'cactus trace FILE' makes a page of it.", "FILE", OUTPUT,
         shown="none")] = None,
@@ -74,7 +76,7 @@ def generate(
 ) -> None:  # fmt: skip
     """Continue a prompt by drafting and verifying, with every token styled by how it came about.
 
-    The text goes to stdout; the metrics go to stderr.
+    The text goes to stdout. One line on what it took goes to stderr, or with --verbose a table.
     """
     from cactus_decoding.core.drafting.registry import check_names
 
@@ -107,6 +109,7 @@ def generate(
     if request.seed is None:
         request = request.replace(seed=secrets.randbelow(2**32))
     errors = Console(stderr=True, highlight=False)
+    notes.say_what_changes_nothing(request)
     rule, relaxes = request.rule, request.draft_length.max_draft_tokens > 0
     if isinstance(rule, Rule) and rule.lifts_absurd_tokens and relaxes and not request.sampling.truncates:
         typer.echo(
@@ -175,8 +178,11 @@ def generate(
         errors.print()
         if response.choices:
             errors.print(choices_table(response.choices))
-        errors.print(metrics_table(response, adapting=adaptation is not None))
-        if response.pass_times is not None:
+        if verbose:
+            errors.print(metrics_table(response, adapting=adaptation is not None))
+        else:
+            errors.print(summary_line(response), soft_wrap=True)
+        if verbose and response.pass_times is not None:
             errors.print(f"Proposed what pays by {pass_times_text(response.pass_times)}", soft_wrap=True, markup=False)
     if adaptation is not None:
         errors.print(adaptation.summary(), soft_wrap=True, markup=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from cactus_decoding import Pair
+    from cactus_decoding import Pair, Request
 
 
 def default_draft(target: str | None, draft: str | None) -> str | None:
@@ -48,6 +48,24 @@ def _of_prompt(pair: Pair, prompt: str, chat: bool) -> Iterator[str]:
         yield (
             "the target has a chat template, but the prompt is continued as plain text: give --chat to ask by it, or "
             "--raw if that is meant"
+        )
+
+
+def say_what_changes_nothing(request: Request) -> None:
+    """Say so if a request relaxes nothing, whatever its rule or protection."""
+    from cactus_decoding.core.rules import Lossless
+    from cactus_decoding.core.types import judges_untempered
+
+    if isinstance(request.rule, Lossless):
+        if not request.policy.everywhere:
+            say(
+                "the lossless rule relaxes nothing, so there is nothing to protect: give --rule, such as "
+                "--rule clamped:width=1"
+            )
+    elif request.sampling.temperature == 0 and not judges_untempered(request.rule):
+        say(
+            f"at temperature 0 {request.rule} changes nothing: every answer is the target's own greedy one; "
+            "--rule relaxed_greedy relaxes there"
         )
 
 

@@ -31,7 +31,7 @@ def report(
     """
     from cactus_decoding.core.files.writing import check_writable, write_atomically
     from cactus_decoding.lab.frontier.frontier import read_frontier
-    from cactus_decoding.lab.reporting.report import make_report, read_all, to_html, to_markdown
+    from cactus_decoding.lab.reporting.report import make_report, read_all, to_html, to_markdown, verdict
 
     check_writable(output, markdown, inputs=[*results, frontier])
     options.check_suffix("--output", output, ".html", ".htm")
@@ -41,4 +41,7 @@ def report(
     write_atomically(output, page)
     if markdown is not None:
         write_atomically(markdown, to_markdown(made))
+    for section in made.sections:
+        for name, summaries in section.pairs.items():
+            typer.echo(f"{section.title}; {name}\n  {verdict(summaries)}")
     typer.echo(f"wrote {output}" + (f" and {markdown}" if markdown is not None else ""))

@@ -59,7 +59,8 @@ def tune(
     Asks what is fastest for a rule that you have chosen; which rule keeps a limit 'cactus calibrate' says.
 
     Times passes of every width with every number of threads, has the target answer prompts, and reads each answer with
-    each draft in one pass, which tells how much would be kept for any number of proposals. Ends with the line to type.
+    each draft in one pass, which tells how much would be kept for any number of proposals. Begins with the verdict and
+    the line to type.
     """
     from cactus_decoding.core.drafting.registry import LOOK_UPS, check_names
 
@@ -145,7 +146,7 @@ def _prompts(
 
 
 def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arguments: dict[str, Any]) -> None:
-    """Print what was found, keep it, and end with the line to type."""
+    """Print the verdict and the line to type, then what they rest on, and keep it."""
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import as_json, write_atomically
     from cactus_decoding.lab.tuning.forecast import best_of, pays, verdict
@@ -155,6 +156,9 @@ def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arg
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 140)
+    console.print(f"[bold]{escape(verdict(best))}[/bold]", soft_wrap=True)
+    if pays(best):
+        console.print(f"[bold]Type:[/bold] {escape(_line(profile, asked))}", soft_wrap=True)
     console.print(_table(found))
     for line in _about(found):
         console.print(escape(line), soft_wrap=True)
@@ -165,9 +169,6 @@ def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arg
         write_atomically(place, as_json(content, indent=1) + "\n")
         kept = f"Kept in {place}: 'generate', 'serve' and 'play' read it by --profile"
         console.print(escape(kept), soft_wrap=True)
-    console.print(f"[bold]{escape(verdict(best))}[/bold]", soft_wrap=True)
-    if pays(best):
-        console.print(f"[bold]Type:[/bold] {escape(_line(profile, asked))}", soft_wrap=True)
 
 
 def _profile(found: Tuned, target: str, best: Forecast) -> Profile:
@@ -205,7 +206,7 @@ def _about(found: Tuned) -> list[str]:
     for name, draft in found.drafts.items():
         kept = ", ".join(f"{found.acceptance(name, rule):.3f} by {rule}" for rule in found.rules)
         threads = _threads(found.draft_threads[name])
-        lines.append(f"{name}: {1000 * draft.draft:.1f} ms a proposal with {threads}; kept: {kept}")
+        lines.append(f"{name}: {1000 * draft.draft:.1f} ms per proposal with {threads}; acceptance: {kept}")
     return lines
 
 
@@ -220,7 +221,7 @@ def _counted(count: int, noun: str) -> str:
 def _table(found: Tuned) -> Table:
     from cactus_decoding.core.drafting.registry import LOOK_UP
 
-    title = "Tokens a second behind the prompt, and of a step, as the passes' times have it; * best"
+    title = "Tokens per second after the prompt, and tokens per step, forecast from the times of passes; * best"
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", title=title)
     table.add_column("proposals", justify="right")
     table.add_column("pass, ms", justify="right")

@@ -9,16 +9,21 @@ from numbers import Integral, Real
 
 
 def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> str:
-    """Return ``; did you mean 'cactus'?`` for a name that is close to a known one, else nothing.
+    """Return ``; did you mean 'cactus'?`` for a name that is close to a known one or begins one, else nothing.
 
     ``cutoff`` is how similar they must be, up to 1 for equal names: more where the name may belong to somebody else.
 
     Example:
         >>> suggestion("cactos", ["lossless", "cactus"]), suggestion("magic", ["lossless", "cactus"])
         ("; did you mean 'cactus'?", '')
+        >>> suggestion("gen", ["frontier", "generate"])
+        "; did you mean 'generate'?"
     """
     folded = {name.lower(): name for name in known}
-    close = get_close_matches(str(given).strip().lower(), folded, n=1, cutoff=cutoff)
+    name = str(given).strip().lower()
+    close = get_close_matches(name, folded, n=1, cutoff=cutoff)
+    if not close and len(name) >= _BEGINNING:
+        close = [each for each in folded if each.startswith(name)][:1]
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
@@ -26,6 +31,7 @@ class PromptTooLongError(ValueError):
     """A prompt that a model's context window does not hold."""
 
 
+_BEGINNING = 3  # letters that are enough to tell which name somebody began
 _MAX_SHOWN = 100
 MAX_WIDTH = 500.0
 """The largest width of a clamped ratio, in nats: far beyond any ratio that matters, and its exponential is finite."""

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
+import pytest
 from support.result_files import NASTY, made, several, write
 
+from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.summary import NAMES, summarise
 from cactus_decoding.lab.reporting.report import (
     COLUMNS,
+    MAIN,
     make_report,
     number,
     read_all,
     to_html,
     to_markdown,
+    verdict,
 )
 
 
@@ -29,9 +34,32 @@ def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
             assert text in page
             assert text in table
     assert {metric for metric, _, _ in COLUMNS} <= set(NAMES)
-    assert page.count("<th scope=row".replace("=row", '="row"')) == len(rows)
+    assert page.count('<th scope="row"') == 2 * len(rows)  # in the table that is shown first, and in that of everything
+    assert {metric for metric, _, _ in MAIN} <= {metric for metric, _, _ in COLUMNS}
     assert "(best lossless)" in page
-    assert all(line.count("|") == table.splitlines()[4].count("|") for line in table.splitlines() if line[:1] == "|")
+    assert all(line.count("|") == table.splitlines()[6].count("|") for line in table.splitlines() if line[:1] == "|")
+
+
+@pytest.mark.parametrize(
+    ("time", "difference", "said"),
+    [
+        ((0.8, 0.7, 0.9), (0.01, -0.02, 0.03), "was fastest: an answer took 0.80 (0.70 to 0.90) of the time"),
+        ((0.8, 0.7, 0.9), (-0.1, -0.2, -0.05), "by -10.0 (-20.0 to -5.0) points, more than chance explains."),
+        ((0.8, 0.7, 0.9), (-0.1, -0.2, 0.05), "points, which chance may explain."),
+        ((0.9, 0.8, 1.1), (0.0, 0.0, 0.0), "No relaxed rule was faster than lossless beyond chance: the best, cactus"),
+        ((1.2, 1.1, 1.3), (0.0, 0.0, 0.0), "No relaxed rule was faster than lossless: the best, cactus"),
+        ((0.8, math.nan, math.nan), (0.0, 0.0, 0.0), "there are too few problems to tell more."),
+        ((0.8, 0.7, 0.9), None, "The task has no score, so what that costs is not known."),
+        (None, None, "There is no verdict: lossless was not measured"),
+    ],
+)
+def test_the_verdict_says_what_the_fastest_rule_costs(time, difference, said):
+    rows = summarise(several())
+    for row in rows:
+        row.metrics["seconds_ratio"] = None if time is None else Interval(*time)
+        row.metrics["score_difference"] = None if difference is None else Interval(*difference)
+    assert said in verdict(rows)
+    assert verdict([each for each in rows if each.config.rule == "lossless"]).endswith("no relaxed rule was measured.")
 
 
 def test_the_first_picture_has_the_interval_of_all_numbers():

@@ -50,6 +50,7 @@ def test_the_page_in_a_browser(browser, tmp_path, scheme, width):
         requests,
         complaints,
     ):
+        page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
         pictures = page.locator("img")
         assert pictures.count() == 4 * 4 + 1 + 1  # of each pair, of the three pairs together, of the frontier
         for picture in pictures.all():
@@ -66,7 +67,7 @@ def test_the_page_in_a_browser(browser, tmp_path, scheme, width):
         )
         light = sum(map(int, colours[1].removeprefix("rgb(").removesuffix(")").split(","))) > 600
         assert light == (scheme == "light")
-        assert page.locator("table").count() == 4
+        assert page.locator("table").count() == 2 * 4
         assert page.get_by_role("heading", level=1).count() == 1
 
 

@@ -30,7 +30,7 @@ DASHES = ("-", "--", ":", "-.")
 _PROTECTED = {"linestyle": ":", "fillstyle": "top", "markerfacecoloralt": "white"}
 """How a family's protected curves differ from the others: dots, and half-filled markers."""
 _MAX_LABELS = 40
-_BESIDE = [(3, 3), (3, -8), (-13, 3), (-13, -8), (9, -3), (-19, -3), (3, 11), (3, -16), (-13, 11), (-13, -16)]
+_BESIDE = [(4, 4), (4, -11), (-17, 4), (-17, -11), (11, -4), (-24, -4), (4, 14), (4, -21), (-17, 14), (-17, -21)]
 """Where a point's label may be, in printer's points from it: the first free place is taken."""
 TO_ALONE, TO_LOSSLESS = "seconds_ratio_to_target_alone", "seconds_ratio"
 
@@ -249,7 +249,7 @@ def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str)
         panel.errorbar(x.value, y.value, xerr=_reach(x), yerr=_reach(y), capsize=2, elinewidth=0.8, label=label, **look)
         if len(shown) <= _MAX_LABELS:
             panel.annotate(f"×{summary.config.num_speculative_tokens}", (x.value, y.value), _BESIDE[0],
-                           textcoords="offset points", fontsize=6, color=GREY)  # fmt: skip
+                           textcoords="offset points", fontsize=8, color=GREY)  # fmt: skip
 
 
 def _finish(figure: Any, panel: Axes) -> None:

@@ -42,6 +42,15 @@ COLUMNS = (
     ("truncated", "truncated", 3),
 )
 """Metric, heading, digits."""
+MAIN = (
+    ("score", "score", 3),
+    ("score_difference", "score − best lossless", 3),
+    ("acceptance_length", "tokens per step", 2),
+    ("seconds_per_answer", "seconds per answer", 3),
+    ("seconds_ratio", "time ÷ best lossless", 2),
+    ("nats_per_answer", "nats per answer", 3),
+)
+"""What most readers look for first; the same as in `COLUMNS`."""
 _LARGE = 1e6
 
 
@@ -202,9 +211,42 @@ def short(value: float, digits: int) -> str:
     return f"{value:.{digits}f}" if abs(value) < _LARGE else f"{value:.1e}"
 
 
-def columns_of(summaries: Sequence[RunSummary]) -> list[tuple[str, str, int]]:
+def columns_of(
+    summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]] = COLUMNS
+) -> list[tuple[str, str, int]]:
     """Return the columns whose number at least one summary knows."""
-    return [column for column in COLUMNS if any(summary.metrics[column[0]] is not None for summary in summaries)]
+    return [column for column in columns if any(summary.metrics[column[0]] is not None for summary in summaries)]
+
+
+def verdict(summaries: Sequence[RunSummary]) -> str:
+    """Say which relaxed setting of a pair saves most time beside the best lossless one, and what it costs."""
+    relaxed = [each for each in summaries if each.config.rule != "lossless"]
+    timed = [each for each in relaxed if _known(each, "seconds_ratio")]
+    if not timed:
+        why = "no relaxed rule was measured" if not relaxed else "lossless was not measured, so nothing is compared"
+        return f"There is no verdict: {why}."
+    best = min(timed, key=lambda each: each.known("seconds_ratio").value)
+    time = best.known("seconds_ratio")
+    name, taken = clean(best.config.label), f"{number(time, 2)} of the time of the best lossless setting"
+    if not time.has_ends:
+        said = f"{name} took {taken}; there are too few problems to tell more."
+    elif time.high < 1:
+        said = f"{name} was fastest: an answer took {taken}."
+    elif time.low > 1:
+        return f"No relaxed rule was faster than lossless: the best, {name}, took {taken}."
+    else:
+        said = f"No relaxed rule was faster than lossless beyond chance: the best, {name}, took {taken}."
+    if not _known(best, "score_difference"):
+        return f"{said} The task has no score, so what that costs is not known."
+    points = Interval(*(100 * each for each in best.known("score_difference")))
+    sure = " more than chance explains" if points.high < 0 else " which chance may explain" if points.low <= 0 else ""
+    said += f" Its score differs from lossless by {number(points, 1)} points"
+    return f"{said},{sure}." if sure else f"{said}."
+
+
+def _known(summary: RunSummary, metric: str) -> bool:
+    found = summary.metrics[metric]
+    return found is not None and math.isfinite(found.value)
 
 
 def name_of(summary: RunSummary) -> str:
@@ -236,13 +278,15 @@ def to_html(report: Report) -> str:
     """Return one page that needs no network and no script."""
     templates = page_templates(Path(__file__).parent)
     templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
+    templates.globals |= {"MAIN": MAIN, "verdict": verdict}
     return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
 def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:
-    parts = [EXPLANATION]
+    parts = []
     for section in report.sections:
         parts.append(heading(escape(section.title)))
+        parts += [f"{escape(name)}: {escape(verdict(summaries))}" for name, summaries in section.pairs.items()]
         for name, summaries in section.pairs.items():
             columns = columns_of(summaries)
             lines = [f"| {escape(name)} | " + " | ".join(title for _, title, _ in columns) + " |"]
@@ -252,7 +296,7 @@ def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) 
                 lines.append(f"| {escape(name_of(summary))} | " + " | ".join(numbers) + " |")
             parts.append("\n".join(lines))
         parts += [escape(note) for note in section.notes]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, EXPLANATION]) + "\n"
 
 
 def escape(text: str) -> str:
