@@ -36,7 +36,7 @@ POINTS = 0.02  # a loss of right answers that a user would want to know of
 def report(
     ways: Comparison, problems: Sequence[WordProblem], console: Console, *, verbose: bool
 ) -> Iterator[RenderableType]:
-    """Yield a table and a sentence for each way; ``verbose`` adds intervals, a weak draft, a budget, a broken answer."""
+    """Yield a table and a sentence for each way; ``verbose`` adds intervals, a weak draft and a budget."""
     shown = ways.all if verbose else ways.main
     yield table(ways, shown, "#" if console.options.ascii_only else "█")
     yield ""
@@ -48,9 +48,8 @@ def report(
         if (found := broken(ways)) is not None:
             yield broken_answer(ways, problems[found[1]], *found)
         yield f"[bold]{ways.budgeted.name}[/bold]: {budgeted(ways)}"
-    yield f"\n{too_few(len(problems))}" + (
-        "" if verbose else " --verbose adds a weak draft, and a budget that holds it."
-    )
+    more = "" if verbose else " --verbose adds a weak draft, without and with a budget."
+    yield f"\n{too_few(len(problems))}{more}"
 
 
 def table(ways: Comparison, listed: Sequence[Way], full: str = "█") -> Table:

@@ -43,8 +43,8 @@ EXAMPLES = (
     "cactus eval --engine vllm --rule lossless --rule cactus:delta=1.0 --output results.jsonl\n\n"
     "cactus eval --server http://localhost:8000 --concurrency 32 --rule lossless --rule cactus:delta=1.0 "
     "--task gsm8k:path=gsm8k_test.jsonl --output results.jsonl\n\n"
-    "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl\n\n"
-    + TASKS
+    "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl"
+    f"\n\n{TASKS}"
 )
 WHAT, MODELS = "What is asked", "Models"
 

@@ -54,10 +54,9 @@ def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
     ],
 )
 def test_the_verdict_says_what_the_fastest_rule_costs(time, difference, said):
-    rows = summarise(several())
-    for row in rows:
-        row.metrics["seconds_ratio"] = None if time is None else Interval(*time)
-        row.metrics["score_difference"] = None if difference is None else Interval(*difference)
+    given = {"seconds_ratio": time, "score_difference": difference}
+    changed = {name: None if each is None else Interval(*each) for name, each in given.items()}
+    rows = [replace(row, metrics={**row.metrics, **changed}) for row in summarise(several())]
     assert said in verdict(rows)
     assert verdict([each for each in rows if each.config.rule == "lossless"]).endswith("no relaxed rule was measured.")
 
