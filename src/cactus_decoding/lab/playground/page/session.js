@@ -2,21 +2,27 @@
 // that trace pages are made of).
 
 import { traceAddress } from "./api.js";
-import { make, nats, short } from "./dom.js";
+import { make, nats, percent, short } from "./dom.js";
 
 const METRICS = [
   ["acceptance_length", "acceptance length", "tokens per pass of the target"],
   ["relaxed", "relaxed tokens", "kept by the rule where the lossless test would have rejected them"],
   ["protected", "protected", "positions where the rule was kept away, and the lossless rule decided"],
-  ["spent", "nats spent", "exact divergence to the target, summed over the answer"],
+  ["spent", "nats spent", "exact divergence to the target, summed over the answer; a budget of so many nats would move the probability of no event by more than √(nats/2)"],
   ["tokens_per_second", "tokens per second", "without the time of tracing"], // last: two sessions share a machine
 ];
+/** What a budget promises above temperature 0, by Pinsker's inequality. */
+const promiseOf = ({ budget_nats: budget, temperature }) =>
+  Number.isFinite(budget) && temperature > 0
+    ? `${nats(budget)}: no event moved by more than ${percent(Math.min(1, Math.sqrt(budget / 2)))}`
+    : "";
 const STATES = { stop: "finished", length: "cut at the longest answer", stopped: "stopped" };
 
 export class SessionView {
   /** `header` is the trace's; `legend` is a place for it, or false; `onSelect(position)` hears what is looked at, or null. */
   constructor(index, header, legend, onSelect) {
     Object.assign(this, { index, header, steps: 0, onSelect });
+    this.promise = promiseOf(header);
     this.shown = legend === undefined ? METRICS : METRICS.slice(0, -1);
     this.state = make("span", { class: "state" }, "generating");
     this.metrics = make("dl", { class: "metrics" });
@@ -71,7 +77,8 @@ export class SessionView {
         make("dt", { title: "forward passes of the target; plain decoding takes one for each token" }, "steps"),
         make("dd", {}, String(this.steps), make("small", {}, ` for ${this.emitted.length} tokens`))),
       ...this.shown.map(([name, label, help]) =>
-        make("div", {}, make("dt", { title: help }, label), make("dd", {}, (name === "spent" ? nats : short)(values[name])))),
+        make("div", {}, make("dt", { title: help }, label), make("dd", {}, (name === "spent" ? nats : short)(values[name]),
+          name === "spent" && this.promise ? make("small", {}, ` of ${this.promise}`) : null))),
     );
   }
 

@@ -23,6 +23,7 @@ const decimal = (value, attributes = {}) => input(value, { inputmode: "decimal",
 const choice = (options) =>
   make("select", {}, ...options.map(([value, label]) => make("option", { value }, label)));
 const group = (title, ...rows) => make("details", { class: "part" }, make("summary", {}, title), ...rows);
+const MOST_SHOWN = 60;
 
 /** A setting of a request as the server declares it: one control, or one for each of its parts. */
 class Field {
@@ -69,10 +70,15 @@ export class Settings {
     this.buildPrompt(promptPart);
     this.fields = form.settings.flatMap((part) => part.fields.map((declared) => new Field(declared)));
     let next = 0;
-    for (const { title, fields } of form.settings) {
-      element.append(group(title, ...this.fields.slice(next, next + fields.length).flatMap((field) => field.rows)));
+    this.groups = form.settings.map(({ title, fields }) => {
+      const own = this.fields.slice(next, next + fields.length);
       next += fields.length;
-    }
+      const chosen = make("span", { class: "chosen" });
+      const made = group(title, ...own.flatMap((field) => field.rows));
+      made.firstChild.append(" ", chosen);
+      element.append(made);
+      return { own, chosen };
+    });
     if (form.models || form.pair.target !== null) element.append(this.models());
     this.controls = {
       prompt: this.prompt,
@@ -80,8 +86,23 @@ export class Settings {
       ...(form.models ? { target: this.target, draft: this.draft } : {}),
       ...(this.chat ? { chat: this.chat, system: this.system } : {}),
     };
-    element.addEventListener("input", onChange);
-    element.addEventListener("change", onChange);
+    for (const event of ["input", "change"]) element.addEventListener(event, () => this.changed());
+    this.showChosen();
+  }
+
+  changed() {
+    this.showChosen();
+    this.onChange();
+  }
+
+  /** Name what is set in the heading of each group, which may be closed. */
+  showChosen() {
+    const values = this.given;
+    for (const { own, chosen } of this.groups) {
+      const set = own.filter((field) => Object.hasOwn(values, field.name));
+      const text = set.map((field) => `${field.name.replaceAll("_", "-")} ${values[field.name]}`).join(", ");
+      chosen.textContent = text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}…` : text;
+    }
   }
 
   buildPrompt(part) {
@@ -164,7 +185,7 @@ export class Settings {
         problems.push(`${name} cannot be ${quote(text)}`);
       }
     }
-    this.onChange();
+    this.changed();
     return problems;
   }
 

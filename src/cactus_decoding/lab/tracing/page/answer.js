@@ -169,6 +169,8 @@
       this.legend.setAttribute("aria-label", "Legend");
       for (const [fate, meaning] of Object.entries(FATES)) {
         const item = make("li", "", make("span", `ca-token ca-${fate}`, fate), make("span", "ca-meaning", meaning));
+        item.hidden = fate === "matched"; // shown once there is such a token: only trees have them
+        if (item.hidden) this._matched = item;
         this.legend.append(item);
       }
       const seldom = (mark, name, meaning) => { // shown once there is such a token
@@ -200,6 +202,7 @@
         token.classList.add("ca-protected");
         if (this._protected) this._protected.hidden = false;
       }
+      if (position.fate === "matched" && this._matched) this._matched.hidden = false;
       token.tabIndex = -1;
       token.setAttribute("role", "option");
       token.setAttribute("aria-selected", "false");
