@@ -92,7 +92,7 @@ def test_the_command_recommends_by_nats(run, tmp_path):
         ([], "give either --max-nats (with --rows) or --max-score-drop (with --results)"),
         (["--max-nats", "1", "--max-score-drop", "0.1"], "give either --max-nats"),
         (["--max-nats", "1"], "--max-nats needs --rows"),
-        (["--max-nats", "-1"], "'--max-nats'"),
+        (["--max-nats", "-1"], "--max-nats must be "),
         (["--max-score-drop", "0.1"], "--max-score-drop needs --results"),
         (["--max-nats", "1", "--rows", "missing.safetensors"], "missing.safetensors: there is no such file"),
         (["--max-score-drop", "0.1", "--results", "missing.jsonl"], "missing.jsonl: No such file"),
@@ -101,7 +101,7 @@ def test_the_command_recommends_by_nats(run, tmp_path):
         (["--max-nats", "1", "--rows", "r.safetensors", "--protect", ""], "protect must be one of digits"),
         (["--max-score-drop", "0.1", "--protect-threshold", "0.1"], "give --protect too"),
         (["--max-score-drop", "0.1", "--protect", "none", "--protect-threshold", "0.1"], "give --protect too"),
-        (["--max-score-drop", "0.1", "--protect", "digits", "--protect-threshold", "2"], "'--protect-threshold'"),
+        (["--max-score-drop", "0.1", "--protect", "digits", "--protect-threshold", "2"], "--protect-threshold must be "),
         (["--max-nats", "1", "--output", "/missing/a.json"], "cannot write '/missing/a.json'"),
     ],
 )

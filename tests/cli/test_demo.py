@@ -124,8 +124,8 @@ def test_every_number_is_that_of_the_responses(run):
         (("--protect", "("), "is neither"),
         (("--protect", ""), "is empty"),
         (("--protect", "xyzzy", "--problems", "1"), "it would protect nothing"),
-        (("--budget", "-1"), "'--budget'"),
-        (("--budget", "nan"), "'--budget'"),
+        (("--budget", "-1"), "--budget must be "),
+        (("--budget", "nan"), "--budget must be "),
         (("--rule", "relaxed_greedy:margin=1"), "temperature 0"),
     ],
 )

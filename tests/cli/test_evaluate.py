@@ -43,7 +43,7 @@ def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_pat
         (("--rule", "magic"), "unknown rule 'magic'"),
         (("--task", "riddles"), "unknown task 'riddles'"),
         (("--task", "gsm8k:path=/nowhere/x.jsonl"), "/nowhere/x.jsonl: No such file"),
-        (("--num-speculative-tokens", "4,x"), "unknown draft length '4,x'"),
+        (("--num-speculative-tokens", "4,x"), "unknown draft length 'x'"),
         (("--seeds", "1,-2"), "--seeds must be comma-separated integers"),
         (("--target", "/nowhere/model", "--draft", "ngram"), "there is no folder '/nowhere/model'"),
         (("--target", "some/model"), "a draft is missing"),

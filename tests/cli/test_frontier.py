@@ -71,7 +71,7 @@ def test_one_problem_is_too_few_to_tell(run, tmp_path):
         (["--output", "f.json", "--family", "cactis"], "unknown rule family 'cactis'"),
         (["--output", "f.json", "--task", "riddles"], "unknown task 'riddles'"),
         (["--output", "f.json", "--temperature", "0"], "the temperature must be above 0"),
-        (["--output", "f.json", "--points", "1"], "'--points'"),
+        (["--output", "f.json", "--points", "1"], "--points must be "),
         (["--output", "f.json", "--protect", "["], "'[' is neither"),
         (["--output", "f.json", "--protect", "zzzz"], "'zzzz' matches none of the"),
         (["--output", "f.json", "--protect", "(?s)."], "matches all"),

@@ -124,8 +124,7 @@ def test_the_prompt_may_come_from_standard_input(run, monkeypatch):
 def test_cactus_without_truncation_warns_in_one_line(run, options, warned):
     _, out, err = run("generate", QUESTION, *SHORT, "--json", "--rule", "cactus:delta=1", *options)
     assert json.loads(out)
-    assert err.count("\n") == warned
-    assert ("warning" in err) == warned
+    assert len([line for line in err.splitlines() if "warning" in line]) == warned
 
 
 def test_json_says_what_was_spent_and_left(run):
@@ -177,12 +176,12 @@ def test_blocks(run):
     ("arguments", "message"),
     [
         (["--budget", "1"], "the lossless rule spends nothing of a budget: give --rule"),
-        (["--budget", "-1", *SPENDER], "'--budget'"),
-        (["--budget", "nan", *SPENDER], "'--budget'"),
-        (["--max-shift", "2", *SPENDER], "'--max-shift'"),
+        (["--budget", "-1", *SPENDER], "--budget must be "),
+        (["--budget", "nan", *SPENDER], "--budget must be "),
+        (["--max-shift", "2", *SPENDER], "--max-shift must be "),
         (["--budget", "1", "--max-shift", "0.1", *SPENDER], "exclude each other"),
         (["--expected-tokens", "9", *SPENDER], "give --budget or --max-shift too"),
-        (["--expected-tokens", "0", "--budget", "1", *SPENDER], "'--expected-tokens'"),
+        (["--expected-tokens", "0", "--budget", "1", *SPENDER], "--expected-tokens must be "),
         (["--expected-tokens", "9", "--budget", "inf", *SPENDER], "spreads a finite budget"),
         (["--expected-tokens", "9", "--budget", "1", "--rule", "cactus:delta=1"], "must be clamped:width=..."),
         (

@@ -12,7 +12,7 @@ from cactus_decoding.cli.help import Application, commands_of, left_out_of_help
 
 COMMANDS = commands_of(app)
 LEFT_OUT = left_out_of_help()
-LINES = 72
+LINES = 80
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,7 @@ def test_it_ends_with_a_line_that_can_be_typed_and_a_profile(run, tmp_path, monk
     code, out, err = run("tune", *given)
     assert code == 0, err
     assert "Answering: 2/2" in err
-    assert "bundled:draft: 2.0 ms a proposal with 1 thread; kept: 0." in out
+    assert "bundled:draft: 2.0 ms per proposal with 1 thread; acceptance: 0." in out
     kept = json.loads(path.read_text())
     best = kept["recommended"]
     assert best["num_speculative_tokens"] > 1

@@ -159,5 +159,6 @@ def _number_sentence(error: Any) -> str | None:
     details: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if not details or details[0]["type"] not in _ALLOWED:
         return None
-    allowed = _ALLOWED[details[0]["type"]].format(**details[0].get("ctx", {}))
-    return f"{error.param.opts[-1]} must be {allowed}, but is {details[0]['input']!r}"
+    kind, given = details[0]["type"], details[0]["input"]
+    allowed = _ALLOWED[kind].format(**details[0].get("ctx", {}))
+    return f"{error.param.opts[-1]} must be {allowed}, but is {repr(given) if kind.endswith('parsing') else given}"

@@ -25,16 +25,6 @@ if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.engines.server import ServerEngine
     from cactus_decoding.lab.evaluation.run_config import RunConfig
 
-TASKS = (
-    "[bold]Tasks[/bold]\n\n"
-    "word_problems — stories with a number as their answer, which the bundled pair knows\n\n"
-    "gsm8k:path=FILE — grade-school mathematics; the last number counts\n\n"
-    "humaneval:path=FILE — Python functions, judged by running their tests (--allow-code-execution)\n\n"
-    "ifeval:path=FILE — instructions that a program can check\n\n"
-    "spec_bench:path=FILE — chat, translation, summaries and more; speed only, no score\n\n"
-    "jsonl:path=FILE,extract=NAME — your own: objects with a prompt and an answer\n\n"
-    "--lm-eval NAMES — any generation task of lm-evaluation-harness"
-)
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus eval --rule lossless --rule cactus:delta=1.0 --num-speculative-tokens 0,4,10 --output results.jsonl\n\n"
@@ -44,7 +34,6 @@ EXAMPLES = (
     "cactus eval --server http://localhost:8000 --concurrency 32 --rule lossless --rule cactus:delta=1.0 "
     "--task gsm8k:path=gsm8k_test.jsonl --output results.jsonl\n\n"
     "cactus eval --lm-eval gsm8k,ifeval --target ./large --draft ./small --rule cactus:delta=1.0 --output results.jsonl"
-    f"\n\n{TASKS}"
 )
 WHAT, MODELS = "What is asked", "Models"
 
@@ -58,8 +47,8 @@ def evaluate(
         "Result file, JSON Lines. Runs that it holds already are not done again.", "FILE", OUTPUT,
         flag="--output")],
     task: Annotated[list[str] | None, option(
-        "word_problems; gsm8k, humaneval, ifeval or spec_bench, as in gsm8k:path=FILE; or "
-        "jsonl:path=FILE,extract=NAME; may be given several times.", "TASK", WHAT, shown="word_problems")] = None,
+        "word_problems (what the bundled pair knows), gsm8k, humaneval, ifeval or spec_bench (with their file, as in "
+        "gsm8k:path=FILE), or your own, jsonl:path=FILE,extract=NAME. May be given several times.", "TASK", WHAT, shown="word_problems")] = None,
     lm_eval: Annotated[str | None, option(
         "Generation tasks of lm-evaluation-harness, comma-separated (needs the extra 'eval').", "NAMES", WHAT,
         flag="--lm-eval", shown="none")] = None,
