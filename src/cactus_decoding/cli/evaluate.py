@@ -48,7 +48,8 @@ def evaluate(
         flag="--output")],
     task: Annotated[list[str] | None, option(
         "word_problems (what the bundled pair knows), gsm8k, humaneval, ifeval or spec_bench (with their file, as in "
-        "gsm8k:path=FILE), or your own, jsonl:path=FILE,extract=NAME. May be given several times.", "TASK", WHAT, shown="word_problems")] = None,
+        "gsm8k:path=FILE), or your own, jsonl:path=FILE,extract=NAME. May be given several times.", "TASK", WHAT,
+        shown="word_problems")] = None,
     lm_eval: Annotated[str | None, option(
         "Generation tasks of lm-evaluation-harness, comma-separated (needs the extra 'eval').", "NAMES", WHAT,
         flag="--lm-eval", shown="none")] = None,
