@@ -7,6 +7,12 @@ being unsure (``p_min`` 0), at temperature 0 and, without cuts, at temperature 1
 process; decoding is what comes behind the first token. With ``--starts`` each is started anew so often, and timed until
 it answers that it is there, and until it has answered a conversation; ``--llama-server`` may then be
 missing. ``--before`` names the ``src`` of another checkout, whose server is started too.
+
+    python beside_llama_server.py target.gguf --schemas 10 --llama-server PATH --output FILE
+
+asks instead for JSON of some of the schemas of forced_tokens.py, and the same prompts for free text, at temperature 0
+without proposals of a draft. Each prompt is read before, so that what is timed is the answer. Steps with forced tokens
+and without, and the time of masks, are counted as in forced_tokens.py.
 """
 
 from __future__ import annotations
@@ -23,9 +29,12 @@ from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from typing import Any
 
+from forced_tokens import SCHEMAS, answers, total
 from servers import Server, cactus, llama_server, running
 
+from cactus_decoding import load_pair
 from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.models.tokenizers import as_chat_prompt
 
 NO_CUTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
 WAYS: tuple[tuple[str, str, float], ...] = (
@@ -87,11 +96,58 @@ def starts(
     return found
 
 
+def constrained(server: Server, prompt: str, schema: Any, tokens: int) -> dict[str, Any]:
+    """Return what an answer took whose prompt was read before; one in free text if there is no schema."""
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": prompt}], "temperature": 0, "seed": 1} | NO_CUTS
+    server.chat(body | {"max_tokens": 1})
+    if schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "it", "schema": schema}}
+    answer = server.chat(body | {"max_tokens": tokens})
+    if schema is not None and answer.finish_reason == "stop":
+        json.loads(answer.text)
+    found = {"tokens": answer.tokens, "seconds": answer.seconds, "processor": answer.processor}
+    return found | {"finish_reason": answer.finish_reason}
+
+
+def schemas(given: argparse.Namespace, commands: dict[str, list[str]]) -> dict[str, Any]:
+    """Return what servers took for JSON and for free text, in turn, and our steps and masks."""
+    some, rows = dict(list(SCHEMAS.items())[: given.schemas]), list[dict[str, Any]]()
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(running(each)) for name, each in commands.items()}
+        for server in servers.values():
+            server.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8})
+        for name, schema in some.items():
+            prompt = f"Write something that fits the schema. {json.dumps(schema)}"
+            for form in (None, schema):
+                for who, server in servers.items():
+                    found = constrained(server, prompt, form, given.tokens)
+                    rows.append({"schema": name, "server": who, "json": form is not None} | found)
+                    print(rows[-1], flush=True)
+    speeds = []
+    for who in commands:
+        for form in (False, True):
+            each = [row for row in rows if row["server"] == who and row["json"] == form]
+            tokens, seconds = (sum(row[name] for row in each) for name in ("tokens", "seconds"))
+            speeds.append({"server": who, "json": form, "tokens": tokens, "tokens_per_second": tokens / seconds})
+            print(speeds[-1], flush=True)
+    pair, steps = load_pair(f"{given.target}:threads={given.threads}", "suffix"), list[dict[str, Any]]()
+    for name, schema in some.items():
+        prompt = as_chat_prompt(pair.tokenizer, f"Write something that fits the schema. {json.dumps(schema)}")
+        ways = {
+            "forced" if forces else "plain": answers(pair, schema, prompt, 0, 1, forces=forces)
+            for forces in (False, True)
+        }
+        steps.append({"schema": name, "proposals": 0} | ways)
+    totals = total(steps, 0)
+    print(totals, flush=True)
+    return {"speeds": speeds, "totals": totals, "rows": rows, "steps": steps}
+
+
 def main() -> None:
     """Print what is found as it comes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
-    parser.add_argument("draft", type=Path)
+    parser.add_argument("draft", type=Path, nargs="?", help="left out with --schemas")
     parser.add_argument("--llama-server", type=Path)
     parser.add_argument("--before", type=Path, help="src of a checkout whose server is started too")
     parser.add_argument("--data", type=Path, help="folder of gsm8k_test.jsonl")
@@ -101,22 +157,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--starts", type=int, default=0, help="how often each is started instead")
+    parser.add_argument("--schemas", type=int, default=0, help="how many of the schemas to answer by instead")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
 
     def commands(proposals: int) -> dict[str, list[str]]:
         limit = ["--spec-draft-n-max", str(proposals), "--spec-draft-p-min", "0"] if proposals else []
-        ours = cactus(
-            *(f"{each}:context_size={given.context}" for each in (given.target, given.draft)),
-            "--threads", str(given.threads), "--num-speculative-tokens", str(proposals),
-        )  # fmt: skip
+        draft = "suffix" if given.draft is None else f"{given.draft}:context_size={given.context}"
+        options = ["--threads", str(given.threads), "--num-speculative-tokens", str(proposals)]
+        ours = cactus(f"{given.target}:context_size={given.context}", draft, *options)
         found = {"cactus serve": ours}
         if given.before is not None:
             found["cactus serve before"] = ["env", f"PYTHONPATH={given.before}", *ours]
         if given.llama_server is not None:
-            draft = given.draft if proposals else None
+            model = given.draft if proposals else None
             found["llama.cpp's server"] = llama_server(
-                given.llama_server, given.target, draft, given.threads, given.context, *limit
+                given.llama_server, given.target, model, given.threads, given.context, *limit
             )
         return found
 
@@ -126,6 +182,9 @@ def main() -> None:
     def write() -> None:
         given.output.write_text(json.dumps(result | {"provenance": provenance(said)}, indent=1) + "\n")
 
+    if given.schemas:
+        result |= schemas(given, commands(0))
+        return write()
     if given.starts:
         from llama_cpp import Llama
 

@@ -19,8 +19,7 @@ from servers import cactus, running
 
 from cactus_decoding.core.files.provenance import provenance
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> int:
@@ -36,9 +35,9 @@ def main() -> int:
     given = parser.parse_args()
     options = ["--parallel", given.parallel, "--threads", given.threads, "--alias", "ours"]
     options += ["--num-speculative-tokens", given.proposals]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT / 'tests'}"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT / "tests", ROOT)))}
     with running(cactus(f"{given.target}:context_size=1024", given.draft, *options)) as server:
-        command = [given.clients, HERE / "clients_asked.py", f"http://127.0.0.1:{server.port}/v1"]
+        command = [given.clients, "-m", "benchmarks.clients_asked", f"http://127.0.0.1:{server.port}/v1"]
         asked = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
     found = json.loads(asked.stdout)
     for row in found["rows"]:

@@ -1,6 +1,7 @@
 """Clients that ask a server, and what they find: run by clients.py, in an environment of theirs.
 
-PYTHONPATH=../src:../tests python clients_asked.py ADDRESS
+In the root: PYTHONPATH=src:tests:. python -m benchmarks.clients_asked ADDRESS. The tests ask by those that they have;
+so each client is imported where it is asked.
 """
 
 from __future__ import annotations
@@ -15,21 +16,12 @@ from importlib.metadata import version
 from typing import Any
 
 import httpx
-import litellm
 import openai
-from answers_read import call, calls, counted, logprobs, refused, streamed, text
-from langchain_openai import ChatOpenAI, OpenAI
-from llama_index.core.llms import ChatMessage
-from llama_index.core.tools import FunctionTool
-from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
-from pydantic_ai import Agent, NativeOutput
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.openai import OpenAIProvider
-from pydantic_ai.settings import ModelSettings
 from support.client_requests import CALLED, CHATS, RESULT, TOOLS
 
-ADDRESS = sys.argv[1]
+from benchmarks.answers_read import call, calls, counted, logprobs, refused, streamed, text
+
 PACKAGES = ["openai", "langchain-openai", "litellm", "llama-index-llms-openai-like", "pydantic-ai-slim", "httpx"]
 ADDED = [{"role": "user", "content": "Finn has 2 nuts and Sam has 3. How many nuts do they have together?"}]
 QUESTION = ADDED[0]["content"]
@@ -47,9 +39,9 @@ class Count(BaseModel):
     n: int
 
 
-def official() -> dict[str, Callable[[], str]]:
+def official(address: str) -> dict[str, Callable[[], str]]:
     """Return requests of OpenAI's own client."""
-    client = openai.OpenAI(base_url=ADDRESS, api_key="none", max_retries=0)
+    client = openai.OpenAI(base_url=address, api_key="none", max_retries=0)
     chat, complete = client.chat.completions, client.completions.create
 
     def create(**more: Any) -> Any:
@@ -114,7 +106,7 @@ def official() -> dict[str, Callable[[], str]]:
         return f"the next is answered: {whole()}"
 
     async def at_once() -> str:
-        async with openai.AsyncOpenAI(base_url=ADDRESS, api_key="none", max_retries=0) as both:
+        async with openai.AsyncOpenAI(base_url=address, api_key="none", max_retries=0) as both:
             made = [both.chat.completions.create(messages=ADDED, max_tokens=12, model="any", seed=i) for i in range(4)]
             choices = [answer.choices[0] for answer in await asyncio.gather(*made)]
         return "; ".join(text(each, each.message.content) for each in choices)
@@ -229,10 +221,12 @@ def official() -> dict[str, Callable[[], str]]:
     }
 
 
-def langchain() -> dict[str, Callable[[], str]]:
+def langchain(address: str) -> dict[str, Callable[[], str]]:
     """Return LangChain's."""
-    model = ChatOpenAI(model="gpt-4o", base_url=ADDRESS, api_key="none", max_tokens=60, temperature=0, max_retries=0)
-    texts = OpenAI(model="any", base_url=ADDRESS, api_key="none", max_tokens=5, max_retries=0)
+    from langchain_openai import ChatOpenAI, OpenAI
+
+    model = ChatOpenAI(model="gpt-4o", base_url=address, api_key="none", max_tokens=60, temperature=0, max_retries=0)
+    texts = OpenAI(model="any", base_url=address, api_key="none", max_tokens=5, max_retries=0)
     short = model.bind(max_completion_tokens=12)
 
     def invoked() -> str:
@@ -271,9 +265,12 @@ def langchain() -> dict[str, Callable[[], str]]:
     }
 
 
-def lite() -> dict[str, Callable[[], str]]:
+def lite(address: str) -> dict[str, Callable[[], str]]:
     """Return LiteLLM's."""
-    to = {"api_base": ADDRESS, "api_key": "none", "max_retries": 0}
+    import litellm
+
+    litellm.suppress_debug_info = True
+    to = {"api_base": address, "api_key": "none", "max_retries": 0}
 
     def create(**more: Any) -> Any:
         asked = {"model": "openai/x", "messages": ADDED, "max_tokens": 12, "seed": 1}
@@ -312,9 +309,13 @@ def lite() -> dict[str, Callable[[], str]]:
     }
 
 
-def llama_index() -> dict[str, Callable[[], str]]:
+def llama_index(address: str) -> dict[str, Callable[[], str]]:
     """Return llama-index's."""
-    to = {"model": "x", "api_base": ADDRESS, "api_key": "none", "max_retries": 0, "max_tokens": 60}
+    from llama_index.core.llms import ChatMessage
+    from llama_index.core.tools import FunctionTool
+    from llama_index.llms.openai_like import OpenAILike
+
+    to = {"model": "x", "api_base": address, "api_key": "none", "max_retries": 0, "max_tokens": 60}
     chat = OpenAILike(is_chat_model=True, is_function_calling_model=True, **to)
     texts, said = OpenAILike(is_chat_model=False, **to), [ChatMessage(role="user", content=QUESTION)]
 
@@ -341,9 +342,14 @@ def llama_index() -> dict[str, Callable[[], str]]:
     }
 
 
-def pydantic() -> dict[str, Callable[[], str]]:
+def pydantic(address: str) -> dict[str, Callable[[], str]]:
     """Return Pydantic AI's, by conversations and by responses."""
-    provider = OpenAIProvider(base_url=ADDRESS, api_key="none")
+    from pydantic_ai import Agent, NativeOutput
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+    from pydantic_ai.settings import ModelSettings
+
+    provider = OpenAIProvider(base_url=address, api_key="none")
     usual = ModelSettings(max_tokens=60, temperature=0.0)
 
     def run(kind: Any, output: Any = str) -> str:
@@ -360,13 +366,13 @@ def pydantic() -> dict[str, Callable[[], str]]:
     }
 
 
-def web_ui() -> dict[str, Callable[[], str]]:
+def web_ui(address: str) -> dict[str, Callable[[], str]]:
     """Return Open WebUI's, as recorded, but short."""
     kinds = openai.types.chat.ChatCompletion, openai.types.chat.ChatCompletionChunk
 
     def ask(body: dict[str, Any]) -> str:
         most = {"max_completion_tokens" if "max_completion_tokens" in body else "max_tokens": 30}
-        with httpx.stream("POST", f"{ADDRESS}/chat/completions", json=body | most, timeout=600) as answer:
+        with httpx.stream("POST", f"{address}/chat/completions", json=body | most, timeout=600) as answer:
             lines = [line for line in answer.iter_lines() if line]
             kind = answer.headers["content-type"].partition(";")[0]
         if not body.get("stream"):
@@ -380,23 +386,29 @@ def web_ui() -> dict[str, Callable[[], str]]:
     return {name: lambda body=body: ask(body) for (client, _, name), body in recorded if client == "open webui"}
 
 
+CLIENTS = {
+    "OpenAI": official, "LangChain": langchain, "LiteLLM": lite, "llama-index": llama_index, "Pydantic AI": pydantic,
+    "Open WebUI": web_ui,
+}  # fmt: skip
+
+
+def ask(client: str, address: str) -> list[dict[str, Any]]:
+    """Return what a client's requests were answered, and whether that is right."""
+    rows = []
+    for name, send in CLIENTS[client](address).items():
+        try:
+            answer, right = send(), True
+        except Exception as error:
+            answer, right = f"{type(error).__name__}: {error}"[:1000], False
+        rows.append({"client": client, "request": name, "answer": answer, "right": right})
+        print(client, name, right, file=sys.stderr, flush=True)
+    return rows
+
+
 def main() -> None:
     """Print what came back, as JSON."""
     logging.disable()
-    litellm.suppress_debug_info = True
-    clients = {
-        "OpenAI": official(), "LangChain": langchain(), "LiteLLM": lite(), "llama-index": llama_index(),
-        "Pydantic AI": pydantic(), "Open WebUI": web_ui(),
-    }  # fmt: skip
-    rows = []
-    for client, requests in clients.items():
-        for name, ask in requests.items():
-            try:
-                answer, right = ask(), True
-            except Exception as error:
-                answer, right = f"{type(error).__name__}: {error}"[:1000], False
-            rows.append({"client": client, "request": name, "answer": answer, "right": right})
-            print(client, name, right, file=sys.stderr, flush=True)
+    rows = [row for client in CLIENTS for row in ask(client, sys.argv[1])]
     print(json.dumps({"rows": rows, "clients": {name: version(name) for name in PACKAGES}}))
 
 

@@ -92,6 +92,8 @@ class Server:
             connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
             with connection.getresponse() as response:
                 answer.status, parts = response.status, 0
+                if answer.status != 200:
+                    answer.extra["refused"] = response.read().decode(errors="replace")
                 for line in response:
                     if not line.startswith(b"data: {"):
                         continue

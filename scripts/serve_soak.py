@@ -11,6 +11,9 @@ again. Checked is that
   ``--exact`` every one, which float32 files allow; quantised ones round a row by what is read with it;
 - memory at the end of each half is what it was behind the first quarter of it, within ``--growth`` MiB.
 
+With ``--tools`` the clients are agents: all have the same system message and so many tools, and every other answer has
+to be a call. What they sent, left and lost is in the summary, with the server's memory at its start and in the halves.
+
 The exit code says whether all of that held.
 """
 
@@ -78,13 +81,13 @@ def requests(number: int, tools: int = 0) -> list[dict[str, Any]]:
             for role, text in (("user", turn), ("assistant", "Well."))
         ]
         messages = [
-            {"role": "system", "content": f"You are client {i}."},
+            {"role": "system", "content": "You are an agent." if tools else f"You are client {i}."},
             *said,
             {"role": "user", "content": turns[-1]},
         ]
-        called = {"tools": described, "tool_choice": ("auto", "required")[i % 2]} if tools else {}
-        body = {"messages": messages, "seed": i, "max_tokens": 16 + i % 9, "temperature": 1.0}
-        made.append(body | called | RULES[i % len(RULES)])
+        called = {"tools": described, "tool_choice": ("auto", "required")[i % 2], "parallel_tool_calls": False}
+        body = {"messages": messages, "seed": i, "max_tokens": (64 if tools else 16) + i % 9, "temperature": 1.0}
+        made.append(body | (called if tools else {}) | RULES[i % len(RULES)])
     return made
 
 
@@ -143,6 +146,7 @@ class Soak:
             try:
                 self.once(chance)
             except Exception as error:  # a client that ends would say nothing of what it did not ask
+                self.note("lost")
                 self.wrong.append(f"{type(error).__name__}: {error}")
 
     def once(self, chance: random.Random) -> None:
@@ -166,6 +170,8 @@ class Soak:
                 self.wrong.append(f"request {place}: {answer}")
             elif answer.text != self.expected[place]:
                 self.differed.append(place)
+            if answer.finish_reason == "tool_calls" and body.get("tool_choice") == "required":
+                json.loads(answer.text)
 
 
 def answer_all(server: Server, asked: Sequence[dict[str, Any]]) -> tuple[list[str], dict[str, float]]:
@@ -200,6 +206,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     command = cactus(given.target, given.draft, *options, "--parallel", str(CLIENTS))
     with ExitStack() as clients:
         with running(command) as server:
+            start = server.resident_bytes()
             server.chat(asked[0])
             texts, together = answer_all(server, asked)
             soak = Soak(server, asked, expected)
@@ -220,11 +227,18 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
     wrong += [] if answers else ["the server does not answer at the end"]
     grown = [each["late"] - each["early"] for each in memory]
     wrong += [f"memory grew by {grown} bytes"] if max(grown) > given.growth * 2**20 else []
-    seeded = soak.counts["answered"] + len(texts)
+    seeded, counts = soak.counts["answered"] + len(texts), soak.counts
+    summary = {
+        "requests": counts["answered"] + counts["left"] + counts["malformed"],
+        "cancelled": counts["left"],
+        "lost": counts["lost"],
+        "memory_at_start": start,
+    }
     if given.exact and soak.differed:
         wrong.append(f"seeded answers that differ from those alone: {soak.differed}")
     return {
-        "counts": dict(soak.counts), "seeded": seeded, "equal": seeded - len(soak.differed), "memory": memory,
+        "summary": summary, "counts": dict(soak.counts), "seeded": seeded, "equal": seeded - len(soak.differed),
+        "memory": memory,
         "parallel_1": alone, f"parallel_{CLIENTS}": together, "wrong": wrong,
     }  # fmt: skip
 

@@ -49,16 +49,15 @@ def whole_logprob(pair, text):
 
 
 class ChainsOnly:
-    """A model that cannot read trees, as GGUF files' cannot."""
+    """A model that cannot read trees, as recurrent ones cannot."""
+
+    max_leaves = 1
 
     def __init__(self, model):
         self._model, self.passes = model, 0
 
     def __getattr__(self, name):
         return getattr(self._model, name)
-
-    def check_reads_trees(self):
-        raise ValueError("chains only")
 
     def append(self, *given, **named):
         assert len(given) + len(named) == 2

@@ -204,24 +204,19 @@ def _read(
     target: BaseCachedModel, prompt_ids: list[int], answers: Sequence[list[int]]
 ) -> Iterator[tuple[int, list[Tensor]]]:
     """Yield, for groups of answers, the first one's number and the logits after the prompt and each token of each."""
-    try:
-        target.check_reads_trees()
-        trees = True
-    except ValueError:
-        trees = False
-    first = 0
+    most, first = target.max_leaves or len(answers), 0
     while first < len(answers):
         end, nodes = first + 1, len(answers[first])
-        while trees and end < len(answers) and nodes + len(answers[end]) <= _NODES_AT_ONCE:
+        while end < min(len(answers), first + most) and nodes + len(answers[end]) <= _NODES_AT_ONCE:
             nodes, end = nodes + len(answers[end]), end + 1
         group = answers[first:end]
         tree, paths = _tree_of(group)
         try:
             logits = append_proposal(target, prompt_ids, tree)
-        except ValueError:  # such as of a sliding window
+        except ValueError:  # such as of a sliding window, or where the context has no room for all of a tree
             if len(group) == 1:
                 raise
-            trees = False
+            most = 1
             continue
         yield first, [logits[[0, *(node + 1 for node in path)]] for path in paths]
         target.rollback(len(prompt_ids) - 1)

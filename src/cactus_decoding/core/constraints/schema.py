@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cactus_decoding.core.constraints.formats import FORMATS
+from cactus_decoding.core.constraints.lookahead import without_lookahead
 from cactus_decoding.core.constraints.options import exclude_each_other
 from cactus_decoding.core.mistakes import short_repr, suggestion
 
@@ -140,6 +141,8 @@ def _combines(schema: dict[str, Any]) -> bool:
 
 def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str, refuse: Any) -> Any:
     """Return the value of a keyword whose value is no schema."""
+    if word == "pattern" and isinstance(value, str):
+        return without_lookahead(value)
     if word == "format" and (not isinstance(value, str) or value not in FORMATS):
         raise refuse(f"format {short_repr(value)} at {path} is not supported; known are {', '.join(FORMATS)}")
     if word == "$ref":

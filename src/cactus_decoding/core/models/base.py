@@ -97,6 +97,15 @@ class BaseCachedModel(ABC):
         return None
 
     @property
+    def max_leaves(self) -> int | None:
+        """Leaves of a tree that can be read at once, where nothing of it is kept: 1 for chains only, None for any."""
+        try:
+            self.check_reads_trees()
+        except ValueError:
+            return 1
+        return None
+
+    @property
     @abstractmethod
     def name(self) -> str:
         """The path or the name of the model."""

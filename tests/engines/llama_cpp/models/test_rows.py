@@ -11,7 +11,10 @@ from support.tiny_models import tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import Pair, SuffixDrafter, load_pair, stream, zoo
+from cactus_decoding.core.models.base import append_proposal
+from cactus_decoding.core.types import Proposal
 from cactus_decoding.engines.llama_cpp.models.context import Context
+from cactus_decoding.engines.llama_cpp.models.library import Batch
 from cactus_decoding.zoo.word_problems import word_problems
 
 PROBABLE = 0.01
@@ -125,6 +128,53 @@ def test_twins_share_weights_and_no_cache(gguf):
     twin.append([9], rows=1)
     fresh = opened(gguf("draft")).append([1, 5, 6, 7], rows=1)
     torch.testing.assert_close(model.append([7], rows=1), fresh, rtol=0, atol=1e-4)
+
+
+def test_a_tree_is_read_in_one_batch_and_leaves_no_trace(gguf, texts, monkeypatch):
+    model, ids, passes = opened(gguf("target"), "cache=float32"), texts[0], list[int]()
+    read = Batch.read
+    monkeypatch.setattr(
+        Batch, "read", lambda batch, context, count: passes.append(count) or read(batch, context, count)
+    )
+    # two tokens after the text, of which the first has two children, one of these another one
+    token_ids, parents = [ids[9], 5, ids[10], 6, ids[11]], [-1, -1, 0, 0, 2]
+    paths = {-1: [], 0: [0], 1: [1], 2: [0, 2], 3: [0, 3], 4: [0, 2, 4]}
+    model.append(ids[:8], rows=1)
+    rows = append_proposal(model, ids[:9], Proposal(token_ids, None, parents))
+    assert passes == [8, 6]
+    for node, path in paths.items():
+        model.rollback(8)
+        chain = model.append([ids[8], *(token_ids[each] for each in path)], rows=1)
+        assert largest_difference(rows[node + 1 : node + 2], chain.double().log_softmax(-1)) < 1e-4
+    other = rows[[1]].double().log_softmax(-1)
+    assert largest_difference(rows[[2]], other) > 0.1, "rows of different places can be told apart"
+
+
+@pytest.mark.parametrize(
+    ("positions", "sees"),
+    [
+        ([3, 4], None),
+        (None, [[1, 0], [0, 1]]),
+        ([3, 4, 4], [[1, 0, 0], [1, 1, 0], [1, 1, 1]]),  # a sibling
+        ([3, 4, 5], [[1, 0, 0], [1, 1, 0], [0, 1, 1]]),  # not its parent's parent
+        ([3] * 17, torch.eye(17).tolist()),
+    ],
+)
+def test_what_is_no_tree_of_few_leaves_is_refused_and_the_cache_stays(gguf, positions, sees):
+    model = opened(gguf("draft"))
+    model.append([1, 5, 6], rows=1)
+    mask = None if sees is None else torch.cat([torch.ones(len(sees), 3), torch.tensor(sees)], dim=1).bool()
+    count = len(positions or sees)
+    with pytest.raises(ValueError, match="GGUF files are read as chains"):
+        model.append([7] * count, rows=1, positions=positions, mask=mask)
+    assert model.length == 3
+    assert torch.equal(model.append([9], rows=1), chain_after(gguf, [1, 5, 6], 9))
+
+
+def chain_after(gguf, text, token):
+    model = opened(gguf("draft"))
+    model.append(text, rows=1)
+    return model.append([token], rows=1)
 
 
 def test_trees_are_refused_and_the_cache_stays(gguf):

@@ -94,8 +94,11 @@ def changed_numbers() -> str | None:
     library.forget(text.memory, 0, -1)
     library.restore_state(text.context, 0, saved)
     restored = np.concatenate([begun, text.read(numbers[8:], 8)])
+    library.forget(text.memory, 0, 8)
+    library.branch_off(text.memory, 1)
+    branched = np.concatenate([begun, text.read(numbers[8:], 8, 1)])
     spread = (whole - whole.mean(-1, keepdims=True)).std()
-    difference = max(float(abs(rows - whole).max() / spread) for rows in (taken_back, restored))
+    difference = max(float(abs(rows - whole).max() / spread) for rows in (taken_back, restored, branched))
     if difference <= ALLOWED:  # also where it is no number
         return None
     return f"rows read with a cache differ from rows read without by {difference:.1e}, where {ALLOWED:.0e} is allowed"
@@ -105,15 +108,15 @@ class _Text:
     """One text in a context of its own."""
 
     def __init__(self, model: int, width: int) -> None:
-        self.context, self._width = library.make_context(model, 64, 1, 1, "float32", 0), width
+        self.context, self._width = library.make_context(model, 64, 1, 1, "float32", 0, 1), width
         self.memory = library.room(self.context)[0] or 0
-        self._batch, self._sequence = library.Batch(16), np.zeros(1, np.int32)
+        self._batch, self._sequences = library.Batch(16), np.arange(2, dtype=np.int32)
 
-    def read(self, token_ids: np.ndarray[Any, Any], start: int) -> np.ndarray[Any, Any]:
+    def read(self, token_ids: np.ndarray[Any, Any], start: int, branch: int = 0) -> np.ndarray[Any, Any]:
         """Return a copy of the logits after each token, ``[tokens, vocabulary]``; raise `RuntimeError` for none."""
         count, batch = len(token_ids), self._batch
         batch.tokens[:count], batch.positions[:count] = token_ids, np.arange(start, start + count)
-        batch.wanted[:count], batch.sequence_of[:count] = 1, self._sequence.ctypes.data
+        batch.wanted[:count], batch.sequence_of[:count] = 1, self._sequences[branch:].ctypes.data
         if wrong := batch.read(self.context, count):
             raise RuntimeError(f"{count} tokens after {start} {wrong}")
         return library.logits(self.context, count, self._width).copy()

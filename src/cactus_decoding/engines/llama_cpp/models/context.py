@@ -45,21 +45,24 @@ class Context:
         threads: of the CPU that read a batch.
         max_undo: how many of the last tokens of a batch a recurrent state can take back.
         last: how many tokens of each text the last batch had that had any.
+        branches: how many leaves a tree after the only text may have.
 
     Raises:
         ValueError: for a model that keeps no cache of tokens.
     """
 
-    def __init__(self, model: GgufModel, handle: int) -> None:
+    def __init__(self, model: GgufModel, handle: int, branches: int = 0) -> None:
         memory, self.size, self.batch_size, sequences, self.threads, self.max_undo = library.room(handle)
         if not memory:
             raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
         self.handle, self._memory, self._vocabulary_size = handle, memory, model.vocabulary_size
         self._sequences = np.arange(sequences, dtype=np.int32)
-        self._batch, self.last = library.Batch(self.batch_size), [0] * sequences
+        self._batch, self.last, self.branches = library.Batch(self.batch_size), [0] * sequences, branches
 
     @classmethod
-    def make(cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, max_undo: int = 0) -> Context:
+    def make(
+        cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, max_undo: int = 0, branches: int = 0
+    ) -> Context:
         """Make an empty one for some texts; raise `ValueError` where llama.cpp cannot, as for lack of memory."""
         trained = model.trained_length
         size = settings.context_size or min(trained, USUAL_CONTEXT_SIZE)
@@ -67,12 +70,12 @@ class Context:
             raise ValueError(f"{model.name!r} was trained for {trained} tokens, but context_size is {size}")
         threads = settings.threads or torch.get_num_threads()
         try:
-            handle = library.make_context(model.handle, size, sequences, threads, settings.cache, max_undo)
+            handle = library.make_context(model.handle, size, sequences, threads, settings.cache, max_undo, branches)
         except ValueError as error:
             given = f"{size * sequences} tokens for {model.name!r}"
             raise ValueError(f"cannot make a context of {given}: {error}") from None
         try:
-            context = cls(model, handle)
+            context = cls(model, handle, branches)
         except BaseException:
             _free(handle, model)
             raise
@@ -120,10 +123,47 @@ class Context:
             batch.positions[begin:count] = np.arange(start, start + count - begin)
             batch.wanted[begin : count - rows], batch.wanted[count - rows : count] = 0, 1
             batch.sequence_of[begin:count] = self._sequences[sequence:].ctypes.data
-        if wrong := batch.read(self.handle, count):
-            starts = " and ".join(str(each.start) for each in portions)
+        return self._rows(
+            count, sum(each.rows for each in portions), " and ".join(str(each.start) for each in portions)
+        )
+
+    def read_tree(
+        self,
+        token_ids: np.ndarray[Any, Any],
+        positions: np.ndarray[Any, Any],
+        lies_on: np.ndarray[Any, Any],
+        rows: int,
+    ) -> Tensor:
+        """Return logits after the last tokens of a tree, none of which is cached; the next call overwrites them.
+
+        Args:
+            token_ids: of the tree, which follows the only text; parents come before their children.
+            positions: of each token, from the first one after the text on.
+            lies_on: whether a token is on the path to a leaf, ``[leaves, tokens]``; at most ``branches`` leaves.
+            rows: how many tokens to return logits after.
+
+        Raises:
+            RuntimeError: where llama.cpp cannot read them.
+        """
+        count, batch, branches = len(token_ids), self._batch, self._sequences[1 : 1 + len(lies_on)]
+        batch.tokens[:count], batch.positions[:count] = token_ids, positions
+        batch.wanted[: count - rows], batch.wanted[count - rows : count] = 0, 1
+        branches_of = [branches[each] for each in lies_on.T]  # which have to stay in memory
+        try:
+            batch.num_sequences[:count] = [len(each) for each in branches_of]
+            batch.sequence_of[:count] = [each.ctypes.data for each in branches_of]
+            for branch in branches.tolist():
+                library.branch_off(self._memory, branch)
+            return self._rows(count, rows, "a tree's text")
+        finally:
+            batch.num_sequences[:count] = 1
+            for branch in branches.tolist():
+                library.forget(self._memory, branch, -1)
+
+    def _rows(self, count: int, rows: int, starts: str) -> Tensor:
+        """Read the batch that is filled in."""
+        if wrong := self._batch.read(self.handle, count):
             raise RuntimeError(f"llama.cpp could not read {count} tokens behind {starts} {wrong}")
-        rows = sum(each.rows for each in portions)
         if not rows:
             return torch.empty(0, self._vocabulary_size)
         return torch.from_numpy(library.logits(self.handle, rows, self._vocabulary_size))

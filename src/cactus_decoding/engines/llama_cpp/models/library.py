@@ -20,7 +20,8 @@ TRIED = ("0.3.34", "0.3.35", "0.3.36")
 FUNCTIONS = {
     "llama_backend_init": ":-", "llama_context_default_params": ":S", "llama_decode": "PS:i", "llama_free": "P:-",
     "llama_get_logits": "P:P", "llama_get_memory": "P:P", "llama_init_from_model": "PS:P", "llama_log_get": "PP:-",
-    "llama_log_set": "PP:-", "llama_memory_seq_rm": "Piii:?", "llama_model_default_params": ":S",
+    "llama_log_set": "PP:-", "llama_memory_seq_cp": "Piiii:-", "llama_memory_seq_rm": "Piii:?",
+    "llama_model_default_params": ":S",
     "llama_model_free": "P:-", "llama_model_get_vocab": "P:P", "llama_model_has_decoder": "P:?",
     "llama_model_has_encoder": "P:?", "llama_model_is_diffusion": "P:?", "llama_model_is_hybrid": "P:?",
     "llama_model_is_recurrent": "P:?", "llama_model_load_from_file": "PS:P", "llama_model_meta_val_str": "PPPL:i",
@@ -265,12 +266,17 @@ def _tokenized(vocab: int, data: bytes, add_special_tokens: bool) -> list[int]:
         room = -count
 
 
-def make_context(model: int, size: int, sequences: int, threads: int, cache: str, max_undo: int) -> int:
-    """Return the handle of an empty context of so many tokens for each text; `ValueError` with llama.cpp's reason."""
+def make_context(
+    model: int, size: int, sequences: int, threads: int, cache: str, max_undo: int, branches: int = 0
+) -> int:
+    """Return the handle of an empty context of so many tokens for each text; `ValueError` with llama.cpp's reason.
+
+    A single text may have ``branches``: further sequences in the same cells.
+    """
     lib = library()
     params = lib.llama_context_default_params()
     # a stream of keys and values for each text: where they lie is then what it is for one alone
-    params.n_ctx, params.n_seq_max, params.kv_unified = size * sequences, sequences, False
+    params.n_ctx, params.n_seq_max, params.kv_unified = size * sequences, sequences + branches, branches > 0
     params.n_threads, params.n_threads_batch, params.n_rs_seq = threads, threads, max_undo
     params.type_k = params.type_v = _CACHE_TYPES[cache]
     if cache == "float32":
@@ -309,6 +315,11 @@ def forget(memory: int, sequence: int, start: int) -> bool:
     return bool(library().llama_memory_seq_rm(memory, sequence, start, -1))
 
 
+def branch_off(memory: int, branch: int) -> None:
+    """Let an empty branch begin as the first text, whose cells both then have."""
+    library().llama_memory_seq_cp(memory, 0, branch, -1, -1)
+
+
 def save_state(context: int, sequence: int, partial: bool = False) -> np.ndarray[Any, Any]:
     """Return a copy of all that is cached of a text, or of its recurrent state alone."""
     lib = library()
@@ -331,17 +342,17 @@ class Batch:
 
     Attributes:
         tokens, positions, wanted: of each token its number, its place, and whether logits behind it are.
-        sequence_of: pointers to the number of its text.
+        sequence_of, num_sequences: pointers to the numbers of its texts, and how many these are: usually one.
     """
 
     def __init__(self, size: int) -> None:
-        self.tokens, self.positions, self._one = (np.zeros(size, np.int32) for _ in range(3))
-        self.wanted, self._one[:], self.sequence_of = np.zeros(size, np.int8), 1, np.zeros(size, np.uintp)
+        self.tokens, self.positions, self.num_sequences = (np.zeros(size, np.int32) for _ in range(3))
+        self.wanted, self.num_sequences[:], self.sequence_of = np.zeros(size, np.int8), 1, np.zeros(size, np.uintp)
         self._batch = library().llama_batch(
             token=_pointer(self.tokens, ctypes.c_int32),
             embd=None,
             pos=_pointer(self.positions, ctypes.c_int32),
-            n_seq_id=_pointer(self._one, ctypes.c_int32),
+            n_seq_id=_pointer(self.num_sequences, ctypes.c_int32),
             seq_id=_pointer(self.sequence_of, ctypes.POINTER(ctypes.c_int32)),
             logits=_pointer(self.wanted, ctypes.c_int8),
         )

@@ -23,6 +23,8 @@ from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 _UNDONE = 8
 """Each is a copy of the state, of the size of which is all that a recurrent model keeps."""
+_BRANCHES = 16
+"""Leaves of a tree, for each of which llama.cpp keeps the memory of a row of logits."""
 _CHAINS = "GGUF files are read as chains, because trees do not pay with llama.cpp on a CPU: trees cannot be read"
 
 
@@ -55,7 +57,10 @@ class LlamaCppModel(BaseCachedModel):
     ) -> None:
         super().__init__()
         self.model, self.settings, self.copies = model, settings or LlamaCppSettings(), copies
-        self._text = text or SequenceSlot(Context.make(model, self.settings, max_undo=self.max_undo))
+        if text is None:
+            branches = _BRANCHES if copies and not model.recurrent else 0
+            text = SequenceSlot(Context.make(model, self.settings, max_undo=self.max_undo, branches=branches))
+        self._text = text
         self.use_threads(self._text.threads)
 
     @classmethod
@@ -88,6 +93,11 @@ class LlamaCppModel(BaseCachedModel):
     def check_reads_trees(self) -> None:
         """Raise `ValueError`."""
         raise ValueError(_CHAINS)
+
+    @property
+    def max_leaves(self) -> int:
+        """Leaves of a tree that can be read at once, where nothing of it is kept; 1 where only chains can."""
+        return max(self._text.branches, 1)
 
     def use_threads(self, count: int) -> None:
         """Compute with so many threads from now on; every context has a number of its own."""
@@ -147,7 +157,7 @@ def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[BatchSche
 
 
 class LlamaCppForward:
-    """Reads tokens with llama.cpp, chains only.
+    """Reads tokens with llama.cpp: chains, and trees of which nothing is kept.
 
     Args:
         text: an empty one.
@@ -162,13 +172,13 @@ class LlamaCppForward:
     ) -> Tensor:
         """Feed tokens in batches of as many as llama.cpp takes at once; see `Forward.append`."""
         text, ids = self._text, token_ids.numpy()
-        if positions is not None or mask is not None:
-            raise ValueError(_CHAINS)
         if start + len(ids) > text.size:
             raise ValueError(
                 f"the context holds {text.size} tokens, but {start} and {len(ids)} more were to be read; "
                 "set a larger context_size"
             )
+        if positions is not None or mask is not None:
+            return self._append_tree(ids, start, rows, positions, mask)
         read = list[Tensor]()
         for begin in range(0, len(ids), text.batch_size):
             batch = ids[begin : begin + text.batch_size]
@@ -178,6 +188,20 @@ class LlamaCppForward:
             if wanted:
                 read.append(logits.clone() if behind or self._copies else logits)
         return read[0] if len(read) == 1 else torch.cat(read)
+
+    def _append_tree(
+        self, ids: np.ndarray[Any, Any], start: int, rows: int, positions: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
+        """Return a tree's logits; llama.cpp caches none of it, so it has to be forgotten before a chain is read."""
+        if positions is None or mask is None or len(ids) > self._text.batch_size:
+            raise ValueError(_CHAINS)
+        sees, places = mask[:, start:].numpy(), positions.numpy()
+        lies_on = sees[sees.sum(0) == 1]  # the rows of leaves, which no other token sees
+        read = (lies_on.T @ lies_on) & (places <= places[:, None])  # what each token will see in llama.cpp
+        if len(lies_on) > self._text.branches or not mask[:, :start].all() or not np.array_equal(read, sees):
+            raise ValueError(_CHAINS)
+        logits = self._text.read_tree(ids, places, lies_on, rows)
+        return logits.clone() if self._copies else logits
 
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
         """Forget all but the first ``prefix`` tokens; all, where llama.cpp has lost some of those."""

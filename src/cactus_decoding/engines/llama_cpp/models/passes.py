@@ -198,6 +198,11 @@ class SequenceSlot:
         return self._passes is not None
 
     @property
+    def branches(self) -> int:
+        """How many leaves a tree after it may have; 0 where none can be read."""
+        return 0 if self.shared else self._context.branches
+
+    @property
     def size(self) -> int:
         """Tokens that it may have."""
         return self._context.size
@@ -259,6 +264,17 @@ class SequenceSlot:
         if self._passes is not None:
             return self._passes.read(self._context, portion, self._check)
         return self._context.read([portion])
+
+    def read_tree(
+        self,
+        token_ids: np.ndarray[Any, Any],
+        positions: np.ndarray[Any, Any],
+        lies_on: np.ndarray[Any, Any],
+        rows: int,
+    ) -> Tensor:
+        """Return the logits after the last tokens of a tree, of which nothing is cached; see `Context.read_tree`."""
+        self._check()
+        return self._context.read_tree(token_ids, positions, lies_on, rows)
 
     def _check(self) -> None:
         if self.cancelled is not None and self.cancelled.is_set():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
+from cactus_decoding.engines.llama_cpp.models.templates import render
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 
@@ -102,7 +103,7 @@ class GgufTokenizer:
         tools: list[dict[str, Any]] | None = None,
         **options: Any,
     ) -> str:
-        """Return a conversation as the file's template writes it, by transformers' own sandboxed Jinja.
+        """Return a conversation as the file's template writes it, in a process of its own; see `render`.
 
         Args:
             conversation: messages, each with a role and most with content.
@@ -113,17 +114,9 @@ class GgufTokenizer:
         """
         if tokenize:
             raise ValueError("tokenize must be False: hand the text on to the tokenizer")
-        from transformers.utils.chat_template_utils import render_jinja_template
-
         names = {name: getattr(self, name) or "" for name in ("bos_token", "eos_token")}
-        rendered, _ = render_jinja_template(
-            [conversation],
-            tools=tools,
-            chat_template=self.chat_template,
-            add_generation_prompt=add_generation_prompt,
-            **options | names,
-        )
-        return str(rendered[0])
+        asked = {"tools": tools, "add_generation_prompt": add_generation_prompt}
+        return render(self.chat_template or "", conversation, options | names | asked)
 
     @cached_property
     def _texts(self) -> list[bytes]:

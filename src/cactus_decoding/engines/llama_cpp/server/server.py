@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import cached_property, partial
-from importlib import import_module
 from typing import Any, Protocol
 
 from anyio import CancelScope, CapacityLimiter
@@ -37,6 +36,7 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.counters import RuleCounters
+from cactus_decoding.engines.llama_cpp.models import templates
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
@@ -233,7 +233,7 @@ class LlamaServer:
             return failed()
         finally:
             gc.enable()
-        import_module("transformers.utils.chat_template_utils")
+        templates.start()
 
     def stop(self) -> None:
         """End what runs; raise `ValueError` where the server could never answer."""

@@ -1,0 +1,105 @@
+"""A process that does what may never end, or end its process, so that it does no harm here."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_START_SECONDS = 60.0
+
+
+class WorkerProcess:
+    """Asks a process of its own, which is ended where a reply takes too long; the next one starts when it is needed.
+
+    Args:
+        script: what it runs: it replies to lines of JSON by lines of JSON, one after another.
+        first: the first line, to which the reply is that it has started.
+        purpose: what it does, for messages.
+    """
+
+    def __init__(self, script: str | Path, first: bytes, purpose: str) -> None:
+        self._script, self._first, self._purpose = script, first, purpose
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock, self._closed = threading.RLock(), False
+
+    def start(self) -> None:
+        """Start the process, so that whoever asks first does not wait for it."""
+        with self._lock:
+            self._started()
+
+    def ask(self, message: object, seconds: float) -> dict[str, Any]:
+        """Return the reply to an object.
+
+        Raises:
+            TimeoutError: where it takes longer.
+            ChildProcessError: where the process has ended instead.
+            ValueError: after `close`.
+        """
+        with self._lock:
+            process = self._started()
+            reply = self._ask(process, json.dumps(message).encode(), seconds)
+            if reply is None:
+                late = process.poll() is None
+                self._end()
+                raise TimeoutError if late else ChildProcessError
+            return reply
+
+    def close(self) -> None:
+        """End the process."""
+        self._closed = True  # who asks just now is not waited for: that fails
+        self._end()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise ValueError("the server stops")
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            command = [sys.executable, "-P", str(self._script)]
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+            if self._ask(self._process, self._first, _START_SECONDS) is None:
+                self._end()
+                raise RuntimeError(f"the process that {self._purpose} does not start")
+        return self._process
+
+    def _ask(self, process: subprocess.Popen[bytes], line: bytes, seconds: float) -> dict[str, Any] | None:
+        """Send a line and return the reply; None where the process has ended, or does not reply in time."""
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline, reply = time.monotonic() + seconds, b""
+        try:
+            process.stdin.write(line + b"\n")  # which it reads first, whatever its length
+            process.stdin.flush()
+            while not reply.endswith(b"\n"):
+                left = deadline - time.monotonic()
+                if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                    return None
+                part = os.read(process.stdout.fileno(), 2**16)
+                if not part:
+                    process.wait(1)
+                    return None
+                reply += part
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return None
+        return dict(json.loads(reply))
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with suppress(OSError):
+            process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
