@@ -69,10 +69,13 @@ def _add_tokens(writer: GGUFWriter, tokenizer: PreTrainedTokenizerBase) -> None:
         writer.add_chat_template(tokenizer.chat_template)
 
 
-def write_bundled(name: str, folder: Path, kind: str, chat_template: str | None = None) -> Path:
-    """Write a bundled model, perhaps with another chat template; return where it is."""
+def write_bundled(
+    name: str, folder: Path, kind: str, chat_template: str | None = None, positions: int | None = None
+) -> Path:
+    """Write a bundled model, perhaps with another chat template or a longer window; return where it is."""
     source, path = zoo.path(name), folder / f"{name}-{kind}.gguf"
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model.config.max_position_embeddings = positions or model.config.max_position_embeddings
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = AutoTokenizer.from_pretrained(source)
     tokenizer.chat_template = chat_template or tokenizer.chat_template

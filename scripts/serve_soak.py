@@ -13,6 +13,7 @@ again. Checked is that
 
 With ``--tools`` the clients are agents: all have the same system message and so many tools, and every other answer has
 to be a call. What they sent, left and lost is in the summary, with the server's memory at its start and in the halves.
+``bundled`` in the place of a file is the bundled target with a chat template that knows tools, and a window for them.
 
 The exit code says whether all of that held.
 """
@@ -31,12 +32,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.servers import Answer, Server, cactus, running
 from cactus_decoding.core.files.provenance import provenance
+from scripts.bundled_gguf import write_bundled
 
 CLIENTS = 4
+TEMPLATE = """{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% if loop.first and tools %}Tools, called as <tool_call>{"name": …, "arguments": …}</tool_call>: {{ tools | tojson }}
+{% endif %}{% endfor %}Answer:"""
+POSITIONS = 8192
 QUESTIONS = (
     "Why is the sky blue?", "Write a line about the sea.", "Name three fruits.", "What is 12 times 12?",
     "Tell me about Rome.", "How do bees make honey?",
@@ -257,7 +264,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--exact", action="store_true", help="every seeded answer must be what it is alone")
     parser.add_argument("--output", type=Path, default=None, help="result file")
     given = parser.parse_args(arguments)
-    found = run(given)
+    with TemporaryDirectory() as folder:
+        if given.target == "bundled":
+            file = write_bundled("target", Path(folder), "float32", TEMPLATE, POSITIONS)
+            given.target = f"{file}:cache=float32,context_size={POSITIONS}"
+        found = run(given)
     print(json.dumps(found, indent=1))
     if given.output is not None:
         said = {name: value for name, value in vars(given).items() if name != "output"}
