@@ -216,6 +216,7 @@ def _field(name: str, declared: Declared, start: object) -> dict[str, Any]:
         "name": name,
         "kind": declared.kind.__name__,
         "start": "" if empty or declared.kind is bool else str(start),
+        "default": "" if declared.required or declared.default in (None, ()) else str(declared.default),
         "doc": declared.doc,
         "unit": declared.setting.unit,
         "choices": list(declared.choices),

@@ -40,6 +40,9 @@ export function short(value, digits = 3) {
   return String(Number(value.toPrecision(digits)));
 }
 
+/** Whether a text is a value, as a word or as a number. */
+export const spells = (value, text) => String(value) === text || (value !== null && Number(value) === Number(text));
+
 /** Return a probability in percent. */
 export function percent(value) {
   return value === null || value === undefined ? "–" : `${short(100 * value)} %`;

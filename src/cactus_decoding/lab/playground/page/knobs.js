@@ -1,6 +1,6 @@
 // Choosing a rule and its knobs. What there is to choose from comes from the server.
 
-import { freshId, make, quote, sentence, short, withCode } from "./dom.js";
+import { freshId, make, quote, sentence, short, spells, withCode } from "./dom.js";
 
 const STEPS = 1000;
 
@@ -168,8 +168,6 @@ export class RuleChooser {
     });
   }
 }
-
-const spells = (value, text) => String(value) === text || (value !== null && Number(value) === Number(text));
 
 /** The rule's title, with the words in which this preset differs from the rule's first one. */
 function titleOf(rule, preset) {

@@ -1,7 +1,7 @@
 // The form beside the rules: prompt, settings, models. The settings come from the server, which has them from the
 // fields of a request: name, kind, start, help, and what each needs. This file says nothing of any of them.
 
-import { freshId, make, quote, sentence, withCode } from "./dom.js";
+import { freshId, make, quote, sentence, spells, withCode } from "./dom.js";
 
 /** A label, a control and a line of help. */
 function row(label, control, help, unit = "") {
@@ -95,11 +95,11 @@ export class Settings {
     this.onChange();
   }
 
-  /** Name what is set in the heading of each group, which may be closed. */
+  /** Name what is not as usual in the heading of each group, which may be closed. */
   showChosen() {
     const values = this.given;
     for (const { own, chosen } of this.groups) {
-      const set = own.filter((field) => Object.hasOwn(values, field.name));
+      const set = own.filter(({ name, default: usual }) => Object.hasOwn(values, name) && !spells(usual, String(values[name])));
       const text = set.map((field) => `${field.name.replaceAll("_", "-")} ${values[field.name]}`).join(", ");
       chosen.textContent = text.length > MOST_SHOWN ? `${text.slice(0, MOST_SHOWN)}…` : text;
     }
