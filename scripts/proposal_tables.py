@@ -157,6 +157,44 @@ def _builds() -> str:
     return table(["built for", *next(iter(every.values()))], rows)
 
 
+def _self_drafts() -> str:
+    """Return what drafts from targets themselves bring at their best number of proposals."""
+    rows = []
+    for name, found in read("self_drafts").items():
+        for each in found["rows"]:
+            value, low, high = each["speedup"]
+            cells = [f"{each[key]:.2f}" if key in each else "" for key in ("cost", "acceptance")]
+            draft = "the chosen `skip`" if each["draft"] == found["chosen"] else f"`{_short(each['draft'])}`"
+            speed = f"{value:.2f}" if low is None else f"{value:.2f} ({low:.2f} to {high:.2f})"
+            pays = "yes" if value >= 1.05 else "no"
+            rows.append(
+                [
+                    name,
+                    draft,
+                    *cells,
+                    f"{each['num_speculative_tokens']}",
+                    f"{each['tokens_per_step']:.2f}",
+                    speed,
+                    pays,
+                ]
+            )
+    head = [
+        "target",
+        "draft",
+        "cost of a draft token",
+        "kept",
+        "proposals",
+        "tokens per step",
+        "forecast speed",
+        "pays",
+    ]
+    return table(head, rows)
+
+
+def _short(draft: str) -> str:
+    return draft if len(draft) < 40 else f"{draft[:36]} …"
+
+
 def _speed_of(counts: dict[str, int], times: PassTimes) -> float:
     """Return the speed of steps whose passes are counted by width, over that of one token a pass."""
     widths = {int(key.rpartition(" ")[2]): count for key, count in counts.items() if key.startswith("passes over ")}
@@ -171,4 +209,5 @@ TABLES: dict[str, Callable[[], str]] = {
     "forecast": _forecast,
     "look_ups": _look_ups,
     "builds": _builds,
+    "self_drafts": _self_drafts,
 }

@@ -39,8 +39,9 @@ NUM_PROMPTS = 10
 def tune(
     *,
     models: Annotated[list[str] | None, typer.Argument(
-        help="Verifying model, and those that might draft for it: local paths, GGUF files or hub names. Look-up is "
-        "tried in any case.", metavar="[TARGET [DRAFT]…]", show_default="bundled and its drafts")] = None,
+        help="Verifying model, and those that might draft for it: local paths, GGUF files, hub names, or 'skip' for "
+        "the target without some of its layers. Look-up is tried in any case.", metavar="[TARGET [DRAFT]…]",
+        show_default="bundled and its drafts")] = None,
     task: Annotated[str | None, option(
         "Where prompts come from, as for cactus eval, such as jsonl:path=prompts.jsonl; the first ten are asked.",
         "TASK", shown="ten of ours")] = None,
@@ -115,13 +116,13 @@ def _kept_place(place: Path) -> Path | None:
 
 def _load(target: str, drafts: list[str]) -> tuple[Pair, dict[str, ModelDrafter]]:
     from cactus_decoding import ModelDrafter, load_pair
-    from cactus_decoding.core.drafting.registry import LOOK_UP
+    from cactus_decoding.core.drafting.registry import LOOK_UP, is_drafter
 
     pair, loaded = load_pair(target, LOOK_UP), dict[str, ModelDrafter]()
     for name in drafts:
         drafter = pair.with_draft(name).drafter
         assert isinstance(drafter, ModelDrafter)  # all that have a name and look nothing up
-        loaded[name] = drafter
+        loaded[drafter.name if is_drafter(name) else name] = drafter  # with all that 'skip' has chosen
     return pair, loaded
 
 
@@ -129,10 +130,10 @@ def _prompts(
     pair: Pair, drafts: dict[str, ModelDrafter], problems: list[str] | None, chat: bool | None, request: Request
 ) -> list[str]:
     """Return prompts that fit into every context window."""
+    from cactus_decoding.core.drafting.prompts import PROMPTS
     from cactus_decoding.core.generate import check_prompt
     from cactus_decoding.core.models.base import check_fits
     from cactus_decoding.core.models.tokenizers import as_chat_prompt
-    from cactus_decoding.lab.tuning.answers import PROMPTS
 
     if chat is None:
         chat = problems is None and bool(getattr(pair.tokenizer, "chat_template", None))

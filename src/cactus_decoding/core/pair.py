@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, takewhile
+from functools import partial
+from itertools import islice, pairwise, takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -15,14 +16,17 @@ import torch
 
 from cactus_decoding import zoo
 from cactus_decoding.core.drafting.lengths.base import FixedLength, LengthFactory
+from cactus_decoding.core.drafting.lookup import SuffixDrafter
+from cactus_decoding.core.drafting.measuring import text_to_time
 from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.drafting.prompts import PROMPTS
 from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.core.models.placement import checked_device, checked_dtype, device_beside_files
 from cactus_decoding.core.models.saved import SavedRoom
-from cactus_decoding.core.models.tokenizers import Tokenizer
+from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt
 from cactus_decoding.core.models.vocabularies import compare_vocabularies
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
@@ -31,15 +35,29 @@ from cactus_decoding.core.spelling import kept_limits
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.core.types.drafting import check_drafter
 from cactus_decoding.zoo import BUNDLED
+from cactus_decoding.zoo.word_problems import word_problems
 
 _TIMED_STEPS = 24
 
 
-class _Repeats(Drafter):
+class _Recites(Drafter):
+    """Proposes the tokens of a text, whatever the response is."""
+
+    def __init__(self, text: list[int]) -> None:
+        self._text = text
+
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
-        return Proposal(token_ids[-1:][:limit], None)
+        return Proposal(self._text[len(token_ids) :][:limit], None)
+
+
+def _sample_text(tokenizer: Tokenizer, bundled: bool) -> list[int]:
+    text = PROMPTS[1]
+    if bundled:
+        problem = next(word_problems("validation"))
+        text = f"{problem.prompt} {problem.solution}"
+    return list(tokenizer(text).input_ids)
 
 
 @dataclass(eq=False)
@@ -85,6 +103,7 @@ class Pair:
         caches = [each for each in (self.target, getattr(self.drafter, "model_cache", None)) if each is not None]
         for cache in caches:
             cache.max_saved, cache.room = max(number - 1, 0), None if room is None else SavedRoom(room, caches)
+        self.target.sample_text = partial(_sample_text, self.tokenizer, self.bundled)
 
     def reserve(self) -> Reservation:
         """Reserve the pair for one response until it is left or garbage-collected.
@@ -147,12 +166,14 @@ class Pair:
     def step_seconds(self, clock: Callable[[], float]) -> tuple[float, float]:
         """Return the median time of a step by a clock: without proposals, and with one."""
         request, to_probs, usual = Request(), as_logits_to_probs(SamplingParams()), list[float]()
-        generator, text = torch.Generator(self.target.device).manual_seed(0), [0] * _TIMED_STEPS
+        generator = torch.Generator(self.target.device).manual_seed(0)
+        recited = text_to_time(self.target, 4 * _TIMED_STEPS)
+        text = recited[:_TIMED_STEPS]
         verifier = request.verifier(to_probs, to_probs, request.sampling, None)
         try:
             for count in (0, 1):
                 steps = decode(
-                    self.target, _Repeats(), text, verifier, to_probs, length=FixedLength(count),
+                    self.target, _Recites(recited), text, verifier, to_probs, length=FixedLength(count),
                     max_length=4 * len(text), stopping_criteria=lambda ids: len(ids) >= 2 * len(text),
                     generator=generator,
                 )  # fmt: skip
@@ -190,7 +211,7 @@ class Pair:
         """
         named = parse_drafter(draft) if isinstance(draft, str) else None
         if named is not None:
-            return replace(self, drafter=named.drafter(self.target.model))
+            return replace(self, drafter=named.drafter(self.target.model, self._sample_prompt_ids))
         name = zoo.draft_path(draft) or draft
         local = only_cached("draft", name)
         theirs = load_tokenizer("draft", name, local=local)
@@ -198,6 +219,19 @@ class Pair:
         dtype = torch.float32 if self.bundled else "auto"
         model = load_cached("draft", name, dtype, self.target.device, local=local)
         return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size, differing))
+
+    def sample_prompts(self) -> list[str]:
+        """Return ten prompts, by the chat template where there is one; for the bundled target, problems that it knows.
+
+        Measurements ask them where a user gives none.
+        """
+        if self.bundled:
+            return [problem.prompt for problem in islice(word_problems("validation"), len(PROMPTS))]
+        chat = bool(getattr(self.tokenizer, "chat_template", None))
+        return [as_chat_prompt(self.tokenizer, each) if chat else each for each in PROMPTS]
+
+    def _sample_prompt_ids(self) -> list[list[int]]:
+        return [list(self.tokenizer(prompt).input_ids) for prompt in self.sample_prompts()]
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -221,8 +255,9 @@ def load_pair(
         target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
             ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
         draft: path or name of the proposing model; ``suffix`` (the default) or ``ngram`` to look proposals up in the
-            text; ``early_exit:layers=3`` for the target's own first layers. With the bundled target also
-            ``bundled:worded`` (its default) or ``bundled:draft``.
+            text; ``early_exit:layers=3`` for the target's own first layers, or ``skip`` for the target without what it
+            can best do without (see `Skip`). With the bundled target also ``bundled:worded`` (its default) or
+            ``bundled:draft``.
         dtype: type of the weights; ``auto`` takes what the checkpoint says, or float32 where that is faster on this CPU
             and fits into half of the free memory, and for the bundled pair. GGUF files have their own.
         device: where to run; a GPU if there is one, else the CPU. With a GGUF file, probabilities are on the CPU, and
@@ -261,7 +296,7 @@ def load_pair(
         differing = compare_vocabularies(tokenizer, theirs, str(target), str(draft))
     verifier = load_cached("target", target, dtype, device, local=local)
     if named is not None:
-        return Pair(verifier, named.drafter(verifier.model), tokenizer, bundled, kept_prompts)
+        return Pair(verifier, SuffixDrafter(), tokenizer, bundled, kept_prompts).with_draft(draft)
     proposing = load_cached("draft", draft, dtype, device, local=draft_local)
     drafter = ModelDrafter(proposing, verifier.vocabulary_size, differing)
     return Pair(verifier, drafter, tokenizer, bundled, kept_prompts)

@@ -102,7 +102,7 @@ def time_passes(
                 break
             began = clock()
             model.append(text[context : context + width], rows=width)
-            _wait(model.device)
+            wait_for(model.device)
             smallest = 1e-9  # of a clock that has not moved
             best[width] = min(best.get(width, math.inf), max(clock() - began, smallest))
             model.rollback(context)
@@ -111,8 +111,19 @@ def time_passes(
     return dict(sorted(best.items()))
 
 
+def text_to_time(model: BaseCachedModel, count: int) -> list[int]:
+    """Return so many tokens for timed passes, of a real text where the model has one.
+
+    A mixture's pass reads the experts that its tokens ask for, so tokens must differ as those of texts do.
+    """
+    text = [] if model.sample_text is None else model.sample_text()[:count]
+    if text and max(text) < model.vocabulary_size:
+        return (text * (count // len(text) + 1))[:count]
+    return [(7 * i) % min(model.vocabulary_size, 1000) for i in range(count)]
+
+
 def _text(model: BaseCachedModel, longest: int) -> tuple[list[int], int]:
-    text = [(7 * i) % min(model.vocabulary_size, 1000) for i in range(_CONTEXT + longest + _DRAFTED)]
+    text = text_to_time(model, _CONTEXT + longest + _DRAFTED)
     room = len(text) if model.max_length is None else model.max_length - 1
     return text[:room], min(_CONTEXT, room // 2)
 
@@ -137,7 +148,7 @@ def time_drafter(
     def seconds(length: int, limit: int) -> tuple[float, int]:
         began = clock()
         proposal = drafter.propose(text[:length], limit, to_probs, generator)
-        _wait(target.device)
+        wait_for(target.device)
         return clock() - began, len(proposal.token_ids)
 
     try:
@@ -156,7 +167,8 @@ def time_drafter(
     return min(drafts), min(reads), min(pairs)
 
 
-def _wait(device: torch.device) -> None:
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done what it was given."""
     if device.type != "cpu":
         getattr(torch, device.type).synchronize()
 
@@ -201,16 +213,21 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
 
 
 def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
+    copies = isinstance(drafter, LookUpDrafter)
+    draft = "copies" if copies else _identity(getattr(drafter, "model_cache", drafter))
+    return place_of(target, draft=draft)
+
+
+def place_of(target: BaseCachedModel, kept: str = "pass_times", **about: Any) -> tuple[Path, dict[str, Any]]:
+    """Return the file for what was measured of a target on this machine, and what it is valid for."""
     about = {
         "target": _identity(target),
-        "draft": "copies"
-        if isinstance(drafter, LookUpDrafter)
-        else _identity(getattr(drafter, "model_cache", drafter)),
+        **about,
         "device": device_name(target.device),
         "threads": torch.get_num_threads() if target.threads is None else target.threads,
         "versions": _versions(),
     }
-    return cache_folder() / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json", about
+    return cache_folder().with_name(kept) / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json", about
 
 
 @cache

@@ -65,6 +65,7 @@ class BaseCachedModel(ABC):
     Several caches may share the weights of one ``model``; ``threads`` is set where it has its own number. ``saved``
     holds up to ``max_saved`` copies of the cache, within ``room``, the one that was used last as the last. A draft
     whose vocabulary differs from the target's reads the token ``read_as[t]`` where a text has the target's token t.
+    ``sample_text`` returns the tokens of a text of the kind that the model reads, on which its passes are timed.
     """
 
     model: Any
@@ -73,6 +74,7 @@ class BaseCachedModel(ABC):
     max_saved: int = 0
     room: SavedRoom | None = None
     read_as: Tensor | None = None
+    sample_text: Callable[[], list[int]] | None = None
 
     def __init__(self) -> None:
         self.saved: list[SavedText] = []

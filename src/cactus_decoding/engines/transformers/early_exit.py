@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import torch
 from pydantic import Field
 
 from cactus_decoding.core.declared import check_fields
 from cactus_decoding.core.drafting.model import ModelDrafter
+from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class EarlyExit:
     """Drafts with the first layers of the target, followed by its last normalisation and its head.
 
     Nothing is trained, and no weight is stored twice. The draft keeps keys and values of its own, so the target reads
-    accepted tokens again with all of its layers.
+    accepted tokens again with all of its layers. `Skip` leaves out any layers, or parts of them.
 
     Attributes:
         layers: how many, at least 1 and fewer than the target has.
@@ -39,7 +39,7 @@ class EarlyExit:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def drafter(self, target: PreTrainedModel) -> Drafter:
+    def drafter(self, target: PreTrainedModel, prompts: Callable[[], list[list[int]]] | None = None) -> Drafter:
         """Return the drafter of a target; raises what `of` does."""
         return ModelDrafter(self.of(target))
 
@@ -48,15 +48,11 @@ class EarlyExit:
 
         Raises `ValueError` where the target has no list of layers, or no more layers than that.
         """
-        total = getattr(getattr(target, "config", None), "num_hidden_layers", None)  # a GGUF file's has no such thing
-        if total is None or not isinstance(getattr(target.base_model, "layers", None), torch.nn.ModuleList):
-            raise ValueError(f"{type(target).__name__} has no list of layers to exit early from")
+        from cactus_decoding.engines.transformers.sublayers import first_layers, layers_of
+
+        total = len(layers_of(target))
         if self.layers >= total:
             raise ValueError(f"an early exit must be before layer {total}, the last, but is at {self.layers}")
-        shared = {id(tensor): tensor for tensor in (*target.parameters(), *target.buffers())}
-        draft: PreTrainedModel = copy.deepcopy(target, shared)
-        draft.config.num_hidden_layers = self.layers
-        if getattr(draft.config, "layer_types", None):
-            draft.config.layer_types = draft.config.layer_types[: self.layers]
-        draft.base_model.layers = draft.base_model.layers[: self.layers]
+        draft = first_layers(target, self.layers)
+        draft.name_or_path = spell("early_exit", self)
         return draft

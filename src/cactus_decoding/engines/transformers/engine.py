@@ -23,10 +23,11 @@ class TransformersEngine(Engine):
 
     @property
     def drafters(self) -> Mapping[str, type[Any]]:
-        """``early_exit``."""
+        """``early_exit`` and ``skip``."""
         from cactus_decoding.engines.transformers.early_exit import EarlyExit
+        from cactus_decoding.engines.transformers.skip import Skip
 
-        return {"early_exit": EarlyExit}
+        return {"early_exit": EarlyExit, "skip": Skip}
 
     def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
         """Raise `ValueError` for what is neither a folder that exists nor may be a name on the hub."""

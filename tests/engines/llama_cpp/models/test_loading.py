@@ -144,7 +144,7 @@ def test_what_only_models_of_transformers_can_do(gguf):
     path = gguf("target")
     assert "whose weights are read as they are stored: torch.bfloat16" in refusal(path, "ngram", dtype="bfloat16")
     assert "rows of a GGUF file are on the CPU" in refusal(path, "ngram", device="meta")
-    assert "has no list of layers to exit early from" in refusal(path, "early_exit:layers=2")
+    assert "has no list of layers to leave some out of" in refusal(path, "early_exit:layers=2")
     lookup = CandidateGeneratorDrafter(PromptLookupCandidateGenerator(max_length=64))
     pair = Pair(opened(path), lookup, load_pair(path, "ngram").tokenizer)
     with pytest.raises(ValueError, match="need a target of transformers, but it is"):

@@ -1,0 +1,89 @@
+"""Drafts from the target itself: what is kept of them, what they cost, and what `cactus tune` forecasts of them.
+
+    python benchmarks/self_drafts.py bundled SMOLLM2 QWEN_1.5B --minutes 4
+
+Targets are the bundled one and folders of transformers, which `benchmarks/unpack.py` makes of GGUF files. Each is
+tuned, by one thread, with these drafts: what `skip` would choose from, early exits after a quarter, half and three
+quarters of the layers, and look-up; the bundled target with its own drafts too. Targets that the output file has are
+not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from pairing import RESULTS
+
+from cactus_decoding import Lossless, ModelDrafter, Pair, Request, load_pair
+from cactus_decoding.core.drafting.registry import LOOK_UP
+from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
+from cactus_decoding.engines.transformers.skip_choice import best_of, candidates
+from cactus_decoding.engines.transformers.sublayers import layers_of
+from cactus_decoding.lab.tuning.tuning import tune
+from cactus_decoding.zoo import BUNDLED, DRAFTS
+
+
+def measure(name: str, minutes: float) -> dict[str, Any]:
+    """Return what each draft of a target brings at its best number of proposals, and how long choosing took."""
+    pair = load_pair(name, LOOK_UP)
+    prompts, began = pair.sample_prompts(), time.perf_counter()
+    found = candidates(pair.target.model, [pair.tokenizer(each).input_ids for each in prompts], time.process_time)
+    choosing = time.perf_counter() - began
+    layers = len(layers_of(pair.target.model))
+    exits = [str(EarlyExit(max(layers * quarter // 4, 1)).of(pair.target.model).name_or_path) for quarter in (1, 2, 3)]
+    own = [f"{BUNDLED}:{each}" for each in DRAFTS] if name == BUNDLED else []
+    drafts = {each: _drafter(pair, each) for each in [*(str(each.skip) for each in found), *exits, *own]}
+    tuned = tune(
+        pair, drafts, prompts, Request(num_speculative_tokens=0, max_new_tokens=128, seed=0), [Lossless()],
+        seconds=60 * minutes, thread_counts=[torch.get_num_threads()], report=lambda *_: None,
+    )  # fmt: skip
+    rows = []
+    for draft in [*drafts, LOOK_UP]:
+        best = max((each for each in tuned.found[1:] if each.draft == draft), key=lambda each: each.tokens_per_second)
+        row = {
+            "draft": draft, "num_speculative_tokens": best.num_speculative_tokens,
+            "tokens_per_step": best.tokens_per_step, "speedup": [*best.speedup],
+        }  # fmt: skip
+        if draft != LOOK_UP:
+            costs = tuned.drafts[draft]
+            row |= {"cost": costs.draft / tuned.times.of(1), "acceptance": tuned.acceptance(draft, "lossless")}
+        rows.append(row)
+    return {
+        "rows": rows, "chosen": str(best_of(found).skip), "choosing_seconds": choosing, "layers": layers,
+        "times": tuned.times.as_dict()["target"], "tokens": sum(len(each.token_ids) for each in tuned.answers),
+        "prompts": len(tuned.answers), "dtype": str(pair.target.model.dtype).removeprefix("torch."),
+    }  # fmt: skip
+
+
+def _drafter(pair: Pair, name: str) -> ModelDrafter:
+    drafter = pair.with_draft(name).drafter
+    assert isinstance(drafter, ModelDrafter)
+    return drafter
+
+
+def main() -> None:
+    """Measure what is missing, and write after each target."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="+")
+    parser.add_argument("--minutes", type=float, default=4, help="for tuning each target, beside choosing")
+    parser.add_argument("--output", type=Path, default=RESULTS / "self_drafts.json")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    results = json.loads(given.output.read_text())["results"] if given.output.exists() else {}
+    for name in given.targets:
+        shown = name if name == BUNDLED else Path(name).name
+        if shown not in results:
+            results[shown] = measure(name, given.minutes) | {"provenance": provenance({"minutes": given.minutes})}
+            write_atomically(given.output, json.dumps({"results": results}, indent=1) + "\n")
+            print(json.dumps(results[shown]["rows"], indent=1), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Parts of decoder layers that a draft may go without: what depends on how transformers builds its layers."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Kind = Literal["attention", "recurrent", "mlp"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+_KIND_OF: dict[str, Kind] = {
+    "self_attn": "attention",
+    "linear_attn": "recurrent",
+    "mamba": "recurrent",
+    "mlp": "mlp",
+    "feed_forward": "mlp",
+    "shared_mlp": "mlp",
+    "block_sparse_moe": "mlp",
+}
+"""What transformers calls the parts of its layers."""
+_PRE_NORMS: dict[str, tuple[Kind, ...]] = {
+    "input_layernorm": ("attention", "recurrent"),
+    "post_attention_layernorm": ("mlp",),
+    "pre_ff_layernorm": ("mlp",),
+}
+"""Which parts a norm comes before, in layers that have two norms; other layers normalise after parts too."""
+
+
+class Part(NamedTuple):
+    """One of the parts that a layer adds to the hidden states."""
+
+    layer: int
+    kind: Kind
+
+
+class Nothing(nn.Module):
+    """Stands in the place of a part, and adds nothing."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self._kind = kind
+
+    def forward(self, hidden_states: torch.Tensor, *args: Any, **named: Any) -> Any:
+        zeros = torch.zeros_like(hidden_states)
+        return (zeros, None) if self._kind == "attention" else zeros  # attentions also return their weights
+
+
+def layers_of(model: Any) -> nn.ModuleList:
+    """Return a model's layers; raise `ValueError` for a model without a list of them, such as a GGUF file's."""
+    layers = getattr(getattr(model, "base_model", None), "layers", None)
+    if not isinstance(layers, nn.ModuleList):
+        raise ValueError(f"{type(model).__name__} has no list of layers to leave some out of")
+    return layers
+
+
+def modules_of(layer: nn.Module) -> dict[Kind, list[str]]:
+    """Return the names of the modules of each part of a layer; raise `ValueError` for a layer with other modules."""
+    found = defaultdict[Kind, list[str]](list)
+    for name, module in layer.named_children():
+        if name in _KIND_OF:
+            found[_KIND_OF[name]].append(name)
+        elif not name.endswith("norm") and not isinstance(module, (nn.Dropout, nn.Identity)):
+            known = ", ".join(_KIND_OF)
+            raise ValueError(
+                f"{type(layer).__name__} has a {name!r}: parts can be skipped of layers that hold norms and some of "
+                f"{known}"
+            )
+    return dict(found)
+
+
+def parts_of(model: Any) -> list[Part]:
+    """Return every part of a model's layers, in order; raises what `layers_of` and `modules_of` do."""
+    return [Part(i, kind) for i, layer in enumerate(layers_of(model)) for kind in KINDS if kind in modules_of(layer)]
+
+
+def first_layers(target: PreTrainedModel, count: int) -> PreTrainedModel:
+    """Return a model of the target's first layers, its last norm and its head; all tensors are the target's own."""
+    shared = {id(tensor): tensor for tensor in (*target.parameters(), *target.buffers())}
+    draft: PreTrainedModel = copy.deepcopy(target, shared)
+    draft.config.num_hidden_layers = count
+    types = getattr(draft.config, "layer_types", None)
+    if types and len(types) > count:  # some configurations work them out from the number of layers
+        draft.config.layer_types = types[:count]
+    draft.base_model.layers = layers_of(draft)[:count]
+    return draft
+
+
+def without_parts(target: PreTrainedModel, skipped: Collection[Part]) -> PreTrainedModel:
+    """Return a model of the target's layers that adds nothing in the place of some parts, and has the target's tensors.
+
+    Raises `ValueError` for parts that the target lacks, if none are skipped, or where no attention of a kind of layers
+    remains, which transformers counts the cached tokens of.
+    """
+    parts = parts_of(target)
+    if missing := sorted(set(skipped) - set(parts)):
+        raise ValueError(f"layer {missing[0].layer} of {type(target).__name__} has no {missing[0].kind} to skip")
+    if not skipped:
+        raise ValueError("a draft must skip something of its target, but keeps everything")
+    kept, types = [part for part in parts if part not in skipped], _types_of(target)
+    attended = {types[part.layer] for part in kept if part.kind == "attention"}
+    if attended != {types[part.layer] for part in parts if part.kind == "attention"}:
+        raise ValueError("a draft must keep an attention of each kind of layers, but skips all of one kind")
+    draft = first_layers(target, 1 + max(part.layer for part in kept))
+    for i, layer in enumerate(layers_of(draft)):
+        _skip(layer, {part.kind for part in skipped if part.layer == i})
+    _number_kept(draft)
+    return draft
+
+
+@contextmanager
+def muted(layer: nn.Module, kind: Kind) -> Iterator[None]:
+    """Let a layer add nothing in the place of a part for a while."""
+    own = {name: getattr(layer, name) for name in modules_of(layer)[kind]}
+    try:
+        for name in own:
+            setattr(layer, name, Nothing(kind))
+        yield
+    finally:
+        for name, module in own.items():
+            setattr(layer, name, module)
+
+
+def _skip(layer: nn.Module, kinds: set[Kind]) -> None:
+    """Put nothing in the place of parts, and of norms that nothing reads."""
+    modules = modules_of(layer)
+    norms = [name for name, _ in layer.named_children() if name.endswith("norm")]
+    if len(norms) == 2 and all(name in _PRE_NORMS for name in norms):
+        for name in norms:
+            if kinds.issuperset(modules.keys() & set(_PRE_NORMS[name])):
+                setattr(layer, name, nn.Identity())
+    for kind in kinds:
+        for name in modules[kind]:
+            setattr(layer, name, Nothing(kind))
+
+
+def _types_of(model: PreTrainedModel) -> list[str]:
+    return getattr(model.config, "layer_types", None) or [""] * len(layers_of(model))
+
+
+def _number_kept(model: PreTrainedModel) -> None:
+    """Let attentions and states use the first layers of the cache: it counts its tokens by the first of each type."""
+    types = _types_of(model)
+    free = {(kind, each): [i for i, own in enumerate(types) if own == each] for kind in KINDS for each in types}
+    for layer, own in zip(layers_of(model), types, strict=True):
+        for kind, names in modules_of(layer).items():
+            for module in (getattr(layer, name) for name in names):
+                if hasattr(module, "layer_idx"):
+                    module.layer_idx = free[kind, own].pop(0)
