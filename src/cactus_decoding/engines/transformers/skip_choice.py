@@ -195,8 +195,8 @@ def _angles(target: PreTrainedModel, texts: Sequence[Text]) -> dict[Part, float]
             for kind in modules_of(layer):
                 with muted(layer, kind):
                     other = layer.forward(*given, **named)
-                pair = [(each[0] if isinstance(each, tuple) else each)[0, start:].float() for each in (output, other)]
-                cosine = nn.functional.cosine_similarity(*pair, dim=-1).clamp(-1, 1)
+                own, less = ((each[0] if isinstance(each, tuple) else each)[0, start:] for each in (output, other))
+                cosine = nn.functional.cosine_similarity(own.float(), less.float(), dim=-1).clamp(-1, 1)
                 found[Part(number, kind)].append(cosine.acos())
 
         return hook
