@@ -34,7 +34,7 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
     """Return what each draft of a target brings at its best number of proposals, and how long choosing took."""
     pair = load_pair(name, LOOK_UP)
     prompts, began = pair.sample_prompts(), time.perf_counter()
-    found = candidates(pair.target.model, [pair.tokenizer(each).input_ids for each in prompts], time.process_time)
+    found = candidates(pair.target.model, [pair.tokenizer(each).input_ids for each in prompts])
     choosing = time.perf_counter() - began
     layers = len(layers_of(pair.target.model))
     exits = [str(EarlyExit(max(layers * quarter // 4, 1)).of(pair.target.model).name_or_path) for quarter in (1, 2, 3)]

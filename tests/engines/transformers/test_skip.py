@@ -14,6 +14,7 @@ from support.tiny_models import tiny_llama
 from support.versions import since
 
 from cactus_decoding import Pair, generate, load_pair
+from cactus_decoding.core.drafting import measuring
 from cactus_decoding.core.drafting.registry import parse_drafter
 from cactus_decoding.engines.transformers import skip_choice, sublayers
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -221,9 +222,9 @@ def test_parts_that_add_nothing_are_skipped_first(monkeypatch):
     useless = {Part(1, "attention"), Part(1, "mlp"), Part(2, "mlp")}
     target = zeroed(target, useless)
     monkeypatch.setattr(skip_choice, "_seconds", lambda target, clock: dict.fromkeys(sublayers.parts_of(target), 1.0))
+    monkeypatch.setattr(measuring, "time_passes", lambda model, widths, *_: dict.fromkeys(widths, 1.0))
     monkeypatch.setattr(
-        "cactus_decoding.core.drafting.measuring.time_passes",
-        lambda model, widths, *_: dict.fromkeys(widths, 1.0 if len(widths) > 1 else len(model.model.model.layers) / 4),
+        measuring, "time_drafter", lambda target, drafter, *_: (len(drafter.model.model.layers) / 4, 0.0, 0.0)
     )
     found = candidates(target, [random_tokens(5, seed=seed) for seed in range(3)])
     half = next(each for each in found if each.skip == Skip(layers="1", mlp="2"))

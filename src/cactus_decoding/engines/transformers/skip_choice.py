@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cactus_decoding.core.drafting import measuring
+from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.timing import Clock, PassTimes, part_of_profile
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -36,8 +37,8 @@ WIDTHS = (1, 2, 3, 4, 6, 8)
 """Tokens of the target's timed passes."""
 ANSWER = 24
 """Tokens of each answer along which drafts are compared with the target."""
-_PASSES, _STEPS = 5, 200
-"""How often parts are timed, and into how many units the knapsack divides the time of all parts."""
+_REPEATS, _UNITS = 5, 200
+"""How often passes and parts are timed, and into how many units the knapsack divides the time of all parts."""
 
 
 class Text(NamedTuple):
@@ -92,7 +93,7 @@ def best_of(found: Sequence[Candidate]) -> Candidate:
 
 
 def candidates(
-    target: PreTrainedModel, prompts: Sequence[Sequence[int]], clock: Clock = time.perf_counter
+    target: PreTrainedModel, prompts: Sequence[Sequence[int]], clock: Clock | None = None
 ) -> list[Candidate]:
     r"""Return a draft for each share of the time, with the parts that turn the hidden states most.
 
@@ -102,14 +103,16 @@ def candidates(
 
     .. math:: \max_k \frac{V(1) \sum_{i=0}^{k} a^i}{V(k + 1) + k \, d}
 
-    with a its mean acceptance, d the seconds of its token, and V(n) those of the target's pass over n tokens.
+    with a its mean acceptance, d the seconds of its token, and V(n) those of the target's pass over n tokens. On the
+    CPU the clock is the processor's, by default, as in `measuring.measure`.
     """
-    texts = _answers(CachedModel(target), prompts)
+    model = CachedModel(target)
+    clock = clock or (time.process_time if model.on_cpu else time.perf_counter)
+    texts = _answers(model, prompts)
     worth, seconds = _angles(target, texts), _seconds(target, clock)
     parts = parts_of(target)
-    model = CachedModel(target)
     model.sample_text = lambda: texts[0].token_ids
-    times = PassTimes(tuple(measuring.time_passes(model, WIDTHS, clock).items()))
+    times = PassTimes(tuple(measuring.time_passes(model, WIDTHS, clock, _REPEATS).items()))
     found = dict[Skip, Candidate]()
     for kept in knapsack(worth, seconds, SHARES):
         skipped = [part for part in parts if part not in kept]
@@ -120,7 +123,8 @@ def candidates(
             draft = CachedModel(without_parts(target, skipped))
         except ValueError:  # without any attention, or with everything
             continue
-        found[skip] = _candidate(skip, acceptance(draft, texts), measuring.time_passes(draft, (1,), clock)[1], times)
+        taken, _, _ = measuring.time_drafter(model, ModelDrafter(draft), clock, None, _REPEATS)
+        found[skip] = _candidate(skip, acceptance(draft, texts), taken, times)
     return list(found.values())
 
 
@@ -134,15 +138,15 @@ def knapsack(
     >>> kept == {b, c}
     True
     """
-    unit = sum(seconds.values()) / _STEPS
-    best: list[tuple[float, frozenset[Part]]] = [(0.0, frozenset())] * (_STEPS + 1)
+    unit = sum(seconds.values()) / _UNITS
+    best: list[tuple[float, frozenset[Part]]] = [(0.0, frozenset())] * (_UNITS + 1)
     for part, value in worth.items():
         weight = max(round(seconds[part] / unit), 1)
-        for room in range(_STEPS, weight - 1, -1):
+        for room in range(_UNITS, weight - 1, -1):
             before, kept = best[room - weight]
             if before + value > best[room][0]:
                 best[room] = before + value, kept | {part}
-    return [best[int(share * _STEPS)][1] for share in shares]
+    return [best[int(share * _UNITS)][1] for share in shares]
 
 
 @torch.inference_mode()
@@ -233,7 +237,7 @@ def _seconds(target: PreTrainedModel, clock: Clock) -> dict[Part, float]:
                 module.register_forward_pre_hook(begin)
                 module.register_forward_hook(end(Part(number, kind), name))
     model = CachedModel(probe)
-    for token in range(_PASSES):
+    for token in range(_REPEATS):
         model.append([token % model.vocabulary_size], rows=1)
     taken = defaultdict[Part, float](float)
     for (part, _), seconds in found.items():
