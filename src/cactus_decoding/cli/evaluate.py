@@ -64,9 +64,8 @@ def evaluate(
     target: Annotated[str, option(
         "Verifying model: a local path, a GGUF file or a hub name.", "MODEL", MODELS)] = "bundled",
     draft: Annotated[list[str] | None, option(
-        "Proposing model, 'suffix' to look proposals up in the text, 'early_exit:layers=3' for the target's first "
-        "layers, or 'skip' for the target without the layers that it needs least; may be given several times.",
-        "MODEL", MODELS, shown="bundled:worded")] = None,
+        "Proposing model; 'suffix' to look proposals up in the text; 'early_exit:layers=3' or 'skip' for the target's "
+        "first layers or fewer of them; may be given several times.", "MODEL", MODELS, shown="bundled:worded")] = None,
     chat: options.ChatFlag = None,
     system: options.System = None,
     engine: Annotated[str | None, option(

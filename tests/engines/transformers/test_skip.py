@@ -222,9 +222,10 @@ def test_parts_that_add_nothing_are_skipped_first(monkeypatch):
     useless = {Part(1, "attention"), Part(1, "mlp"), Part(2, "mlp")}
     target = zeroed(target, useless)
     monkeypatch.setattr(skip_choice, "_seconds", lambda target, clock: dict.fromkeys(sublayers.parts_of(target), 1.0))
-    monkeypatch.setattr(measuring, "time_passes", lambda model, widths, *_: dict.fromkeys(widths, 1.0))
     monkeypatch.setattr(
-        measuring, "time_drafter", lambda target, drafter, *_: (len(drafter.model.model.layers) / 4, 0.0, 0.0)
+        measuring,
+        "time_passes",
+        lambda model, widths, *_: dict.fromkeys(widths, 1.0 if len(widths) > 1 else len(model.model.model.layers) / 4),
     )
     found = candidates(target, [random_tokens(5, seed=seed) for seed in range(3)])
     half = next(each for each in found if each.skip == Skip(layers="1", mlp="2"))

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from cactus_decoding.core.drafting import measuring
-from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.timing import Clock, PassTimes, part_of_profile
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -37,7 +36,7 @@ WIDTHS = (1, 2, 3, 4, 6, 8)
 """Tokens of the target's timed passes."""
 ANSWER = 24
 """Tokens of each answer along which drafts are compared with the target."""
-_REPEATS, _UNITS = 5, 200
+_REPEATS, _UNITS = 8, 200
 """How often passes and parts are timed, and into how many units the knapsack divides the time of all parts."""
 
 
@@ -103,7 +102,7 @@ def candidates(
 
     .. math:: \max_k \frac{V(1) \sum_{i=0}^{k} a^i}{V(k + 1) + k \, d}
 
-    with a its mean acceptance, d the seconds of its token, and V(n) those of the target's pass over n tokens. On the
+    with a its mean acceptance, d the seconds of its pass over a token, and V(n) those of the target's over n. On the
     CPU the clock is the processor's, by default, as in `measuring.measure`.
     """
     model = CachedModel(target)
@@ -123,7 +122,8 @@ def candidates(
             draft = CachedModel(without_parts(target, skipped))
         except ValueError:  # without any attention, or with everything
             continue
-        taken, _, _ = measuring.time_drafter(model, ModelDrafter(draft), clock, None, _REPEATS)
+        draft.sample_text = model.sample_text
+        taken = measuring.time_passes(draft, (1,), clock, _REPEATS)[1]
         found[skip] = _candidate(skip, acceptance(draft, texts), taken, times)
     return list(found.values())
 
