@@ -24,8 +24,9 @@ from cactus_decoding.core.drafting.registry import LOOK_UP
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.engines.transformers.early_exit import EarlyExit
+from cactus_decoding.engines.transformers.skip import Skip
 from cactus_decoding.engines.transformers.skip_choice import best_of, candidates
-from cactus_decoding.engines.transformers.sublayers import layers_of
+from cactus_decoding.engines.transformers.sublayers import layers_of, parts_of
 from cactus_decoding.lab.tuning.tuning import tune
 from cactus_decoding.zoo import BUNDLED, DRAFTS
 
@@ -37,9 +38,11 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
     found = candidates(pair.target.model, [pair.tokenizer(each).input_ids for each in prompts])
     choosing = time.perf_counter() - began
     layers = len(layers_of(pair.target.model))
+    parts = parts_of(pair.target.model)
+    skips = [str(Skip.of_parts(each.skipped, parts)) for each in found]
     exits = [str(EarlyExit(max(layers * quarter // 4, 1)).of(pair.target.model).name_or_path) for quarter in (1, 2, 3)]
     own = [f"{BUNDLED}:{each}" for each in DRAFTS] if name == BUNDLED else []
-    drafts = {each: _drafter(pair, each) for each in [*(str(each.skip) for each in found), *exits, *own]}
+    drafts = {each: _drafter(pair, each) for each in [*skips, *exits, *own]}
     tuned = tune(
         pair, drafts, prompts, Request(num_speculative_tokens=0, max_new_tokens=128, seed=0), [Lossless()],
         seconds=60 * minutes, thread_counts=[torch.get_num_threads()], report=lambda *_: None,
@@ -56,7 +59,7 @@ def measure(name: str, minutes: float) -> dict[str, Any]:
             row |= {"cost": costs.draft / tuned.times.of(1), "acceptance": tuned.acceptance(draft, "lossless")}
         rows.append(row)
     return {
-        "rows": rows, "chosen": str(best_of(found).skip), "choosing_seconds": choosing, "layers": layers,
+        "rows": rows, "chosen": skips[found.index(best_of(found))], "choosing_seconds": choosing, "layers": layers,
         "times": tuned.times.as_dict()["target"], "tokens": sum(len(each.token_ids) for each in tuned.answers),
         "prompts": len(tuned.answers), "dtype": str(pair.target.model.dtype).removeprefix("torch."),
     }  # fmt: skip

@@ -89,10 +89,10 @@ class Skip:
         from cactus_decoding.engines.transformers.skip_choice import choose
         from cactus_decoding.engines.transformers.sublayers import parts_of
 
-        parts_of(target)
+        parts = parts_of(target)
         if prompts is None:
             raise ValueError("skip needs prompts to choose what to skip: name it, as in skip:layers=3-5")
-        return ModelDrafter(choose(target, prompts()).of(target))
+        return ModelDrafter(self.of_parts(choose(target, prompts()), parts).of(target))
 
     def of(self, target: PreTrainedModel) -> PreTrainedModel:
         """Return the target without these parts; all of its tensors are the target's own.

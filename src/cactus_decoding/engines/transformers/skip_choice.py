@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +15,6 @@ from cactus_decoding.core.drafting import measuring
 from cactus_decoding.core.drafting.timing import Clock, PassTimes, part_of_profile
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.skip import Skip
 from cactus_decoding.engines.transformers.sublayers import (
     Part,
     first_layers,
@@ -51,14 +49,14 @@ class Text(NamedTuple):
 class Candidate(NamedTuple):
     """What a draft skips, how often its proposals are kept, and what that brings."""
 
-    skip: Skip
+    skipped: frozenset[Part]
     acceptance: float  # mean of the sum over tokens of min(target, draft)
     seconds: float  # of a draft token
     speed: float  # forecast tokens per second, over those without proposals
     num_speculative_tokens: int
 
 
-def choose(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Skip:
+def choose(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> frozenset[Part]:
     """Return what should be skipped of a target: of some candidates, the one with the fastest forecast.
 
     It is measured once, and kept in a file beside the pass times of `AutoLength`. Whether even the best one is faster
@@ -68,20 +66,17 @@ def choose(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> Skip:
     """
     place, about = measuring.place_of(CachedModel(target), "skips")
     try:
-        return Skip(**part_of_profile(place, "chosen"))
-    except (TypeError, ValueError):  # there is none yet, or one that was damaged
+        kept = part_of_profile(place, "forecast")["skipped"]
+        return frozenset(part for part in parts_of(target) if [*part] in kept)
+    except (KeyError, TypeError, ValueError):  # there is none yet, or one that was damaged
         found = best_of(candidates(target, prompts))
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        content = {
-            "about": about,
-            "chosen": asdict(found.skip),
-            "forecast": found._asdict() | {"skip": str(found.skip)},
-        }
+        content = {"about": about, "forecast": found._asdict() | {"skipped": sorted(found.skipped)}}
         write_atomically(place, as_json(content, indent=2) + "\n")
     except (OSError, ValueError):  # it is measured again next time
         pass
-    return found.skip
+    return found.skipped
 
 
 def best_of(found: Sequence[Candidate]) -> Candidate:
@@ -112,11 +107,10 @@ def candidates(
     parts = parts_of(target)
     model.sample_text = lambda: texts[0].token_ids
     times = PassTimes(tuple(measuring.time_passes(model, WIDTHS, clock, _REPEATS).items()))
-    found = dict[Skip, Candidate]()
+    found = dict[frozenset[Part], Candidate]()
     for kept in knapsack(worth, seconds, SHARES):
-        skipped = [part for part in parts if part not in kept]
-        skip = Skip.of_parts(skipped, parts)
-        if skip in found:
+        skipped = frozenset(part for part in parts if part not in kept)
+        if skipped in found:
             continue
         try:
             draft = CachedModel(without_parts(target, skipped))
@@ -124,7 +118,7 @@ def candidates(
             continue
         draft.sample_text = model.sample_text
         taken = measuring.time_passes(draft, (1,), clock, _REPEATS)[1]
-        found[skip] = _candidate(skip, acceptance(draft, texts), taken, times)
+        found[skipped] = _candidate(skipped, acceptance(draft, texts), taken, times)
     return list(found.values())
 
 
@@ -161,13 +155,13 @@ def acceptance(draft: CachedModel, texts: Sequence[Text]) -> float:
     return float(torch.cat(kept).mean())
 
 
-def _candidate(skip: Skip, accepted: float, seconds: float, times: PassTimes) -> Candidate:
+def _candidate(skipped: frozenset[Part], accepted: float, seconds: float, times: PassTimes) -> Candidate:
     speeds = {0: 0.0}
     for k in range(1, times.widths[-1]):
         tokens = sum(accepted**i for i in range(k + 1))
         speeds[k] = times.of(1) * tokens / (times.of(k + 1) + k * seconds)
     best = max(speeds, key=lambda k: speeds[k])
-    return Candidate(skip, accepted, seconds, speeds[best], best)
+    return Candidate(skipped, accepted, seconds, speeds[best], best)
 
 
 @torch.inference_mode()
