@@ -1,11 +1,14 @@
-"""Ways to propose, beside no proposals: a GGUF pair answers texts of five kinds greedily, each way in turn.
+"""Ways to propose, beside no proposals: a pair answers texts of five kinds, each way in turn.
 
     python benchmarks/never_slower.py target.gguf draft.gguf --data FOLDER --output results.json
+    python benchmarks/never_slower.py target.gguf draft.gguf --ways none draft@3 draft@auto --output results.json
+    python benchmarks/never_slower.py bundled bundled --temperature 1 --output results.json
 
-FOLDER holds gsm8k_test.jsonl, human_eval.jsonl.gz and spec_bench.jsonl, as published; without it word problems like
-the bundled pair's are asked. One thread is timed by the processor's clock, several by the wall's. All ways share one
-target, which has read the prompt before an answer is timed. No draft has: what it reads is timed, since `auto` decides
-whether it reads at all. Answers that the output file has are not made again.
+FOLDER holds gsm8k_test.jsonl, human_eval.jsonl.gz and spec_bench.jsonl, as published; without it chat questions are
+asked, and the bundled pair word problems. One thread is timed by the processor's clock, several by the wall's. All ways
+share one target, which has read the prompt before an answer is timed. No draft has: what it reads is timed, since
+`auto` decides whether it reads at all. It learns from answer to answer, as it does in a server. Answers that the output
+file has are not made again.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import argparse
 import gzip
 import json
 import time
+import zlib
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,6 +26,7 @@ from typing import Any
 import torch
 
 from cactus_decoding.core.drafting.automatic import AutoLength
+from cactus_decoding.core.drafting.lengths.adaptive import AdaptiveLength
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.generate import stream
@@ -34,16 +40,28 @@ EDITS = (
     "Add type hints to all arguments, and change nothing else.",
     "Make it raise ValueError for an empty argument, and change nothing else.",
 )
+CHAT = (
+    "Why do people enjoy sitting around a fire in the evening?",
+    "Write a short letter to a neighbour who has lent you a ladder.",
+    "What should I know before I keep bees in a small garden?",
+    "Explain to a child why the sea is salty.",
+    "Describe a market square early in the morning.",
+    "Which three habits help most with learning a language, and why?",
+    "Tell me about the history of the bicycle.",
+    "How do I make good bread with few ingredients?",
+)
 WAYS = (
     *("none", "suffix@auto", "draft@auto", "suffix@6", "ngram@6", "draft@1", "draft@3", "draft@7"),
     "none@again",  # what the clock makes of nothing
 )
 
 
-def prompts(data: Path | None, count: int) -> dict[str, list[str]]:
+def prompts(data: Path | None, count: int, *, bundled: bool) -> dict[str, list[str]]:
     """Return what is asked, by kind of text."""
     if data is None:
-        return {"problem": [each.question for each in islice(word_problems("test"), count)]}
+        return {"problem": [each.prompt for each in islice(word_problems("test"), count)]} if bundled else {
+            "chat": [*CHAT[:count]]
+        }  # fmt: skip
     sums = [json.loads(line)["question"] for line in (data / "gsm8k_test.jsonl").read_text().splitlines()]
     with gzip.open(data / "human_eval.jsonl.gz", "rt") as file:
         programs = [json.loads(line) for line in file]
@@ -74,12 +92,13 @@ class Contenders:
         draft: another one.
         threads: of both.
         tokens: of an answer.
+        how: temperature, and how to verify.
     """
 
-    def __init__(self, target: str, draft: str, threads: int, tokens: int) -> None:
+    def __init__(self, target: str, draft: str, threads: int, tokens: int, how: dict[str, Any]) -> None:
         pair = load_pair(*(f"{each}:threads={threads}" if each.endswith(".gguf") else each for each in (target, draft)))
         self._pairs = {"draft": pair, "suffix": pair.with_draft("suffix"), "ngram": pair.with_draft("ngram")}
-        self._tokens = tokens
+        self._tokens, self._how, self._adaptive = tokens, how, AdaptiveLength()
         self._clock = time.process_time if threads == 1 else time.perf_counter
         for each in self._pairs.values():
             each.prepare(AutoLength())
@@ -96,12 +115,16 @@ class Contenders:
         """
         source, _, length = way.partition("@")
         pair = self._pairs.get(source) or self._pairs["suffix"]
-        count: Any = 0 if source == "none" else "auto" if length == "auto" else int(length)
-        prompt = as_chat_prompt(pair.tokenizer, text)
+        named = {"auto": "auto:learns=always", "adaptive": self._adaptive}
+        count: Any = 0 if source == "none" else named[length] if length in named else int(length)
+        prompt = text if pair.bundled else as_chat_prompt(pair.tokenizer, text)
         for _ in stream(pair, prompt, temperature=0, max_new_tokens=1, num_speculative_tokens=0):
             pass
         pair.drafter.reset()
-        response = stream(pair, prompt, temperature=0, max_new_tokens=self._tokens, num_speculative_tokens=count)
+        seed = zlib.crc32(text.encode())
+        response = stream(
+            pair, prompt, max_new_tokens=self._tokens, num_speculative_tokens=count, seed=seed, **self._how
+        )
         steps, began, clock = list[list[float]](), time.perf_counter(), self._clock()
         for outcome in response:
             before, clock = clock, self._clock()
@@ -123,20 +146,23 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8, help="of each kind")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--verification", default="token")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help="none, or DRAFT@LENGTH")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no answers after so long")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     until = time.monotonic() + 60 * given.minutes
-    settings = {"threads": given.threads, "tokens": given.tokens}
+    how = {"temperature": given.temperature, "verification": given.verification}
+    settings = {"threads": given.threads, "tokens": given.tokens} | how
     stored = json.loads(given.output.read_text()) if given.output.exists() else {"settings": settings, "results": {}}
     if stored["settings"] != settings:
         parser.error(f"{given.output} is of {stored['settings']}, but this run is of {settings}")
     runs: dict[str, dict[str, Any]] = stored["results"]
-    contenders = Contenders(given.target, given.draft, given.threads, given.tokens)
+    contenders = Contenders(given.target, given.draft, given.threads, given.tokens, how)
     about = {"target": Path(given.target).name, "draft": Path(given.draft).name, "prompts": given.prompts}
-    asked = prompts(given.data, given.prompts)
+    asked = prompts(given.data, given.prompts, bundled=given.target == "bundled")
     for i in range(given.prompts):
         for kind, texts in asked.items():
             missing = [way for way in given.ways if f"{kind}/{i}/{way}" not in runs]
@@ -149,6 +175,19 @@ def main() -> None:
             content = {"settings": settings, "times": contenders.times(), "results": runs}
             content["provenance"] = provenance(about | settings)
             write_atomically(given.output, json.dumps(content) + "\n")
+    print("\n".join(summary(runs)))
+
+
+def summary(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each way: its milliseconds a token, and its speed over that of none."""
+    ways = dict.fromkeys(key.rpartition("/")[2] for key in runs)
+    spent = {
+        way: sum(run["milliseconds"] for key, run in runs.items() if key.endswith(f"/{way}"))
+        / sum(run["tokens"] for key, run in runs.items() if key.endswith(f"/{way}"))
+        for way in ways
+    }
+    for way, each in spent.items():
+        yield f"{way}: {each:.2f} ms a token" + (f", {spent['none'] / each:.3f} of none" if "none" in spent else "")
 
 
 if __name__ == "__main__":

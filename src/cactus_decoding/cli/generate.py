@@ -7,6 +7,7 @@ import math
 import secrets
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -101,14 +102,17 @@ def generate(
 
     # first, as mistakes need not wait for transformers
     request = options.as_request(with_default_proposals(settings, automatic=target not in (None, BUNDLED)))
-    from cactus_decoding import Rule, load_pair, stream
+    from cactus_decoding import AutoLength, Rule, load_pair, stream
     from cactus_decoding.core.files.writing import as_json as to_json
     from cactus_decoding.core.files.writing import check_writable
     from cactus_decoding.core.models.tokenizers import as_chat_prompt
     from cactus_decoding.zoo.word_problems import as_prompt
 
     if request.seed is None:
-        request = request.replace(seed=secrets.randbelow(2**32))
+        length = request.draft_length
+        # the seed is drawn, so it need not keep `auto` from learning
+        free = {"num_speculative_tokens": replace(length, learns="always")} if isinstance(length, AutoLength) else {}
+        request = request.replace(seed=secrets.randbelow(2**32), **free)
     errors = Console(stderr=True, highlight=False)
     notes.say_what_changes_nothing(request)
     rule, relaxes = request.rule, request.draft_length.max_draft_tokens > 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cactus_decoding.core.drafting.lengths.base import LengthFactory
+from cactus_decoding.core.drafting.lengths.base import LengthFactory, TimedLength
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.core.sampling.rows import check_drawn
@@ -67,18 +67,19 @@ def decode(
     stopping_criteria: StopCheck,
     generator: torch.Generator | None,
     first_alone: bool = False,
+    free: bool = False,
     forced: ForcedTokens | None = None,
 ) -> Generator[Outcome]:
     """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
 
     `session.begin` checks the arguments. ``to_probs`` is what the draft samples with; with ``first_alone`` the first
     step drafts nothing, so that there is a token before the draft has read the prompt. ``forced`` tokens are proposed
-    around what is drafted, and the draft length hears nothing of them.
+    around what is drafted, and the draft length hears nothing of them. See `LengthFactory.start` for ``free``.
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
         if isinstance(length, LengthFactory):
-            length, drafter = length.start(target, drafter, max_length - len(ids))
+            length, drafter = length.start(target, drafter, max_length - len(ids), free=free)
         target.forget_if_changed()
         target.recall(ids)
         target.read_on(ids)
@@ -101,7 +102,7 @@ def decode(
                     room -= len(before) + len(drafts.token_ids)
                     after = forced(text + drafts.token_ids, min(room, MAX_FORCED))
                 proposal = with_forced(before, drafts, after)
-                block, drafted = ids + proposal.token_ids, clock()
+                block, unread, drafted = ids + proposal.token_ids, len(ids) - target.length, clock()
                 logits = append_proposal(target, ids, proposal)
                 read = clock()
                 state, outcome = verifier(state, logits, block, proposal, generator)
@@ -110,6 +111,8 @@ def decode(
                 kept = [node - len(before) for node in outcome.path if node - len(before) in range(len(drafts.drawn))]
                 if isinstance(length, TreeShape):
                     length.end_walk(kept)
+                if isinstance(length, TimedLength):
+                    length.timed(unread + len(proposal.token_ids), drafted - began, clock() - drafted)
                 length.end_step(len(kept))
                 verified, num_emitted = clock(), 0
                 for token in outcome.all_token_ids:

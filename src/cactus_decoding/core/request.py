@@ -230,6 +230,12 @@ class Request(Model):
         return read_scheme(self.verification)[0].lossy
 
     @property
+    def one_text(self) -> bool:
+        """Whether a seed gives one text, whatever is proposed: that of plain sampling."""
+        fixed = self.verification == "coupled" or self.sampling.temperature == 0
+        return fixed and str(self.rule) == "lossless" and not self.lossy
+
+    @property
     def needs_fixed_blocks(self) -> bool:
         """Whether each step must propose as many tokens, because a relaxed rule judges them jointly."""
         from cactus_decoding.core.rules import Lossless

@@ -120,6 +120,7 @@ def begin(
         stopping_criteria=stop,
         generator=_source(request, generator, target.device),
         first_alone=first_alone,
+        free=request.one_text or (generator == "seed" and request.seed is None),
         forced=forced,
     )
     return Session(request, prompt_ids, outcomes)

@@ -187,7 +187,7 @@ def pass_times(target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | N
 
 
 def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:
-    path = _place(target, drafter)[0]
+    path = place_of_pair(target, drafter)[0]
     if str(path) not in _KNOWN:
         with suppress(ValueError):  # there is none yet, or one that was damaged
             _KNOWN[str(path)] = PassTimes.read(path)
@@ -199,7 +199,7 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
 
     Those of a busy machine are kept for this process alone.
     """
-    path, about = _place(target, drafter)
+    path, about = place_of_pair(target, drafter)
     if times.source != _BUSY:
         source = f"kept in {path}"
         try:
@@ -212,10 +212,12 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
     return times
 
 
-def _place(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
-    copies = isinstance(drafter, LookUpDrafter)
-    draft = "copies" if copies else _identity(getattr(drafter, "model_cache", drafter))
-    return place_of(target, draft=draft)
+def place_of_pair(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
+    """Return the file for the times of a pair, and what it is valid for."""
+    if isinstance(drafter, LookUpDrafter):
+        return place_of(target, draft="copies")
+    cache = getattr(drafter, "model_cache", drafter)
+    return place_of(target, draft=[*_identity(cache), getattr(cache, "build", "")])
 
 
 def place_of(target: BaseCachedModel, kept: str = "pass_times", **about: Any) -> tuple[Path, dict[str, Any]]:
@@ -226,6 +228,7 @@ def place_of(target: BaseCachedModel, kept: str = "pass_times", **about: Any) ->
         "device": device_name(target.device),
         "threads": torch.get_num_threads() if target.threads is None else target.threads,
         "versions": _versions(),
+        "build": target.build,
     }
     return cache_folder().with_name(kept) / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json", about
 

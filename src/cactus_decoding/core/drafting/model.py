@@ -39,6 +39,7 @@ class ModelDrafter(Drafter):
 
     Attributes:
         singly: up to how many unread tokens before the last one are read one by one in this response.
+        start: how many tokens of the text are not read in this response.
     """
 
     fixed_blocks: ClassVar[bool] = True
@@ -64,7 +65,7 @@ class ModelDrafter(Drafter):
         self.max_length = self._model.max_length
         self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._begins = False  # a response
-        self.singly = 0
+        self.singly = self.start = 0
         self._tree: tuple[int, Proposal] | None = None  # what the cache holds after its first tokens, if not a chain
         self._index = SuffixIndex()  # of the text, where trees have tokens that are looked up
 
@@ -94,7 +95,7 @@ class ModelDrafter(Drafter):
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
         self._model.forget_if_changed()
-        self._length, self._tree, self._begins, self.singly = length, None, True, 0
+        self._length, self._tree, self._begins, self.singly, self.start = length, None, True, 0, 0
 
     def reset(self) -> None:
         """Forget the last response, whose beginning the next one may otherwise reuse."""
@@ -116,7 +117,7 @@ class ModelDrafter(Drafter):
         After a token that the draft lacks it proposes nothing. Greedy proposals have no probabilities.
         """
         if self.max_length is not None:
-            limit = min(limit, self.max_length - len(token_ids))
+            limit = min(limit, self.max_length - len(token_ids) + self.start)
         known = self._follow(token_ids)
         lacks = self._model.read_as is None and max(token_ids[known:]) >= self._model.vocabulary_size
         if limit <= 0 or lacks:
@@ -132,7 +133,7 @@ class ModelDrafter(Drafter):
                 self._model.append([token], rows=1)
         end = len(token_ids) + limit
         for i in range(limit):
-            logits = self._fit(self._model.append(sequence[self._model.length :], rows=1))
+            logits = self._fit(self._model.append(sequence[self.start + self._model.length :], rows=1))
             goes_on = self._length.should_continue(logits[0])
             if not goes_on and getattr(self._length, "unsure", None) == "discard":
                 break
@@ -208,9 +209,9 @@ class ModelDrafter(Drafter):
             (start, tree), self._tree = self._tree, None
             self._model.keep(path_places(start, tree.path_along(token_ids[start:-1])))
         if self._begins:
-            self._model.recall(token_ids)
+            self._model.recall(token_ids[self.start :])
             self._begins = False
-        return self._model.read_on(token_ids)
+        return self.start + self._model.read_on(token_ids[self.start :])
 
     def _fit(self, logits: Tensor) -> Tensor:
         if self._vocabulary is not None and logits.shape[-1] != self._vocabulary:  # a negative pad cuts

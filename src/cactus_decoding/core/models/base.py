@@ -108,6 +108,11 @@ class BaseCachedModel(ABC):
         return None
 
     @property
+    def build(self) -> str:
+        """Which kernels compute it, as far as the engine says: its times are those of a build."""
+        return str(torch.backends.cpu.get_cpu_capability()) if self.on_cpu else ""
+
+    @property
     @abstractmethod
     def name(self) -> str:
         """The path or the name of the model."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
@@ -297,11 +296,11 @@ class _Written(Body):
     stop: Annotated[tuple[str, ...], PlainValidator(_stop_strings, json_schema_input_type=str | list[str])] = Field(
         default=(), description="Texts that end an answer, without being part of it."
     )
-    seed: int = Field(
-        default_factory=lambda: secrets.randbelow(MAX_SEED),
+    seed: int | None = Field(
+        default=None,
         ge=0,
         le=MAX_SEED,
-        description="The same seed gives the same text; drawn, if absent. Further choices have the next seeds.",
+        description="The same seed gives the same text. Further choices have the next seeds.",
     )
     stream: bool = Field(default=False, description="Whether the answer comes bit by bit.")
     stream_options: Annotated[StreamOptions, WrapValidator(_stream_options)] = Field(

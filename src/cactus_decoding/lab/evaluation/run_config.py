@@ -192,7 +192,8 @@ def grid(
 ) -> Iterator[RunConfig]:
     """Yield every combination once, seeds outermost, so that drift over time affects all rules alike.
 
-    With no proposals every rule is plain sampling from the target, so that run is made once, as lossless. The lossless
+    With no proposals every rule is plain sampling from the target, so that run is made once, as lossless, and verified
+    by token unless verification is coupled, where it has the same noise as all others. The lossless
     rule spends nothing, so it gets no budget and no policy. ``settings`` are what all requests share, by the flat names
     of `Request.from_dict`; ``tasks`` gives the number of problems of each task; ``protect`` lists patterns to protect,
     one after another, None in it for no protection.
@@ -204,8 +205,9 @@ def grid(
     for draft, (task, problems), seed, length, rule, protected in varied:
         asked = dict(settings) | {"rule": rule, "seed": seed} | protecting(settings, protected)
         asked |= proposing(length, settings.get("verification", "token"))
-        if length == 0:
-            asked |= {"rule": "lossless", "verification": "token"}
+        if length == 0:  # where noise is shared, it is what other runs are compared with
+            coupled = asked["verification"] == "coupled"
+            asked |= {"rule": "lossless", "verification": "coupled" if coupled else "token"}
         if str(as_rule(rule)) == "lossless" or length == 0:
             asked |= unlimited
         config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked), chat, concurrency)

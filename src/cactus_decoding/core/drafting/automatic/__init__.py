@@ -1,19 +1,20 @@
-"""As many proposals as are fastest on this machine, by measured pass times and what was kept."""
+"""As many proposals as are fastest on this machine, by pass times and by what was kept."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.automatic.choosing import Chooser
+from cactus_decoding.core.drafting.automatic.experience import Experience
 from cactus_decoding.core.drafting.lengths.base import LengthFactory, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter, NgramDrafter, SuffixDrafter
-from cactus_decoding.core.drafting.measuring import known_times, pass_times
+from cactus_decoding.core.drafting.measuring import known_times, pass_times, place_of
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.suffix_index import Match
 from cactus_decoding.core.drafting.timing import PassTimes
@@ -23,19 +24,25 @@ from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Prop
 
 __all__ = ["AutoLength"]
 
+_EXPERIENCE: dict[tuple[str, int], Experience] = {}
+"""What this process has learnt, by the profile's file and the longest proposal."""
+
 
 @dataclass(frozen=True)
 class AutoLength(LengthFactory):
     """Chooses in each step what brings most tokens per second: no proposals, copying from the text, or drafting.
 
-    Pass times are measured once for a pair of models, a machine and a number of threads, and kept in a file; how many
-    proposals are kept is learnt as the response grows. See `Chooser` for how a step is decided and what it can lose.
-    Nothing is timed during a response, so a seed and the same file repeat it. What caches have kept does not matter.
+    Pass times are measured once for a pair of models, a machine and a number of threads, and kept in a file. From then
+    on each response learns how long steps take and how many proposals are kept, and hands that on to the next one; see
+    `Chooser` for how a step is decided and what it can lose. A response whose text depends on what is proposed, and
+    whose seed the user gave, learns no times, and nothing from other responses: its seed and the same file repeat it.
 
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.
         profile: a file of pass times, as `PassTimes` keeps them; by default that of the pair on this machine, which is
             measured if there is none.
+        learns: ``unseeded``: where no seed has to repeat the choices; or ``always``, as for measuring with seeds how
+            fast it is without them.
 
     Raises:
         ValueError: for a parameter out of range, or, when a response begins, a file that is no profile.
@@ -47,6 +54,9 @@ class AutoLength(LengthFactory):
 
     max_draft_tokens: Annotated[int, Field(ge=0, description="proposals per step at most"), Setting("tokens")] = 15
     profile: Annotated[str | None, Field(description="file of pass times"), Setting(metavar="FILE")] = None
+    learns: Annotated[Literal["unseeded", "always"], Field(description="whether a given seed stops it learning")] = (
+        "unseeded"
+    )
 
     fixed: ClassVar[bool] = False
 
@@ -70,10 +80,28 @@ class AutoLength(LengthFactory):
     def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
         self.times(target, drafter, steps)
 
-    def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
+    def start(
+        self, target: BaseCachedModel, drafter: Drafter, num_tokens: int, *, free: bool = False
+    ) -> tuple[DraftLength, Drafter]:
         """Return what chooses and what proposes in a response of up to so many tokens."""
-        copies = isinstance(drafter, LookUpDrafter)
-        chooser = Chooser(self.times(target, drafter), self.max_draft_tokens, drafts=not copies, num_tokens=num_tokens)
+        copies, learns = isinstance(drafter, LookUpDrafter), free or self.learns == "always"
+        times = self.times(target, drafter)
+        experience = Experience(times, self.max_draft_tokens)
+        if learns:
+            place = str(place_of(target, drafter)[0]) if self.profile is None else self.profile
+            known = _EXPERIENCE.get((place, self.max_draft_tokens))
+            if known is None or known.times.profile != times:
+                _EXPERIENCE[place, self.max_draft_tokens] = experience
+            else:
+                experience = known
+        chooser = Chooser(
+            experience,
+            self.max_draft_tokens,
+            drafts=not copies,
+            reads_ends=isinstance(drafter, ModelDrafter),
+            num_tokens=num_tokens,
+            learns=learns,
+        )
         shortest = drafter.min_ngram_size if isinstance(drafter, NgramDrafter) else 1
         lookup = drafter if isinstance(drafter, SuffixDrafter) else SuffixDrafter()
         return chooser, ChoosingDrafter(drafter, chooser, lookup, shortest)
@@ -82,8 +110,9 @@ class AutoLength(LengthFactory):
 class ChoosingDrafter(Drafter):
     """Copies where the text repeats itself, asks another drafter where that pays, and else proposes nothing.
 
-    The choice follows from the text and from what was kept before, never from what is drawn, so the output's
-    distribution stays the rule's. Copying needs at least ``shortest`` tokens of the text's end to have stood before.
+    The choice follows from the text, from times and from what was kept before, never from what is drawn, so the
+    output's distribution stays the rule's. Copying needs at least ``shortest`` tokens of the text's end to have stood
+    before.
     """
 
     def __init__(self, drafter: Drafter, chooser: Chooser, lookup: SuffixDrafter, shortest: int = 1) -> None:
@@ -96,7 +125,7 @@ class ChoosingDrafter(Drafter):
         self._lookup.begin_response(target, length)
         self._drafter.begin_response(target, length)
         if isinstance(self._drafter, ModelDrafter):
-            self._drafter.singly = self._chooser.times.singly
+            self._drafter.singly = self._chooser.singly
 
     def reset(self) -> None:
         self._drafter.reset()
@@ -110,9 +139,14 @@ class ChoosingDrafter(Drafter):
         if self._match.size < self._shortest:
             self._match = Match(0, [], [])
         room = limit if self.max_length is None else min(limit, self.max_length - len(token_ids))
-        unread = len(token_ids) - 1 - num_shared(self._read, token_ids[:-1])
-        choice = self._chooser.choose(self._match, limit, room, unread, first=not self._read)
+        first, unread = not self._read, len(token_ids) - 1 - num_shared(self._read, token_ids[:-1])
+        cache = getattr(self._drafter, "model_cache", None)
+        if first and cache is not None and self._chooser.learns:  # else it does not matter what caches have kept
+            unread -= min(cache.num_kept(token_ids), unread)
+        choice = self._chooser.choose(self._match, limit, room, unread, first=first)
         if choice.way == "draft":
+            if choice.reading < unread and isinstance(self._drafter, ModelDrafter):
+                self._drafter.start = len(token_ids) - 1 - choice.reading
             proposal = self._drafter.propose(token_ids, choice.count, to_probs, generator)
             self._read = token_ids + proposal.token_ids[:-1]
             return proposal

@@ -39,6 +39,17 @@ class StatelessLength:
         pass
 
 
+class TimedLength(StatelessLength, ABC):
+    """Is told how long its steps take."""
+
+    @abstractmethod
+    def timed(self, width: int, drafting: float, passing: float) -> None:
+        """Called before `end_step` with the seconds of drafting, and of the target's pass and the decision.
+
+        The target has read ``width`` tokens, those that a constraint forced and the unread ones of a prompt included.
+        """
+
+
 @dataclass(frozen=True)
 class FixedLength(StatelessLength):
     """Proposes ``max_draft_tokens`` tokens in every step; 0 is plain sampling from the target.
@@ -78,8 +89,13 @@ class LengthFactory(StatelessLength, ABC):
         """Return the values by which responses on these models are decided, if they are known yet."""
 
     @abstractmethod
-    def start(self, target: BaseCachedModel, drafter: Drafter, num_tokens: int) -> tuple[DraftLength, Drafter]:
-        """Return what chooses and what proposes in a response of up to so many tokens."""
+    def start(
+        self, target: BaseCachedModel, drafter: Drafter, num_tokens: int, *, free: bool = False
+    ) -> tuple[DraftLength, Drafter]:
+        """Return what chooses and what proposes in a response of up to so many tokens.
+
+        Where it is ``free``, its choices may depend on how long steps take: no seed has to repeat them.
+        """
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ FUNCTIONS = {
     "llama_model_has_encoder": "P:?", "llama_model_is_diffusion": "P:?", "llama_model_is_hybrid": "P:?",
     "llama_model_is_recurrent": "P:?", "llama_model_load_from_file": "PS:P", "llama_model_meta_val_str": "PPPL:i",
     "llama_model_n_ctx_train": "P:i", "llama_n_batch": "P:I", "llama_n_ctx_seq": "P:I", "llama_n_rs_seq": "P:I",
-    "llama_n_seq_max": "P:I", "llama_n_threads_batch": "P:i", "llama_sampler_accept": "Pi:-",
-    "llama_sampler_apply": "PP:-", "llama_sampler_clone": "P:P", "llama_sampler_free": "P:-",
-    "llama_sampler_init_grammar": "PPP:P", "llama_set_n_threads": "Pii:-", "llama_state_seq_get_data_ext": "PPLiI:L",
-    "llama_state_seq_get_size_ext": "PiI:L", "llama_state_seq_set_data_ext": "PPLiI:L",
-    "llama_supports_gpu_offload": ":?", "llama_token_to_piece": "PiPii?:i", "llama_tokenize": "PPiPi??:i",
-    "llama_vocab_bos": "P:i", "llama_vocab_eos": "P:i", "llama_vocab_get_attr": "Pi:i",
+    "llama_n_seq_max": "P:I", "llama_n_threads_batch": "P:i", "llama_print_system_info": ":P",
+    "llama_sampler_accept": "Pi:-", "llama_sampler_apply": "PP:-", "llama_sampler_clone": "P:P",
+    "llama_sampler_free": "P:-", "llama_sampler_init_grammar": "PPP:P", "llama_set_n_threads": "Pii:-",
+    "llama_state_seq_get_data_ext": "PPLiI:L", "llama_state_seq_get_size_ext": "PiI:L",
+    "llama_state_seq_set_data_ext": "PPLiI:L", "llama_supports_gpu_offload": ":?", "llama_token_to_piece": "PiPii?:i",
+    "llama_tokenize": "PPiPi??:i", "llama_vocab_bos": "P:i", "llama_vocab_eos": "P:i", "llama_vocab_get_attr": "Pi:i",
     "llama_vocab_get_text": "Pi:P", "llama_vocab_is_eog": "Pi:?", "llama_vocab_n_tokens": "P:i",
     "llama_vocab_type": "P:i",
 }  # fmt: skip
@@ -138,6 +138,11 @@ def _collector() -> tuple[Any, list[str]]:
             errors.append(text.decode(errors="replace").strip())
 
     return library().llama_log_callback(collect), errors
+
+
+def system_information() -> str:
+    """Return which instructions of the processor llama.cpp was built for, in its own words."""
+    return str(library().llama_print_system_info().decode(errors="replace"))
 
 
 def offloads() -> bool:

@@ -16,7 +16,7 @@ from cactus_decoding.core.models.base import BaseCachedModel, Forward
 from cactus_decoding.core.models.recurrent import RecurrentForward
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.interface import states_go_back
-from cactus_decoding.engines.llama_cpp.models.library import offloads
+from cactus_decoding.engines.llama_cpp.models.library import offloads, system_information
 from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, SequenceSlot
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
@@ -98,6 +98,11 @@ class LlamaCppModel(BaseCachedModel):
     def max_leaves(self) -> int:
         """Leaves of a tree that can be read at once, where nothing of it is kept; 1 where only chains can."""
         return max(self._text.branches, 1)
+
+    @property
+    def build(self) -> str:
+        """What llama.cpp says of its build and of the processor."""
+        return system_information()
 
     def use_threads(self, count: int) -> None:
         """Compute with so many threads from now on; every context has a number of its own."""

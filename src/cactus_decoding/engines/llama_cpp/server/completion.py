@@ -255,7 +255,8 @@ def answer_to(
     Raises:
         TypeError, ValueError: for what cannot be answered, before a token is read.
     """
-    body, settings = asked.body, asked.settings | {"seed": asked.body.seed + index % asked.body.n}
+    body, seed = asked.body, asked.body.seed
+    settings = asked.settings | {"seed": None if seed is None else seed + index % body.n}
     processors = [LogitBias(body.logit_bias, pair.target.vocabulary_size)] if body.logit_bias else []
     if constraint is None and asked.grammar is not None:
         ends = pair.stop_token_ids
