@@ -97,6 +97,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help="target and draft; the bundled pair by default")
     parser.add_argument("--chat", action="store_true", help="ask in chat")
     parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--problems", type=int, default=3, help="that the bundled pair answers")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -104,11 +105,14 @@ def main() -> None:
     if given.chat:
         asked = {name: as_chat_prompt(pair.tokenizer, text) for name, text in ASKED.items()}
     else:
-        asked = {f"problem {i}": each.prompt for i, each in zip(range(3), word_problems("test"), strict=False)}
+        asked = {
+            f"problem {i}": each.prompt for i, each in zip(range(given.problems), word_problems("test"), strict=False)
+        }
     name = " + ".join(Path(each).stem for each in given.models) or "bundled"
     found = json.loads(given.output.read_text()) if given.output.exists() else {}
     pair.target.reset()
     times = measure(pair.target, pair.drafter, steps=pair.step_seconds)
+    about = {"models": [Path(each).name for each in given.models], "tokens": given.tokens, "chat": given.chat}
     answers = found.get(name, {}).get("answers", {})
     for temperature in (0.0, 1.0):
         for i, (kind, prompt) in enumerate(asked.items()):
@@ -116,7 +120,7 @@ def main() -> None:
             if key not in answers:
                 answers[key] = record(pair, prompt, temperature, given.tokens, seed=i)
                 print(key, len(answers[key]["answer"]), answers[key]["kept"].count("1"), flush=True)
-            found[name] = {"times": times.as_dict(), "answers": answers, "provenance": provenance(vars(given))}
+            found[name] = {"times": times.as_dict(), "answers": answers, "provenance": provenance(about)}
             write_atomically(given.output, json.dumps(found, default=str) + "\n")
 
 

@@ -19,7 +19,7 @@ from cactus_decoding.core.sampling.params import as_logits_to_probs
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 LETTERS = letter_tokenizer("abcdefgh")
-TEXT = [(7 * i) % 11 for i in range(30)]
+TEXT = [(5 * i * i) % 7 for i in range(30)]
 
 
 @pytest.fixture
@@ -61,10 +61,11 @@ def test_responses_of_one_pair_learn_from_each_other(known: dict[Any, Experience
     one = pair()
     first = generate(one, "abc", temperature=0, **AUTO)
     (experience,) = known.values()
+    kept = [*experience.drafts.shares]
     again = generate(one.twin(), "abc", temperature=0, **AUTO)
     assert [*known.values()] == [experience]
     assert again.token_ids == first.token_ids
-    assert again.metrics.steps < first.metrics.steps  # the draft, which has proved itself, is asked from the first on
+    assert experience.drafts.shares != kept
     generate(pair(NgramDrafter()), "abc", temperature=0, **AUTO)
     assert len(known) == 2
 
@@ -107,7 +108,7 @@ def test_a_draft_that_reads_the_end_proposes_what_follows_from_that(temperature:
 
 
 def test_a_text_is_the_same_where_the_draft_reads_its_end(known: dict[Any, Experience]) -> None:
-    one, prompt = pair(), "abcdefgh" * 12
+    one, prompt = pair(), "abcdefgh" * 4
     plain = generate(one, prompt, temperature=0, num_speculative_tokens=0, max_new_tokens=24)
     starts = list[int]()
 
@@ -118,7 +119,7 @@ def test_a_text_is_the_same_where_the_draft_reads_its_end(known: dict[Any, Exper
 
     other = pair(Watched(CachedModel(tiny_llama(0))))
     experience = Experience(automatic.AutoLength().times(other.target, other.drafter), 15)
-    experience.left = 0.8  # of which half may be spent on reading at 0.01 a token
+    experience.left = 0.3  # of which half may be spent on reading at 0.01 a token
     known[str(place_of(other.target, other.drafter)[0]), 15] = experience
     found = generate(other, prompt, temperature=0, **AUTO)
     assert found.token_ids == plain.token_ids

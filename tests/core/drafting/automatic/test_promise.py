@@ -58,7 +58,8 @@ def test_no_answer_takes_longer_than_was_promised(tokens: int) -> None:
 
 
 def test_a_chooser_without_an_account_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cactus_decoding.core.drafting.automatic.choosing.Chooser.allowed", 1e9)
+    for module in ("choosing", "experience"):
+        monkeypatch.setattr(f"cactus_decoding.core.drafting.automatic.{module}.STAKE", 50.0)
     assert any(automatic(answer, times).worst > 2 * STAKE for times, answer in every_answer())
 
 
@@ -75,13 +76,12 @@ def test_answers_that_follow_each_other_lose_no_second_stake() -> None:
 
 @pytest.mark.parametrize("times", MACHINES.values(), ids=MACHINES)
 def test_a_way_that_fails_is_left_within_the_time_of_three_tokens(times: PassTimes) -> None:
-    """However much it has gained before: from its best moment on, only a tenth of the time is lost besides."""
+    """However much it has gained before: from its best moment on, only a twentieth of the time is lost besides."""
     answer = made("first always, then never", lambda i: i < 100)
     run = automatic(answer, times)
     after = automatic(answer.cut(100), times).seconds
     lost = (run.seconds - after) / times.of(1) - (LENGTH - 100)
-    assert lost <= STAKE + 0.1 * (LENGTH - 100)
-    assert [step for step in run.steps[-30:] if step[0] == "draft"] == [] or lost <= 0.1 * (LENGTH - 100)
+    assert lost <= STAKE + 0.05 * (LENGTH - 100)
 
 
 def test_a_draft_that_is_kept_three_times_in_four_is_not_left() -> None:
@@ -128,7 +128,7 @@ def test_times_of_another_build_are_corrected() -> None:
 
 
 def test_it_is_nearly_as_fast_as_the_best_fixed_way_in_hindsight() -> None:
-    """At 256 tokens, with what earlier answers of the pair have taught; a table is in docs/proposals.md."""
+    """The best way of each answer by itself, with what earlier answers have taught; docs/proposals.md has a table."""
     for pair, (times, answers) in recorded().items():
         experience = Experience(times, 15)
         for answer in answers:
@@ -136,5 +136,5 @@ def test_it_is_nearly_as_fast_as_the_best_fixed_way_in_hindsight() -> None:
         ratios = [
             best_fixed(each, times)[0] / automatic(each, times, experience=experience).seconds for each in answers
         ]
-        assert min(ratios) >= 0.90, (pair, ratios)
+        assert min(ratios) >= 0.75, (pair, ratios)
         assert sum(ratios) / len(ratios) >= 0.95, (pair, ratios)

@@ -16,8 +16,8 @@ Way = Literal["nothing", "copy", "draft"]
 
 SHARE = 0.01
 """Share of the time of plain sampling that may be lost on top of the stake."""
-_AGAIN = 0.1
-"""Share of the time in which what was gained before may be lost again, by trying what has failed."""
+_AGAIN = 0.05
+"""Share of the time that may be lost again of what was gained before, by trying what has failed."""
 _RATE_MEMORY = 0.98
 _HORIZON = 128
 """Within so many tokens, the time in which the draft reads a prompt should come back."""
@@ -30,6 +30,8 @@ _HOPE = 0.005
 tried again, and what that costs is about so large a share of the time, however bad the draft is."""
 _FEW = 2
 """More unread tokens than these are read once, and not in every step."""
+_RISK = 0.5
+"""Share of what may be lost that a step may cost which could propose less: one failure must not be the last."""
 _CHOOSING, _MOST_RESTS = 5e-5, 7
 """Seconds that a choice takes, and how many steps it may be left out of where it would take over 1 % of each."""
 
@@ -160,7 +162,7 @@ class Chooser(TimedLength):
         worst, depth = 1 + draft + reading, 0  # where the first row is discarded
         for count in range(1, (room if self._experience.tried else min(room, _FIRST)) + 1):
             longer = max(worst, most(count) + count * draft + reading)
-            if longer - 1 > self.allowed:
+            if longer - 1 > min((_RISK if count > 1 else 1.0) * self._left, self._account):
                 break
             worst, depth = longer, count
         if depth:

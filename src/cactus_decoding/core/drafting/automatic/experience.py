@@ -18,25 +18,26 @@ STAKE = 3.0
 class Rates:
     """Running rates of success by kind, each beginning with a guess that counts as ``weight`` observations.
 
-    An observation keeps a share of its weight (``memory``) when another one of its kind comes.
+    An observation keeps a share of its weight (``memory``) when another one of its kind comes, and so does the guess.
     """
 
-    def __init__(self, guesses: Sequence[float], weight: float, memory: float) -> None:
-        self._guesses, self._weight, self._memory = list(guesses), weight, memory
-        self._seen, self._kept = [0.0] * len(guesses), [0.0] * len(guesses)
+    def __init__(self, guesses: Iterable[float], weight: float, memory: float) -> None:
+        self._kept = [weight * guess for guess in guesses]
+        self._seen, self._memory = [weight] * len(self._kept), memory
 
     def __getitem__(self, kind: int) -> float:
-        return (self._guesses[kind] * self._weight + self._kept[kind]) / (self._weight + self._seen[kind])
+        return self._kept[kind] / self._seen[kind]
 
     def __iter__(self) -> Iterator[float]:
-        return (self[kind] for kind in range(len(self._guesses)))
+        return (kept / seen for kept, seen in zip(self._kept, self._seen, strict=True))
 
     def learn(self, kind: int, kept: bool) -> None:
         self._seen[kind] = self._memory * self._seen[kind] + 1
         self._kept[kind] = self._memory * self._kept[kind] + kept
 
 
-_LONG_MEMORY = 0.995
+_LONG_MEMORY, _MEMORY = 0.995, 0.95
+"""Of what is handed on, and of what is learnt in a response."""
 _SUPPORT = (2, 3, 4, 6, 9, 16, 32)
 """The support of a copied token (see `Match`) is of the next kind from each of these on."""
 _COPIED = (0.1, 0.2, 0.3, 0.4, 0.6, 0.75, 0.9, 0.95)
@@ -50,8 +51,7 @@ class CopyChances:
 
     def __init__(self, earlier: CopyChances | None = None) -> None:
         self._earlier = None if earlier is None else earlier._rates
-        guesses = _COPIED if self._earlier is None else [*self._earlier]
-        self._rates = Rates(guesses, weight=4, memory=_LONG_MEMORY if earlier is None else 0.97)
+        self._rates = Rates(self._earlier or _COPIED, 4, _LONG_MEMORY if earlier is None else _MEMORY)
 
     def learn(self, match: Match, token_ids: Sequence[int]) -> None:
         for support, one, other in zip(match.support, match.token_ids, token_ids, strict=False):
@@ -87,9 +87,9 @@ class DraftChances:
 
     def __init__(self, earlier: DraftChances | None = None) -> None:
         self._earlier = earlier
-        self._memory = _LONG_MEMORY if earlier is None else 0.97
-        guesses, shares = (_DRAFTED, _SHARES) if earlier is None else ([*earlier._kept], earlier.shares)
-        self._kept = Rates(guesses, weight=4, memory=self._memory)
+        self._memory = _LONG_MEMORY if earlier is None else _MEMORY
+        guesses, shares = (_DRAFTED, _SHARES) if earlier is None else (earlier._kept, earlier.shares)
+        self._kept = Rates(guesses, 8, self._memory)
         self._rows = [_ROWS * share for share in shares]
 
     @property
@@ -139,7 +139,7 @@ def _one_more(kinds: Iterable[tuple[float, float]], draft: float, verifying: flo
 
 _LONGEST = 3.0
 """How many times as long as expected a step may take: the rest is an interruption by something else."""
-_CHANGED, _PATIENCE = math.log(1.25), 16
+_CHANGED, _PATIENCE = math.log(1.25), 4
 """How far steps must be off to time a pass over one token again, and after how many steps at the earliest."""
 _SEEN = 3
 """After so many steps, their times are believed and not the profile's."""
@@ -191,14 +191,16 @@ class StepTimes:
         ratio = passing / self.plain / self.passes[num_proposed]
         if num_proposed == 0:
             ratio = _limited(ratio) if self.known else ratio  # the profile may be by another clock
-            if self.known and abs(math.log(ratio)) > _CHANGED:  # other passes were misjudged meanwhile
+            changed, sure = abs(math.log(ratio)) > _CHANGED, self.doubtful or not self.known
+            if self.known and changed:  # other passes were misjudged meanwhile
                 self.passes = [*self._before]
-            self.plain *= ratio if self.doubtful or not self.known else ratio**0.3
-            self.known, self.doubtful, self._off, self._since = True, False, 0.0, 0
+            self.plain *= ratio if sure else ratio**0.3
+            self.known, self.doubtful, self._off, self._since = True, changed and not sure, 0.0, 0
             self._before = [*self.passes]
         elif self.known:
             self._off, self._since = 0.7 * self._off + 0.3 * math.log(_limited(ratio)), self._since + 1
             self.doubtful = abs(self._off) > _CHANGED and self._since >= _PATIENCE
+            self.doubtful |= passing < 0.9 * self.plain  # more tokens do not take less time
         passed = min(ratio, _LONGEST) * self.passes[num_proposed]
         if num_proposed and self.known:
             self._correct(num_proposed, _limited(ratio))
