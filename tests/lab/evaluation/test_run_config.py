@@ -73,7 +73,7 @@ def test_trees_are_swept_beside_chains_that_are_verified_alike():
         "joint": ["lossless ×0", "lossless block ×4", f"lossless joint {tree}"],
         "recursive": ["lossless ×0", "lossless ×4", f"lossless recursive {tree}"],
         "traversal": ["lossless ×0", "lossless block ×4", f"lossless traversal {tree}"],
-        "coupled": ["lossless ×0", "lossless coupled ×4", f"lossless coupled {tree}"],
+        "coupled": ["lossless coupled ×0", "lossless coupled ×4", f"lossless coupled {tree}"],
         "fly:window=3": ["lossless ×0", "fly:window=3 ×4", f"lossless {tree}"],
     }
     run = runs(lengths=[as_tree("static=2.2,drawn=2")])[0]
