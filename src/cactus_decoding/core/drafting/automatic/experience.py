@@ -51,7 +51,7 @@ class CopyChances:
 
     def __init__(self, earlier: CopyChances | None = None) -> None:
         self._earlier = None if earlier is None else earlier._rates
-        self._rates = Rates(self._earlier or _COPIED, 4, _LONG_MEMORY if earlier is None else _MEMORY)
+        self._rates: Rates = Rates(self._earlier or _COPIED, 4, _LONG_MEMORY if earlier is None else _MEMORY)
 
     def learn(self, match: Match, token_ids: Sequence[int]) -> None:
         for support, one, other in zip(match.support, match.token_ids, token_ids, strict=False):
@@ -88,9 +88,8 @@ class DraftChances:
     def __init__(self, earlier: DraftChances | None = None) -> None:
         self._earlier = earlier
         self._memory = _LONG_MEMORY if earlier is None else _MEMORY
-        guesses, shares = (_DRAFTED, _SHARES) if earlier is None else (earlier._kept, earlier.shares)
-        self._kept = Rates(guesses, 8, self._memory)
-        self._rows = [_ROWS * share for share in shares]
+        self._kept: Rates = Rates(_DRAFTED if earlier is None else earlier._kept, 8, self._memory)
+        self._rows = [_ROWS * share for share in (_SHARES if earlier is None else earlier.shares)]
 
     @property
     def shares(self) -> list[float]:
