@@ -13,7 +13,7 @@ from cactus_decoding import ModelDrafter, NgramDrafter, Pair, SamplingParams, ge
 from cactus_decoding.core.drafting import automatic
 from cactus_decoding.core.drafting.automatic.experience import Experience
 from cactus_decoding.core.drafting.lengths.base import FixedLength
-from cactus_decoding.core.drafting.measuring import place_of
+from cactus_decoding.core.drafting.measuring import place_of_pair
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import as_logits_to_probs
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -120,7 +120,7 @@ def test_a_text_is_the_same_where_the_draft_reads_its_end(known: dict[Any, Exper
     other = pair(Watched(CachedModel(tiny_llama(0))))
     experience = Experience(automatic.AutoLength().times(other.target, other.drafter), 15)
     experience.left = 0.3  # of which half may be spent on reading at 0.01 a token
-    known[str(place_of(other.target, other.drafter)[0]), 15] = experience
+    known[str(place_of_pair(other.target, other.drafter)[0]), 15] = experience
     found = generate(other, prompt, temperature=0, **AUTO)
     assert found.token_ids == plain.token_ids
     assert max(starts, default=0) > 0
@@ -128,7 +128,7 @@ def test_a_text_is_the_same_where_the_draft_reads_its_end(known: dict[Any, Exper
 
 def test_times_are_those_of_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
     one = pair()
-    here, about = place_of(one.target, one.drafter)
-    assert about["builds"] == [one.target.build] * 2
+    here, about = place_of_pair(one.target, one.drafter)
+    assert about["build"] == one.target.build == about["draft"][-1]
     monkeypatch.setattr(CachedModel, "build", "another")
-    assert place_of(one.target, one.drafter)[0] != here
+    assert place_of_pair(one.target, one.drafter)[0] != here

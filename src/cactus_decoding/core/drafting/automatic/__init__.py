@@ -14,7 +14,7 @@ from cactus_decoding.core.drafting.automatic.choosing import Chooser
 from cactus_decoding.core.drafting.automatic.experience import Experience
 from cactus_decoding.core.drafting.lengths.base import LengthFactory, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter, NgramDrafter, SuffixDrafter
-from cactus_decoding.core.drafting.measuring import known_times, pass_times, place_of
+from cactus_decoding.core.drafting.measuring import known_times, pass_times, place_of_pair
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.suffix_index import Match
 from cactus_decoding.core.drafting.timing import PassTimes
@@ -88,7 +88,7 @@ class AutoLength(LengthFactory):
         times = self.times(target, drafter)
         experience = Experience(times, self.max_draft_tokens)
         if learns:
-            place = str(place_of(target, drafter)[0]) if self.profile is None else self.profile
+            place = str(place_of_pair(target, drafter)[0]) if self.profile is None else self.profile
             known = _EXPERIENCE.get((place, self.max_draft_tokens))
             if known is None or known.times.profile != times:
                 _EXPERIENCE[place, self.max_draft_tokens] = experience
