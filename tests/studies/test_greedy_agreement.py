@@ -1,4 +1,4 @@
-"""The script that measures how many greedy answers are those of `generate`."""
+"""The script that measures how many greedy answers are the engine's own."""
 
 from __future__ import annotations
 
@@ -21,9 +21,19 @@ def test_the_table_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_in_float32_answers_are_those_of_generate(tmp_path: Path) -> None:
+def test_in_float32_answers_are_the_engines_own_and_other_engines_are_kept(tmp_path: Path) -> None:
     page, results = tmp_path / "page.md", tmp_path / "r.json"
     shutil.copy(PAGE, page)
-    assert run("--problems", 3, "--results", results, "--page", page).returncode == 0
-    rows = {row["dtype"]: row["equal"] for row in json.loads(results.read_text())["rows"]}
-    assert set(rows["float32"].values()) == {3}
+    for engine in ("llama.cpp", "transformers"):
+        done = run(engine, "--problems", 2, "--results", results, "--page", page)
+        assert done.returncode == 0, done.stderr
+    rows = json.loads(results.read_text())["rows"]
+    assert [row["engine"] for row in rows] == ["transformers"] * 10 + ["llama.cpp"] * 8
+    assert {row["equal"] for row in rows if row["dtype"] == "float32"} == {2}
+    assert "| llama.cpp, float32 |  | 2 of 2 |" in page.read_text()
+
+
+def test_an_engine_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = run("sglang", "--results", tmp_path / "r.json")
+    assert done.returncode == 2
+    assert "there is no engine 'sglang'; choose from transformers, llama.cpp, vllm" in done.stderr
