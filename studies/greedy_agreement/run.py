@@ -1,4 +1,4 @@
-"""How many greedy answers stay the same when tokens are proposed, by engine and dtype: the table in docs/hugging_face.md.
+"""How many greedy answers stay the same when tokens are proposed, by engine and dtype: a table in docs/hugging_face.md.
 
     python -m studies.greedy_agreement.run transformers llama.cpp      a quarter of an hour on one core
     .venv-vllm/bin/python -m studies.greedy_agreement.run vllm         the same for vLLM, in its own environment
@@ -142,7 +142,7 @@ def measure(engine: str, dtype: str, problems: int, seed: int) -> list[dict[str,
 
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the table: answers that are the engine's own, by the number of proposals, and how near ties others were."""
+    """Return the table: answers that are the engine's own, by number of proposals, and how near ties others were."""
     heads = ["assisted", *(f"proposals {count}" for count in PROPOSALS)]
     titles = ["engine", "its own assisted generation", *(f"{count} proposed" for count in PROPOSALS), "largest gap"]
     lines = [f"| {' | '.join(titles)} |", "|---|" + "---:|" * (len(titles) - 1)]
