@@ -1,7 +1,7 @@
 """Clients that ask a server, and what they find: run by clients.py, in an environment of theirs.
 
-In the root: PYTHONPATH=src:tests:. python -m benchmarks.clients_asked ADDRESS. The tests ask by those that they have;
-so each client is imported where it is asked.
+In the root: PYTHONPATH=src:tests:. python -m benchmarks.clients_asked ADDRESS [CLIENT …]. The tests ask by those that
+they have; so each client is imported where it is asked.
 """
 
 from __future__ import annotations
@@ -17,26 +17,28 @@ from typing import Any
 
 import httpx
 import openai
-from pydantic import BaseModel
-from support.client_requests import CALLED, CHATS, RESULT, TOOLS
+from pydantic import BaseModel, Field
+from support.client_requests import CALLED, CHATS, RESULT
 
 from benchmarks.answers_read import call, calls, counted, logprobs, refused, streamed, text
 
-PACKAGES = ["openai", "langchain-openai", "litellm", "llama-index-llms-openai-like", "pydantic-ai-slim", "httpx"]
 ADDED = [{"role": "user", "content": "Finn has 2 nuts and Sam has 3. How many nuts do they have together?"}]
 QUESTION = ADDED[0]["content"]
 SAID = {"role": "assistant", "content": None, "tool_calls": [CALLED]}
 NAMED = {"type": "function", "function": {"name": "add"}}
 COUNTED = {"include_usage": True}
+NUMBERS = {name: {"type": "integer", "minimum": 0, "maximum": 999} for name in "ab"}
+PARAMETERS = {"type": "object", "properties": NUMBERS, "required": ["a", "b"]}
+TOOLS: list[Any] = [{"type": "function", "function": {"name": "add", "description": "Adds", "parameters": PARAMETERS}}]
 PARTS = [{"type": "text", "text": QUESTION}]
 ANY = {"model": "any", "seed": 1}
 IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
 
 
 class Count(BaseModel):
-    """A form of answer."""
+    """A form of answer; small models write numbers without end."""
 
-    n: int
+    n: int = Field(ge=0, le=999)
 
 
 def official(address: str) -> dict[str, Callable[[], str]]:
@@ -387,15 +389,17 @@ def web_ui(address: str) -> dict[str, Callable[[], str]]:
 
 
 CLIENTS = {
-    "OpenAI": official, "LangChain": langchain, "LiteLLM": lite, "llama-index": llama_index, "Pydantic AI": pydantic,
-    "Open WebUI": web_ui,
+    "OpenAI": (official, "openai"), "LangChain": (langchain, "langchain-openai"), "LiteLLM": (lite, "litellm"),
+    "llama-index": (llama_index, "llama-index-llms-openai-like"), "Pydantic AI": (pydantic, "pydantic-ai-slim"),
+    "Open WebUI": (web_ui, "httpx"),
 }  # fmt: skip
+"""Of each its requests, and the package that sends them."""
 
 
 def ask(client: str, address: str) -> list[dict[str, Any]]:
     """Return what a client's requests were answered, and whether that is right."""
     rows = []
-    for name, send in CLIENTS[client](address).items():
+    for name, send in CLIENTS[client][0](address).items():
         try:
             answer, right = send(), True
         except Exception as error:
@@ -408,8 +412,10 @@ def ask(client: str, address: str) -> list[dict[str, Any]]:
 def main() -> None:
     """Print what came back, as JSON."""
     logging.disable()
-    rows = [row for client in CLIENTS for row in ask(client, sys.argv[1])]
-    print(json.dumps({"rows": rows, "clients": {name: version(name) for name in PACKAGES}}))
+    address, *clients = sys.argv[1:]
+    rows = [row for client in clients or CLIENTS for row in ask(client, address)]
+    packages = [CLIENTS[client][1] for client in clients or CLIENTS]
+    print(json.dumps({"rows": rows, "clients": {name: version(name) for name in packages}}))
 
 
 if __name__ == "__main__":
