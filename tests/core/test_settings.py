@@ -25,7 +25,7 @@ from cactus_decoding.engines.vllm.request import REQUEST_KEYS, request_of
 from cactus_decoding.lab.playground.form import Limits, form
 from scripts.write_keywords import FILE, keywords
 
-GIVEN = {"protect": "digits", "importance": "importance.safetensors"}
+GIVEN = {"protect": "digits", "importance": "importance.safetensors", "recurring": 2}
 """What there must be for a setting of a part that there need not be."""
 
 
@@ -65,7 +65,7 @@ def test_python_names_the_setting(name: str, value: Any) -> None:
 @names
 def test_the_command_line_names_the_option(name: str, value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     option = "--budget" if name == "budget_nats" else f"--{name.replace('_', '-')}"
-    given = [f"--{key}={GIVEN[key]}" for key in beside(name) if key == "protect"]
+    given = [f"--{key}={GIVEN[key]}" for key in beside(name) if key != "importance"]
     if name == "expected_tokens":
         given = ["--budget=1"]
     if value is math.nan and name == "max_importance":
@@ -175,6 +175,8 @@ NOT_FOR_CLIENTS: dict[str, Any] = {
     "max_shift": 0.1,
     "expected_tokens": 9,
     "max_relaxed": 1,
+    "recurring": 2,
+    "recurring_ratio": 0.5,
     "verification": "block",
     "num_speculative_tokens": "auto:profile=/etc/passwd",
     "tree": "static=2.2",

@@ -121,6 +121,7 @@ LOSSLESS_LIMITS = (
     "fuzzy:threshold=0,divergence=tv",
     "fuzzy:threshold=0,top=1",
     "ears:tolerance=0",
+    "ears:tolerance=0,floor=0.3",
     "kl_gate:threshold=0",
 )
 
@@ -178,7 +179,7 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
             return torch.where(q > 0, rule.weight * p + (1 - rule.weight) * q, 0.0), one
         case "ears":
             tolerated = rule.tolerance * (1 - max(q.tolist()))
-            passing = (q > 0) & (q >= rule.floor * p)
+            passing = (q > 0) & (q >= rule.floor * p * (rule.tolerance > 0))
             return torch.where(passing, q + tolerated * p, 0.0), one
         case "lenience":
             return q / rule.lenience, one / rule.lenience

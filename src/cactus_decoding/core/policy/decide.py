@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.core.policy.phases import PhaseState
@@ -48,7 +47,7 @@ class PolicyState(NamedTuple):
     pace: Pace | None = None
     phase: PhaseState = PhaseState()
     num_charged: int = 0  # tokens on the way to the position that cost something in this step
-    rejections: Mapping[Pair, int] = MappingProxyType({})  # of earlier steps
+    rejections: tuple[Pair, ...] = ()  # of earlier steps, where a policy remembers them
 
 
 @dataclass(frozen=True, eq=False)

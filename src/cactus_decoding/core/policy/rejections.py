@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
@@ -54,12 +54,12 @@ class RejectionMemory(Model):
         gate = f" of at least {self.ratio:g} of the likeliest" if self.ratio else ""
         return f"after {self.recurring} like rejections{gate}"
 
-    def relaxes(self, rule: AcceptanceRule, seen: Mapping[Pair, int], position: Position) -> bool:
+    def relaxes(self, rule: AcceptanceRule, seen: Sequence[Pair], position: Position) -> bool:
         """Return whether a position may be relaxed after the rejections that have been seen."""
         pair = draft_token, target_token = pair_at(rule, position)
         row = position.untempered if judges_untempered(rule) else position.target.probs
         gate = row[draft_token].item() >= self.ratio * row[target_token].item()
-        return seen.get(pair, 0) >= self.recurring and gate
+        return seen.count(pair) >= self.recurring and gate
 
 
 def pair_at(rule: AcceptanceRule, position: Position) -> Pair:
@@ -69,10 +69,10 @@ def pair_at(rule: AcceptanceRule, position: Position) -> Pair:
     return drafted, int(row.argmax())
 
 
-def with_rejection(seen: Mapping[Pair, int], pair: Pair) -> Mapping[Pair, int]:
-    """Return what has been seen after one more rejection; where the models agree there is nothing to learn.
+def with_rejection(seen: tuple[Pair, ...], pair: Pair) -> tuple[Pair, ...]:
+    """Return the rejections after one more; where the models agree there is nothing to learn.
 
-    >>> with_rejection({(1, 2): 1}, (1, 2)), with_rejection({}, (3, 3))
-    ({(1, 2): 2}, {})
+    >>> with_rejection(((1, 2),), (1, 2)), with_rejection((), (3, 3))
+    (((1, 2), (1, 2)), ())
     """
-    return seen if pair[0] == pair[1] else {**seen, pair: seen.get(pair, 0) + 1}
+    return seen if pair[0] == pair[1] else (*seen, pair)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
@@ -148,7 +147,7 @@ class FittedPolicy:
         rule: AcceptanceRule,
         state: PhaseState,
         position: Position,
-        seen: Mapping[Pair, int] = MappingProxyType({}),
+        seen: Sequence[Pair] = (),
     ) -> AcceptanceRule | None:
         """Return the rule for a position, its knob scaled by importance where that is asked; None for lossless.
 

@@ -34,7 +34,8 @@ class Ears(Rule):
 
     Attributes:
         tolerance: in [0, 1]; 0 is lossless.
-        floor: in [0, 1); tokens whose q(n) / p(n) is lower are rejected, also where the lossless test would accept.
+        floor: in [0, 1]; tokens whose q(n) / p(n) is lower are rejected, also where the lossless test would accept,
+            unless the tolerance is 0.
 
     Example:
         >>> q, p = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])
@@ -47,7 +48,7 @@ class Ears(Rule):
     ]
     floor: Annotated[
         float,
-        Field(ge=0, lt=1, description="tokens of a smaller q/p are rejected; 0.01 in its first code"),
+        Field(ge=0, le=1, description="tokens of a smaller q/p are rejected; 0.01 in its first code"),
         Setting("ratio"),
     ] = 0.0
 
@@ -70,10 +71,12 @@ class Ears(Rule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._say(never_stricter_than_lossless=self.floor == 0, recovers_from_relaxed_target=self.floor == 0)
+        if self.floor and self.tolerance:
+            self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False, scalable=())
 
     def _relaxed(self, q: Tensor, p: Tensor, greatest: Tensor) -> Tensor:
-        return torch.where((q > 0) & (q >= self.floor * p), q + self.tolerance * (1 - greatest).clamp(min=0) * p, 0.0)
+        floor = self.floor if self.tolerance else 0.0
+        return torch.where((q > 0) & (q >= floor * p), q + self.tolerance * (1 - greatest).clamp(min=0) * p, 0.0)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return q(n) + t p(n), or 0 where the target excludes n or falls below the floor, and s = 1."""
