@@ -2,6 +2,7 @@
 
     python -m studies.rules.frontier                    records rows of the bundled pair, and measures; minutes
     python -m studies.rules.frontier --rows FILE        on rows of a real pair, as `cactus frontier` records them
+    python -m studies.rules.frontier --family ears      measures one family, and keeps the others' numbers
     python -m studies.rules.frontier --only-render      the tables and the picture again, from the result files
 
 Each family takes the knob at which it accepts as much as is asked, half-way between lossless and everything; beside it
@@ -14,7 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -136,8 +137,8 @@ def strictest(family: Family, accepts: Callable[[str], float], wanted: float, ha
     return family.spell(round_to(math.exp(high)))
 
 
-def compute(rows: RecordedRows) -> dict[str, Any]:
-    """Return every number of the tables and the picture."""
+def compute(rows: RecordedRows, families: Sequence[str] = ()) -> dict[str, Any]:
+    """Return every number of the tables and the picture, of some families only if there are any."""
     accepts, costs = cache(partial(accepted, rows)), cache(partial(measured, rows))
 
     lossless, most = accepts("lossless"), accepts(LOOSEST)
@@ -145,6 +146,8 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
     for share in SHARES:
         wanted = lossless + share * (most - lossless)
         for name, family in FAMILIES.items():
+            if families and name not in families:
+                continue
             rule = strictest(family, accepts, wanted)
             row: dict[str, Any] = {"family": name, "label": family.label, "rule": rule, "wanted": wanted}
             if rule is not None:
@@ -155,8 +158,17 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
             row["curve"] = [[costs(each)[axis] for axis in ("kl", "acceptance")] for each in drawn_at if each]
             table.append(row)
             print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
-    found = {"visited": rows.positions, "problems": rows.problems, "lossless": lossless, "table": table}
-    return found | {"greedy": compute_greedy(rows), "recorded": dict(rows.provenance)}
+    found: dict[str, Any] = {"visited": rows.positions, "problems": rows.problems, "lossless": lossless, "table": table}
+    return found if families else found | {"greedy": compute_greedy(rows), "recorded": dict(rows.provenance)}
+
+
+def joined(before: dict[str, Any], found: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """Return a result with the rows of some families replaced or added, each of which says what made it."""
+    if before["visited"] != found["visited"] or abs(before["lossless"] - found["lossless"]) > 1e-6:
+        raise ValueError("these are not the rows that the other families were measured on: measure all of them")
+    new = [row | {"provenance": about} for row in found["table"]]
+    names = {row["family"] for row in new}
+    return before | {"table": [*(row for row in before["table"] if row["family"] not in names), *new]}
 
 
 def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
@@ -262,14 +274,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, help="recorded rows; the bundled pair's are recorded without")
     parser.add_argument("--positions", type=int, default=5000, help="about so many; of --rows every n-th")
+    parser.add_argument("--family", action="append", default=[], choices=[*FAMILIES], help="measure this one only")
     parser.add_argument("--only-render", action="store_true")
     given = parser.parse_args()
     options.prepare(1, small=True)
     if not given.only_render:
         rows = recorded(given.positions) if given.rows is None else thinned(read_rows(given.rows), given.positions)
-        arguments = {"study": "rules.frontier", "positions": rows.positions}
-        result = compute(rows) | {"provenance": provenance(arguments)}
-        write_atomically(RESULTS["real_" if given.rows else ""], as_json(result, indent=1) + "\n")
+        arguments = {"study": "rules.frontier", "positions": rows.positions} | (
+            {"families": given.family} if given.family else {}
+        )
+        file, about = RESULTS["real_" if given.rows else ""], provenance(arguments)
+        result = compute(rows, given.family)
+        result = joined(json.loads(file.read_text()), result, about) if given.family else result | {"provenance": about}
+        write_atomically(file, as_json(result, indent=1) + "\n")
     results = {kind: json.loads(path.read_text()) for kind, path in RESULTS.items()}
     for kind, result in results.items():
         render(result, PAGE, kind)

@@ -169,7 +169,7 @@ CASES = [
     ((*RELAXED, "--max-importance", "0.5"), "max_importance is 0.5, but importance is None"),
     ((*RELAXED, "--importance-scale"), "importance_scale is True, but importance is None"),
     ((*GENERATE, "--rule", "typical", "--importance", "other.safetensors", "--importance-scale"),
-     "relaxed_greedy, fuzzy, kl_gate, big_little have one; the rule typical has none"),
+     "relaxed_greedy, fuzzy, kl_gate, big_little, ears have one; the rule typical has none"),
     ((*EVAL, "--rule", "cactus:delta=1", "--importance", "garbage"), "garbage: this is not a file"),
     (("show", "garbage"), "garbage: this is not a file that 'cactus learn-importance' writes"),
     (("show", "other.safetensors", "--tokenizer", "bundled"), "was trained on the vocabulary of a test's (2 tokens"),
