@@ -126,13 +126,16 @@ def _explain(error: Exception) -> str | None:
         message = error.format_message().rstrip(".")
         commands = getattr(context.command, "commands", ()) if context is not None else ()
         if commands:
-            message, given = message.partition(". Did you mean")[0], re.search("'(.*?)'", message)
-            close = suggestion(given.group(1), commands) if given else ""
+            message, named = message.partition(". Did you mean")[0], re.search("'(.*?)'", message)
+            close = suggestion(named.group(1), commands) if named else ""
             message += f"; commands are {', '.join(commands)}{close}"
         elif context is not None:
             if (option := getattr(error, "option_name", None)) is not None and message.startswith("No such option"):
                 known = [name for each in context.command.params for name in each.opts if name.startswith("--")]
                 message = f"there is no option {option}{suggestion(option, known)}"
+            if message.startswith("Got unexpected extra"):
+                given = message.partition(") (")[2].rstrip(")")
+                message = f"too many arguments: {given}; a text of several words needs quotes"
             message = f"{_number_sentence(error) or message} (see '{context.command_path} --help')"
     elif isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror or error}"

@@ -107,7 +107,7 @@ def summary_line(response: Response) -> str:
     metrics, request = response.metrics, response.request
     parts = [
         f"{_counted(metrics.generated, 'token')} in {_counted(metrics.steps, 'step')}, "
-        f"{number(metrics.acceptance_length, 1)} per step, {metrics.seconds:.1f} s"
+        f"{number(metrics.generated / max(1, metrics.steps), 1)} per step, {metrics.seconds:.1f} s"
     ]
     if str(request.rule) != "lossless":
         parts.append(f"{metrics.relaxed} relaxed")
