@@ -14,7 +14,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from cactus_conform.causes import reused_noise, reused_number
-from cactus_conform.checks import BATCH, GREEDY, LOGPROBS, SEEDS, Check, checks_of
+from cactus_conform.checks import BATCH, COUPLED, GREEDY, LOGPROBS, SEEDS, Check, checks_of
+from cactus_conform.coupled import arrival_times, expected_token, philox
 from cactus_conform.engine import VOCABULARY, Answer, EngineError, Query, Sampling
 from cactus_conform.evidence import Evidence, deviation_not_excluded
 from cactus_conform.models import PROMPTS
@@ -22,7 +23,7 @@ from cactus_conform.mutants import MUTANTS, CertainDraft
 from cactus_conform.reference import Reference
 from cactus_conform.report import Finding, Report, gate_verdict, line, verdict
 from cactus_conform.suite import FALSE_ALARM, conform
-from cactus_conform.truth import Truth
+from cactus_conform.truth import Truth, Wanted
 
 pytest_plugins = ["pytester"]
 FIRST = {
@@ -424,3 +425,46 @@ def test_the_plug_in_fails_a_test_with_the_report(truth):
     check_conforms(Reference(truth), **settings)
     with pytest.raises(pytest.fail.Exception, match=r"WRONG  temperature 1 .*\n.* is WRONG in 1 of 1 checks"):
         check_conforms(lambda prompt, sampling, seed: [1, 1], **settings)
+
+
+class Coupled:
+    """An engine whose seed and place decide each token, with a mistake in either or in what it draws from."""
+
+    supports = ("top_k", "top_p", "coupled")
+
+    def __init__(self, truth, seed=0, place=0, name="target"):
+        self._truth, self._seed, self._place, self._name = truth, seed, place, name
+
+    def __call__(self, prompt, sampling, seed):
+        output = []
+        while len(output) < sampling.max_tokens and not (output and output[-1] in sampling.ends):
+            [row] = self._truth.next_rows([Wanted(self._name, (*prompt, *output), len(prompt), sampling)])
+            place = len(prompt) + len(output)
+            # a mistake of the place begins after the third token, as after a step whose proposals were all kept
+            place += self._place if len(output) > 2 else 0
+            output.append(expected_token(row, seed + self._seed, place)[0])
+        return output
+
+
+def test_a_coupled_engine_is_compared_token_by_token(truth):
+    """A right one passes; others, of which the first two have the right distribution, are found by the first check."""
+    assert conform(Coupled(truth), samples=2, truth=truth, seed=5)
+    for mistake in ({"seed": 1}, {"place": 1}, {"name": "good"}):
+        report = conform(Coupled(truth, **mistake), samples=2, truth=truth, seed=5, first_only=True)
+        assert [finding.check.kind for finding in report.findings] == [COUPLED]
+        assert "but the seed decides for" in report.findings[0].said
+
+
+def test_only_a_coupled_engine_is_asked_for_its_tokens(truth):
+    assert not [check for check in checks_of(Reference(truth)) if check.kind == COUPLED]
+
+
+def test_philox_is_that_of_its_authors_and_of_numpy():
+    """The words are the published vectors of Random123 and those that NumPy draws."""
+    assert philox((2**64 - 1,) * 4, (2**64 - 1,) * 2) == (
+        0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0,
+    )  # fmt: skip
+    for seed, place in ((0, 0), (7, 3), (2**53 - 1, 10**6)):
+        numbers = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, place, 0, 0])).random(11)
+        times = arrival_times(seed, place, 11)
+        assert np.allclose(times, -np.log1p(-(numbers + 2.0**-54)), rtol=1e-12, atol=0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cactus_conform.engine import LOOK_UP, VOCABULARY, Engine, Sampling
 from cactus_conform.models import PROMPTS
 
-TOKENS, BATCH, GREEDY, SEEDS, LOGPROBS = "tokens", "batch", "greedy", "seeds", "logprobs"
+TOKENS, BATCH, GREEDY, SEEDS, LOGPROBS, COUPLED = "tokens", "batch", "greedy", "seeds", "logprobs", "coupled"
 COMBINED = Sampling(temperature=0.7, top_k=6, top_p=0.85)
 
 
@@ -27,7 +27,7 @@ class Check:
         needed = self.sampling.needs.union(*(each.needs for each in self.others))
         return (
             needed
-            | {LOGPROBS: {"logprobs"}, SEEDS: {"repeats"}}.get(self.kind, set[str]())
+            | {LOGPROBS: {"logprobs"}, SEEDS: {"repeats"}, COUPLED: {"coupled"}}.get(self.kind, set[str]())
             | ({"batch"} if self.others else set())
         )
 
@@ -51,6 +51,9 @@ def _all(drafts: Sequence[str]) -> Iterator[Check]:
     def by(draft: str, name: str, sampling: Sampling, share: float = 1.0, **more: object) -> Check:
         return Check(f"{name}, {draft} draft", replace(sampling, draft=draft), share=share, **more)  # type: ignore[arg-type]
 
+    for draft in drafts:
+        for name, sampling in (("temperature 1", Sampling(max_tokens=12)), ("cuts", replace(COMBINED, max_tokens=12))):
+            yield by(draft, f"token by token, {name}", sampling, kind=COUPLED, prompts=PROMPTS)
     for draft in sorted(drafts, key=lambda each: each != bad):
         yield by(draft, "temperature 1", Sampling(), 4.0 if draft == bad else 1.0)
     yield by(bad, "temperature 0.7", Sampling(temperature=0.7))

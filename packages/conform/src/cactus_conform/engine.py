@@ -71,7 +71,7 @@ class Engine:
     Attributes:
         name: of the engine, with its version.
         supports: which of `OPTIONAL` it honours, and of ``batch`` (queries are answered together), ``repeats`` (a seed
-            gives the same output again), ``logprobs``.
+            gives the same output again), ``logprobs``, ``coupled`` (seed and place decide a token: see `coupled`).
         drafts: names of the models that it can propose with.
         temperature_last: whether it applies cuts before the temperature, as llama.cpp does.
         penalises_prompt: whether the repetition penalty counts the prompt, which it does not in llama.cpp.

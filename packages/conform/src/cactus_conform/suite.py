@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from cactus_conform.checks import BATCH, GREEDY, LOGPROBS, SEEDS, TOGETHER, Check, checks_of
+from cactus_conform.checks import BATCH, COUPLED, GREEDY, LOGPROBS, SEEDS, TOGETHER, Check, checks_of
+from cactus_conform.coupled import expected_token
 from cactus_conform.engine import (
     DRAFTS,
     END,
@@ -154,7 +155,13 @@ class _Run:
         self._named = list[Evidence]()  # of each check that found nothing
 
     def check(self, check: Check, samples: int) -> Finding:
-        kinds = {BATCH: self._batch, GREEDY: self._greedy, SEEDS: self._seeds_repeat, LOGPROBS: self._logprobs}
+        kinds = {
+            BATCH: self._batch,
+            COUPLED: self._coupled,
+            GREEDY: self._greedy,
+            LOGPROBS: self._logprobs,
+            SEEDS: self._seeds_repeat,
+        }
         finding = kinds.get(check.kind, self._tokens)(check, samples)
         if finding.right is False:
             self._blamed.add(check.sampling.draft)
@@ -275,6 +282,28 @@ class _Run:
             tokens += len(gaps)
         said = f"excluded: any of {tokens} tokens lies more than {_NEAR_TIE:g} nats below the likeliest"
         said += f"; {ties} near-ties were decided by rounding" * bool(ties)
+        return Finding(check, True, len(queries), said=said)
+
+    def _coupled(self, check: Check, samples: int) -> Finding:
+        """Compare with the tokens that the seeds decide; the scores tell near-ties from mistakes."""
+        queries, answers = self._ask(check, 2 * len(check.prompts))
+        if said := _malformed(queries, answers):
+            return Finding(check, False, len(queries), math.inf, said=said)
+        ties = tokens = 0
+        for query, answer in zip(queries, answers, strict=True):
+            rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
+            for place, (row, token) in enumerate(zip(rows.target, rows.tokens, strict=True)):
+                best, gaps = expected_token(row, query.seed, len(query.prompt) + place)
+                if gaps[token] > _NEAR_TIE and rows.clear[place]:
+                    said = (
+                        f"token {place + 1} with seed {query.seed} is {int(token)}, but the seed decides for {best}, "
+                        f"by {gaps[token]:.3g} nats: no rounding"
+                    )
+                    return Finding(check, False, len(queries), math.inf, said=said)
+                ties += bool(gaps[token] > 0)
+                tokens += 1
+        said = f"all of {tokens} tokens are those that the seeds decide for"
+        said += f", but for {ties} near-ties" * bool(ties)
         return Finding(check, True, len(queries), said=said)
 
     def _seeds_repeat(self, check: Check, samples: int) -> Finding:

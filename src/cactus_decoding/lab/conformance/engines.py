@@ -37,6 +37,8 @@ class CactusEngine(Engine):
         self._settings, self._pairs = dict(settings or {}), dict[str, Any]()
         said = "".join(f", {name}={value}" for name, value in self._settings.items())
         self.name = f"cactus-decoding {__version__}{said}"
+        if self._settings.get("verification") == "coupled":
+            self.supports |= {"coupled"}
 
     def _pair(self, draft: str) -> Any:
         from cactus_decoding import load_pair
