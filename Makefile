@@ -11,7 +11,7 @@ VLLM_INPUTS := pyproject.toml packages/conform/pyproject.toml requirements-vllm.
 VLLM := .venv-vllm/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint test test-all test-vllm real durations docs format clean
+.PHONY: help demo lint test test-all test-vllm real docs format clean
 # Both set-ups write to the same .venv, so not even `make -j` may run them side by side.
 .NOTPARALLEL:
 
@@ -21,7 +21,6 @@ help:
 	@echo "make test-all   the same and every other test: the whole of continuous integration"
 	@echo "make test-vllm  only the tests on vLLM's CPU engine, which have .venv-vllm to themselves (Linux)"
 	@echo "make real     check every engine in ten minutes on GGUF files of chat models: make real REAL=FOLDER"
-	@echo "make durations  write what the tests of the last 'make test-all' took to tests/durations.json"
 	@echo "make docs     build the documentation site into site/"
 	@echo "make format   format the code and apply ruff's safe fixes"
 	@echo "make clean    remove .venv and all caches"
@@ -63,10 +62,10 @@ test: lint
 
 # The fast tests come first, so that a mistake is known early.
 test-all: lint
-	$(PYTEST) -m "not slow" --junitxml=$(TIMES)/fast.xml
-	$(PYTEST) -m slow --junitxml=$(TIMES)/slow.xml
+	$(PYTEST) -m "not slow" --durations=20
+	$(PYTEST) -m slow --durations=40
 	$(BIN)/python scripts/try_versions.py transformers lowest newest --no-record -- -n $(WORKERS) -m "not slow"
-	$(call on_vllm,--junitxml=$(TIMES)/vllm.xml)
+	$(call on_vllm,--durations=10)
 
 test-vllm:
 	$(call on_vllm,)
@@ -74,11 +73,6 @@ test-vllm:
 # Files that users have, of which none is a part of the project; no test needs them.
 real: $(DEV)
 	@$(BIN)/python scripts/real.py "$(REAL)"
-
-# What `make test-all` leaves behind, of which `make durations` makes the file that is kept.
-TIMES := build/durations
-durations:
-	$(BIN)/python scripts/durations.py $(TIMES)/*.xml
 
 # Whole files to a worker: their tests share an engine, which takes half a minute to start.
 ifeq ($(shell uname -s),Linux)

@@ -17,7 +17,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from marked_page import insert
+from pages import insert
+from pages import table as as_table
 
 from cactus_decoding.cli import main as command_line
 from cactus_decoding.core.files.writing import as_json, write_atomically
@@ -89,7 +90,7 @@ def label(row: Mapping[str, Any]) -> str:
 def table(result: Mapping[str, Any]) -> str:
     """Return the rows as a table for a page."""
     names = ("sampling", "drafted", "tokens per step", "tokens per second", "right answers", "95 % interval")
-    lines = [f"| {' | '.join(names)} |", "|---" + "|--:" * (len(names) - 1) + "|"]
+    rows = []
     for row in result["rows"]:
         counts, (low, high) = row["metrics"], row["accuracy_interval"]
         cells = [
@@ -100,8 +101,8 @@ def table(result: Mapping[str, Any]) -> str:
             f"{row['right']}/{row['answers']}",
             f"{100 * low:.1f} to {100 * high:.1f} %",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append(cells)
+    return as_table(names, rows)
 
 
 def main() -> None:

@@ -29,8 +29,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.marked_page import insert  # noqa: E402 - once the path is there
-from scripts.result_tables import table  # noqa: E402
+from scripts.pages import insert, table  # noqa: E402 - once the path is there
 
 PAGE = ROOT / "docs" / "installation.md"
 PROJECTS = [ROOT, *sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))]

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 import proposal_tables
-from marked_page import insert
-from result_tables import read, table
+from pages import insert, read, table
 
 from cactus_decoding.core.files.writing import write_atomically
 
@@ -194,7 +193,7 @@ def _own_logprobs() -> str:
 def _clients() -> str:
     """Return what clients were answered."""
     shown = [[row["client"], row["request"], _cut(row["answer"])] for row in read("clients_smollm2", "rows")]
-    return table(["client", "request", "SmolLM2 135M"], shown, "---")
+    return table(["client", "request", "SmolLM2 135M"], shown, names=3)
 
 
 def _cut(text: str, most: int = 80) -> str:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from result_tables import read, table
+from pages import read, table
 
 from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_sums

@@ -24,7 +24,8 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts")]
 
-from marked_page import insert  # noqa: E402
+from pages import insert  # noqa: E402
+from pages import table as as_table  # noqa: E402
 
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
 from cactus_decoding.core.files.jsonl import number_of  # noqa: E402
@@ -181,11 +182,10 @@ def _look(rule: str) -> dict[str, Any]:
 def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
     """Return what the audit says of a rule's spellings on the standard pair."""
     if RULES[name].judges_untempered:
-        lines = ["| rule | acceptance | nats given up, mean | at most |", "|---|---:|---:|---:|"]
-        for rule in shown:
-            found = result["audit"][rule]["temperature 0"]
-            lines.append(f"| `{rule}` | {found['acceptance']:.3f} | {found['given_up']:.4f} | {found['most']:.3f} |")
-        return "\n".join(lines)
+        audits = ((rule, result["audit"][rule]["temperature 0"]) for rule in shown)
+        rows = [[f"`{rule}`", f"{found['acceptance']:.3f}", f"{found['given_up']:.4f}", f"{found['most']:.3f}"]
+                for rule, found in audits]  # fmt: skip
+        return as_table(("rule", "acceptance", "nats given up, mean", "at most"), rows)
     return _audited(shown, result, "all tokens")
 
 
@@ -196,24 +196,24 @@ def long_table(shown: dict[str, list[str]], result: dict[str, Any]) -> str:
 
 
 def _audited(rules: list[str], result: dict[str, Any], sampling: str) -> str:
-    lines = ["| rule | acceptance | KL, nats | TV | most times as likely |", "|---|---:|---:|---:|---:|"]
+    rows = []
     for rule in rules:
         found = result["audit"][rule][sampling]
         kl, ratio = (number_of(found[key]) for key in ("kl", "max_log_ratio"))
         cells = [f"{found['acceptance']:.3f}", _number(abs(kl), "{:.4f}"), f"{found['tv']:.3f}"]
         cells.append(_number(math.exp(ratio), "{:,.1f}"))
-        lines.append(f"| `{rule}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([f"`{rule}`", *cells])
+    return as_table(("rule", "acceptance", "KL, nats", "TV", "most times as likely"), rows)
 
 
 def rule_table() -> str:
     """Return what there is to choose from, as the rules' classes say it."""
-    lines = ["| rule | for example | guarantee at a position | choose it |", "|---|---|---|---|"]
-    for name, rule in RULES.items():
-        for preset in rule.presets:
-            title = f"[{rule.title}]({name}.md)"
-            lines.append(f"| {title} | `{preset.spelling}` | {preset.guarantee} | {preset.choose} |")
-    return "\n".join(lines)
+    rows = [
+        [f"[{rule.title}]({name}.md)", f"`{preset.spelling}`", preset.guarantee, preset.choose]
+        for name, rule in RULES.items()
+        for preset in rule.presets
+    ]
+    return as_table(("rule", "for example", "guarantee at a position", "choose it"), rows, names=4)
 
 
 def _number(value: float, spelled: str) -> str:

@@ -38,8 +38,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.marked_page import insert  # noqa: E402 - once the path is there
-from scripts.result_tables import table  # noqa: E402
+from scripts.pages import insert, table  # noqa: E402 - once the path is there
 
 RESULTS = ROOT / "docs" / "results" / "versions.json"
 PAGE = ROOT / "docs" / "installation.md"

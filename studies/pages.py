@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cactus_decoding.core.files.writing import write_atomically
-from scripts.marked_page import insert
+from scripts.pages import insert
 
 
 def tables_of(page: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.core.files.provenance import provenance
-from scripts.marked_page import insert
+from scripts.pages import insert
 
 ROOT = Path(__file__).resolve().parents[1]
 Rows = Sequence[Mapping[str, Any]]

@@ -2,13 +2,11 @@
 
     python -m studies.budgets.enumeration       seconds
 
-The enumeration is that of the tests (tests/exact_responses.py).
+The enumeration is that of the tests (tests/support/exact_responses.py).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import sys
 from pathlib import Path
@@ -22,8 +20,8 @@ from support.exact_responses import Pair, kl_of_laws, respond, target_law  # noq
 from support.wrong_meters import forgets_the_rejected_position, looks_at_the_past_only  # noqa: E402
 
 from cactus_decoding import audit, parse_rule  # noqa: E402
-from cactus_decoding.core.files.provenance import provenance  # noqa: E402
-from scripts.marked_page import insert  # noqa: E402
+from scripts.pages import table  # noqa: E402
+from studies.tables import Rows, render, table_parser  # noqa: E402
 
 LIMITS = (0.02, 0.1, 0.5)
 PROPOSALS, LENGTH = 2, 5
@@ -49,11 +47,11 @@ def rows() -> list[dict[str, Any]]:
         kl = kl_of_laws(law, expected)
         return kl if math.isfinite(kl) else None
 
-    table = []
+    found = []
     for rule in RULES:
         worst = audit(rule, *pair).kl.max().item()
         row = {"rule": rule, "one_position": worst if math.isfinite(worst) else None, "unlimited": moved(rule)}
-        table.append(row | {"budgets": [moved(rule, limit=limit) for limit in LIMITS]})
+        found.append(row | {"budgets": [moved(rule, limit=limit) for limit in LIMITS]})
     clamped = "clamped:width=1.0"
     variants: tuple[tuple[str, Any], ...] = (
         ("block verification", lambda limit: {"block": True}),
@@ -63,26 +61,23 @@ def rows() -> list[dict[str, Any]]:
     )
     for name, given in variants:
         budgets = [moved(clamped, limit=limit, **given(limit)) for limit in LIMITS]
-        table.append({"rule": f"{clamped}, {name}", "one_position": None, "unlimited": None, "budgets": budgets})
-    return table
+        found.append({"rule": f"{clamped}, {name}", "one_position": None, "unlimited": None, "budgets": budgets})
+    return found
 
 
-def markdown(table: list[dict[str, Any]]) -> str:
+def markdown(found: Rows) -> str:
     """Return the table; what is above its budget is set in bold."""
-    budgets = " | ".join(f"budget {limit:g}" for limit in LIMITS)
-    lines = [
-        f"| rule | one position, at most | a response, no budget | {budgets} |",
-        "|---|---:|---:|" + "---:|" * len(LIMITS),
-    ]
-    for row in table:
+    head = "rule", "one position, at most", "a response, no budget", *(f"budget {limit:g}" for limit in LIMITS)
+    cells = []
+    for row in found:
         variant = ", wrong" in row["rule"] or row["unlimited"] is None
         plain = ["" if variant else _number(row[key]) for key in ("one_position", "unlimited")]
         kept = [
             f"**{_number(kl)}**" if kl is None or kl > limit else _number(kl)
             for kl, limit in zip(row["budgets"], LIMITS, strict=True)
         ]
-        lines.append(f"| {row['rule']} | {' | '.join(plain + kept)} |")
-    return "\n".join(lines)
+        cells.append([row["rule"], *plain, *kept])
+    return table(head, cells)
 
 
 def _number(kl: float | None) -> str:
@@ -91,21 +86,10 @@ def _number(kl: float | None) -> str:
 
 def main() -> None:
     """Enumerate, write the result file, and put the table on the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path(__file__).with_name("results") / "enumeration.json")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs/studies/tables/budgets.md")
-    given = parser.parse_args()
-    arguments = {
-        "proposals": PROPOSALS,
-        "length": LENGTH,
-        "limits": list(LIMITS),
-        "pair": "tests/support/exact_enumeration.py",
-    }
-    table = rows()
-    text = insert(given.page.read_text(), "enumeration", markdown(table))
-    result = {"rows": table, "provenance": provenance(arguments)}
-    given.results.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    given.page.write_text(text)
+    results = Path(__file__).with_name("results") / "enumeration.json"
+    given = table_parser(__doc__, results, "docs/studies/tables/budgets.md").parse_args()
+    arguments = {"proposals": PROPOSALS, "length": LENGTH, "limits": list(LIMITS)}
+    render(given, "enumeration", markdown, rows, arguments | {"pair": "tests/support/exact_enumeration.py"})
 
 
 if __name__ == "__main__":

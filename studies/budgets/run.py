@@ -23,8 +23,10 @@ from cactus_decoding.core.files.jsonl import objects_in, whole_lines
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.lab.evaluation.score import Score
+from cactus_decoding.lab.reporting.pictures import new_figure, to_svg
 from cactus_decoding.zoo.word_problems import WordProblem, word_problems
-from scripts.marked_page import insert
+from scripts.pages import insert
+from scripts.pages import table as as_table
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "studies"
 RESULTS = Path(__file__).with_name("results") / "budgets.jsonl"
@@ -68,11 +70,11 @@ def run(setting: dict[str, Any], problems: list[WordProblem], pair: Any, seed: i
 def table(results: list[dict[str, Any]]) -> str:
     """Return the results as a Markdown table."""
     lossless = results[0]["score"]
-    lines = [
-        "| setting | budget, nats | promised shift ≤ | right answers (95 %) | shift from lossless | acceptance_length "
-        "| nats per answer, mean (most) | fallen back |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = (
+        "setting", "budget, nats", "promised shift ≤", "right answers (95 %)", "shift from lossless",
+        "acceptance_length", "nats per answer, mean (most)", "fallen back",
+    )  # fmt: skip
+    rows = []
     for result in results:
         setting, score, metrics = result["setting"], result["score"], result["score"]["metrics"]
         limit = None if setting["nats"] is None else float(setting["nats"])
@@ -81,24 +83,17 @@ def table(results: list[dict[str, Any]]) -> str:
         low, high = score["accuracy_interval"]
         spent = "0" if limit is None else f"{metrics['nats'] / score['answers']:.4f} ({result['most_nats']:.4f})"
         fallen = f"{metrics['fell_back'] / metrics['metered']:.1%}" if metrics["metered"] else "–"
-        lines.append(
-            f"| {setting['name']} | {budget} | {promised} "
-            f"| {score['right']}/{score['answers']} ({low:.3f} to {high:.3f}) "
-            f"| {(score['right'] - lossless['right']) / score['answers']:+.3f} "
-            f"| {metrics['acceptance_length']:.3f} | {spent} | {fallen} |"
-        )
-    return "\n".join(lines)
+        right = f"{score['right']}/{score['answers']} ({low:.3f} to {high:.3f})"
+        shift = f"{(score['right'] - lossless['right']) / score['answers']:+.3f}"
+        length = f"{metrics['acceptance_length']:.3f}"
+        rows.append([setting["name"], budget, promised, right, shift, length, spent, fallen])
+    return as_table(head, rows)
 
 
 def picture(results: list[dict[str, Any]], path: Path) -> None:
     """Draw score and acceptance length against the budget, greedy and paced, with 95 % intervals of the score."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "budgets"  # the same file from the same results
-    from matplotlib import pyplot as plt
-
-    figure, (top, bottom) = plt.subplots(2, 1, sharex=True, figsize=(7, 6), layout="constrained")
+    figure = new_figure((7, 6))
+    top, bottom = figure.subplots(2, 1, sharex=True)
     lossless = results[0]["score"]
     top.axhspan(*lossless["accuracy_interval"], color="0.9", label="lossless, 95 %")
     top.axhline(lossless["accuracy"], color="0.4", lw=1)
@@ -123,8 +118,7 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
     bottom.set(xlabel="budget per answer, nats", ylabel="acceptance_length", xscale="log")
     top.legend(fontsize=8, loc="lower left")
     bottom.legend(fontsize=8)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    write_atomically(path, to_svg(figure))
 
 
 def read(path: Path) -> list[dict[str, Any]]:

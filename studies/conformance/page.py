@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from cactus_conform.engine import Sampling
 from cactus_conform.suite import SAMPLES
 from cactus_conform.truth import Truth, Wanted
 
+from scripts.pages import table
 from studies.conformance.published_acceptance import table as published_table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +41,7 @@ SERVERS = {
 
 
 def engines() -> str:
-    rows = ["| engine: drafts | verdict | excluded |", "|---|---|--:|"]
+    rows = []
     alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for name, _, report, provenance in _measured():
         samples = provenance["arguments"]["samples"]
@@ -49,18 +50,17 @@ def engines() -> str:
         alike.setdefault((engine + said, _verdict(report)), {})[draft] = report
     for (engine, verdict), reports in alike.items():
         drafts = ", ".join(filter(None, reports))
-        rows.append(f"| {engine}{': ' * bool(drafts)}{drafts} | {verdict} | {_excluded(*reports.values())} |")
-    return "\n".join(rows)
+        rows.append([f"{engine}{': ' * bool(drafts)}{drafts}", verdict, _excluded(*reports.values())])
+    return table(("engine: drafts", "verdict", "excluded"), rows, names=2)
 
 
 def commands() -> str:
-    rows = ["| engine | command | responses | excluded | seconds | date |", "|---|---|--:|--:|--:|---|"]
+    rows = []
     for name, start, report, provenance in _measured():
         date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
         command = f"`{_command(provenance['arguments'])}`" + (f", of `{start}`" if start else "")
-        counts = f"{report['samples']:,} | {_excluded(report)} | {_seconds(report)}"
-        rows.append(f"| {name} | {command} | {counts} | {date} |")
-    return "\n".join(rows)
+        rows.append([name, command, f"{report['samples']:,}", _excluded(report), _seconds(report), date])
+    return table(("engine", "command", "responses", "excluded", "seconds", "date"), rows, names=2, notes=1)
 
 
 def _seconds(report: dict[str, Any]) -> str:
@@ -70,27 +70,27 @@ def _seconds(report: dict[str, Any]) -> str:
 
 
 def acceptance() -> str:
-    rows = ["| engine | draft | accepted | possible | standard error of the difference |", "|---|---|--:|--:|--:|"]
-    rows += [
-        f"| {name} | {draft} | {found:.3f} | {possible:.3f} | {error:.3f} |"
+    rows = [
+        [name, draft, *(f"{number:.3f}" for number in numbers)]
         for name, _, report, _ in _measured()
-        for draft, (found, possible, error) in report["acceptance"].items()
+        for draft, numbers in report["acceptance"].items()
     ]
-    return "\n".join(rows)
+    return table(("engine", "draft", "accepted", "possible", "standard error of the difference"), rows, names=2)
 
 
 def second_token() -> str:
     found = json.loads((RESULTS / "vllm_second_token.json").read_text())
-    given, tokens = found["provenance"]["arguments"], range(len(found["laws"]["seen"]))
-    rows = [
+    given = found["provenance"]["arguments"]
+    said = (
         f"Prompt 1 2 3, draft model `{given['draft']}`, 3 proposals, temperature {given['temperature']}, "
-        f"{given['samples']:,} seeds: token {found['first']} came first {found['times']:,} times, and next",
-        "",
-        f"| token | {' | '.join(map(str, tokens))} |",
-        f"|---|{'--:|' * len(tokens)}",
-    ]
-    rows += [f"| {name} | {' | '.join(f'{each:.3f}' for each in law)} |" for name, law in found["laws"].items()]
-    return "\n".join(rows)
+        f"{given['samples']:,} seeds: token {found['first']} came first {found['times']:,} times, and next"
+    )
+    return f"{said}\n\n{_laws('token', found['laws'])}"
+
+
+def _laws(what: str, laws: Mapping[str, Sequence[float]]) -> str:
+    head = [what, *range(len(next(iter(laws.values()))))]
+    return table(head, ([name, *(f"{each:.3f}" for each in law)] for name, law in laws.items()))
 
 
 def penalties() -> str:
@@ -98,9 +98,7 @@ def penalties() -> str:
     sampling, prompt = Sampling(presence_penalty=0.8, frequency_penalty=0.6), (1, 2, 3)
     names = {"expected": len(prompt), "with the prompt counted": 0}
     laws = Truth().next_rows([Wanted("target", prompt, start, sampling) for start in names.values()])
-    rows = [f"| first token | {' | '.join(map(str, range(len(laws[0]))))} |", f"|---|{'--:|' * len(laws[0])}"]
-    rows += [f"| {name} | {' | '.join(f'{each:.3f}' for each in law)} |" for name, law in zip(names, laws, strict=True)]
-    return "\n".join(rows)
+    return _laws("first token", dict(zip(names, laws, strict=True)))
 
 
 def _measured() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
@@ -137,13 +135,8 @@ def _mutants(few: str = "") -> list[dict[str, Any]]:
 
 
 def mutants() -> str:
-    rows = ["| mistake | responses | what the report says |", "|---|--:|---|"]
-    rows += [f"| {_mistake(each)} | {each['samples']} | {each['said']} |" for each in _mutants()]
-    return "\n".join(rows)
-
-
-def _mistake(mutant: dict[str, Any]) -> str:
-    return f"`{mutant['name']}`: {mutant['mistake'].rstrip('.')}"
+    rows = ([f"`{each['name']}`: {each['mistake'].rstrip('.')}", each["samples"], each["said"]] for each in _mutants())
+    return table(("mistake", "responses", "what the report says"), rows, notes=1)
 
 
 def caught() -> str:

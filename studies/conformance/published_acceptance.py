@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
+from scripts.pages import table as as_table
 
 Row = NDArray[np.float64]
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "results" / "conformance" / "published_acceptance.json"
@@ -93,12 +94,12 @@ def measured(seed: int = 0) -> list[dict[str, Any]]:
 
 
 def table() -> str:
-    rows = ["| code | total variation from the target: mean | largest | accepted |", "|---|--:|--:|--:|"]
+    rows = []
     for each in json.loads(OUTPUT.read_text())["cases"]:
         apart = (f"{each[name]:.3f}" if each[name] > 1e-12 else "0"
                  for name in ("mean_total_variation", "largest_total_variation"))  # fmt: skip
-        rows.append(f"| {each['case']} | {' | '.join(apart)} | {each['accepted']:.3f} |")
-    return "\n".join(rows)
+        rows.append([each["case"], *apart, f"{each['accepted']:.3f}"])
+    return as_table(("code", "total variation from the target: mean", "largest", "accepted"), rows)
 
 
 if __name__ == "__main__":

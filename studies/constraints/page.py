@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from cactus_decoding import Budget
+from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.intervals import Interval, paired_difference, proportion
+from cactus_decoding.lab.reporting.pictures import new_figure, to_svg
+from scripts.pages import table
 from studies.pages import StudyPage
 
 UNANSWERABLE_KINDS = ("left out", "vague", "vague twice", "contradicted")
@@ -83,64 +86,53 @@ def _percent(interval: Interval, sign: str = "") -> str:
 def main_table(tallies: Sequence[Tally]) -> str:
     """Return what came of the settings of one sampling, of which the first is lossless; in per cent."""
     lossless = tallies[0]
-    lines = [
-        "| setting | stories | tokens per step "
-        "| invented a number | − lossless | refused falsely | right | − lossless |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = (
+        "setting", "stories", "tokens per step", "invented a number", "− lossless", "refused falsely", "right",
+        "− lossless",
+    )  # fmt: skip
+    rows = []
     for tally in tallies:
         differences = ["0" if tally is lossless else _percent(tally.difference(lossless, e), "+") for e in "vr"]
-        lines.append(
-            f"| {tally.name} | {len(tally.result['outcomes'])} | {tally.result['acceptance_length']:.2f} "
-            f"| {_percent(tally.share('v'))} | {differences[0]} "
-            f"| {_percent(tally.share('f'))} | {_percent(tally.share('r'))} | {differences[1]} |"
-        )
-    return "\n".join(lines)
+        invented, refused, right = (_percent(tally.share(event)) for event in "vfr")
+        counts = len(tally.result["outcomes"]), f"{tally.result['acceptance_length']:.2f}"
+        rows.append([tally.name, *counts, invented, differences[0], refused, right, differences[1]])
+    return table(head, rows)
 
 
 def budget_table(tallies: Sequence[Tally]) -> str:
     """Return what budgets promised, and by how much each event happened oftener than under lossless; in per cent."""
     lossless = tallies[0]
-    lines = [
-        "| setting | promised: no event moves by more than | invented a number | refused falsely | right "
-        "| nats per answer, mean (most) | positions fallen back |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = "setting", "promised: no event moves by more than", *EVENTS.values()
+    rows = []
     for tally in tallies:
         if "budget_nats" not in tally.setting:
             continue
         promised = 100 * Budget(nats=tally.setting["budget_nats"]).shift
-        moved = " | ".join(_percent(tally.difference(lossless, event), "+") for event in EVENTS)
+        moved = (_percent(tally.difference(lossless, event), "+") for event in EVENTS)
         result = tally.result
         spent = f"{result['nats'] / len(result['outcomes']):.4f} ({result['max_nats']:.4f})"
-        lines.append(
-            f"| {tally.name} | {promised:.1f} | {moved} | {spent} | {result['fell_back'] / result['metered']:.1%} |"
-        )
-    return "\n".join(lines)
+        rows.append([tally.name, f"{promised:.1f}", *moved, spent, f"{result['fell_back'] / result['metered']:.1%}"])
+    return table((*head, "nats per answer, mean (most)", "positions fallen back"), rows)
 
 
 def kind_table(content: Mapping[str, Any], tallies: Sequence[Tally]) -> str:
     """Return how often a number was invented, by what is wrong with the story; in per cent."""
-    lines = [f"| setting | {' | '.join(UNANSWERABLE_KINDS)} |", "|---|" + "---:|" * len(UNANSWERABLE_KINDS)]
+    rows = []
     for tally in tallies:
         answered = list(zip(tally.result["outcomes"], content["kinds"], strict=False))
         shares = []
         for kind in UNANSWERABLE_KINDS:
             found = [outcome == "v" for outcome, each in answered if each == kind]
             shares.append(_percent(proportion(sum(found), len(found))) if found else "–")
-        lines.append(f"| {tally.name} | {' | '.join(shares)} |")
-    return "\n".join(lines)
+        rows.append([tally.name, *shares])
+    return table(("setting", *UNANSWERABLE_KINDS), rows)
 
 
 def check_table(content: Mapping[str, Any]) -> str:
     """Return what the target answered by itself on validation."""
-    lines = [
-        "| asked | right | wrong number | refused falsely | refused | invented a number | neither |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name, counts in content["validation"].items():
-        lines.append(f"| {name} | " + " | ".join(str(counts.get(each, 0)) for each in "rwfRvo") + " |")
-    return "\n".join(lines)
+    head = "asked", "right", "wrong number", "refused falsely", "refused", "invented a number", "neither"
+    validated = content["validation"].items()
+    return table(head, ([name, *(counts.get(each, 0) for each in "rwfRvo")] for name, counts in validated))
 
 
 def examples(tallies: Sequence[Tally]) -> str:
@@ -156,13 +148,8 @@ def examples(tallies: Sequence[Tally]) -> str:
 
 def picture(tallies: Sequence[Tally], path: Path) -> None:
     """Draw invented numbers, right answers and tokens per step of each setting, with 95 % intervals."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "constraints"  # the same file from the same results
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, sharey=True, figsize=(10, 0.32 * len(tallies) + 1.2), layout="constrained")
+    figure = new_figure((10, 0.32 * len(tallies) + 1.2))
+    axes = figure.subplots(1, 3, sharey=True)
     places = np.arange(len(tallies))[::-1]
     for axis, (event, title) in zip(
         axes, (("v", "invented a number, %"), ("r", "right answers, %"), ("", "tokens per step")), strict=True
@@ -193,8 +180,7 @@ def picture(tallies: Sequence[Tally], path: Path) -> None:
         axis.grid(axis="y", color="0.95")
     names = [tally.name.replace("`", "").replace("\\|", "|") for tally in tallies]
     axes[0].set_yticks(places, names, fontsize=8)
-    figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
+    write_atomically(path, to_svg(figure))
 
 
 def render(results: Path, drawn: Path, page: Path) -> None:
@@ -210,7 +196,7 @@ def render(results: Path, drawn: Path, page: Path) -> None:
         "constraints examples": examples(plain),
     }
     pages = StudyPage(page)
-    for name, table in tables.items():
-        pages.insert(name, table)
+    for name, text in tables.items():
+        pages.insert(name, text)
     picture(plain, drawn)
     pages.write()

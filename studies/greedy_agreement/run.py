@@ -26,7 +26,7 @@ from cactus_decoding import Pair, generate, load_pair, zoo
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.engines.transformers.loading import load_model
 from cactus_decoding.zoo.word_problems import word_problems
-from scripts.marked_page import insert
+from scripts.pages import insert, table
 from studies.tables import table_parser
 
 PROPOSALS = (1, 3, 7, 15)
@@ -145,13 +145,13 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Return the table: answers that are the engine's own, by number of proposals, and how near ties others were."""
     heads = ["assisted", *(f"proposals {count}" for count in PROPOSALS)]
     titles = ["engine", "its own assisted generation", *(f"{count} proposed" for count in PROPOSALS), "largest gap"]
-    lines = [f"| {' | '.join(titles)} |", "|---|" + "---:|" * (len(titles) - 1)]
+    lines = []
     for engine, dtype in dict.fromkeys((row["engine"], row["dtype"]) for row in rows):
         found = {row["way"]: row for row in rows if (row["engine"], row["dtype"]) == (engine, dtype)}
         cells = [f"{found[way]['equal']} of {found[way]['problems']}" if way in found else "" for way in heads]
         gaps = [each for row in found.values() for each in row["gaps"]]
-        lines.append(f"| {engine}, {dtype} | {' | '.join(cells)} | {f'{max(gaps):.3f} nats' if gaps else 'none'} |")
-    return "\n".join(lines)
+        lines.append([f"{engine}, {dtype}", *cells, f"{max(gaps):.3f} nats" if gaps else "none"])
+    return table(titles, lines)
 
 
 def main() -> None:

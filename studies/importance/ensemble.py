@@ -37,7 +37,7 @@ from cactus_decoding.engines.transformers.cached_model import vocabulary_size
 from cactus_decoding.lab.evaluation.run_config import seed_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.training.importance.fitting import Examples, fit
-from scripts.marked_page import insert
+from scripts.pages import insert, table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = Path(__file__).with_name("results") / "ensemble.json", ROOT / "docs/studies/tables/importance.md"
@@ -142,6 +142,17 @@ def _scaled_widths(q: Tensor, p: Tensor, factors: Tensor, width: float) -> Tenso
     return rows
 
 
+HEAD = (
+    "way",
+    "accepts",
+    "KL, nats",
+    "× clamped",
+    "TV",
+    "log-ratio, at most",
+    "spoilt answers per 1,000 positions",
+)
+
+
 def render(result: dict[str, Any]) -> str:
     lines = []
     for pair in result["pairs"]:
@@ -149,14 +160,13 @@ def render(result: dict[str, Any]) -> str:
         lines += [
             f"`{pair['draft']}`: {pair['positions']:,} positions, of which lossless accepts {pair['lossless']:.3f}.",
             "",
-            "| way | accepts | KL, nats | × clamped | TV | log-ratio, at most | spoilt answers per 1,000 positions |",
-            "|---|---:|---:|---:|---:|---:|---:|",
         ]
+        rows = []
         for row in sorted(pair["rows"], key=lambda row: row["kl"]):
             spoilt = "" if row["spoilt"] is None else f"{1000 * row['spoilt']:.2f}"
-            numbers = f"{row['acceptance']:.3f} | {row['kl']:.4f} | {row['kl'] / cheapest:.2f} | {row['tv']:.3f}"
-            lines.append(f"| {row['way']} | {numbers} | {row['max_log_ratio']:.1f} | {spoilt} |")
-        lines.append("")
+            costs = f"{row['kl']:.4f}", f"{row['kl'] / cheapest:.2f}", f"{row['tv']:.3f}", f"{row['max_log_ratio']:.1f}"
+            rows.append([row["way"], f"{row['acceptance']:.3f}", *costs, spoilt])
+        lines += [table(HEAD, rows), ""]
     return "\n".join(lines).rstrip()
 
 

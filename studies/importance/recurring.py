@@ -20,12 +20,12 @@ from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.lab.evaluation.engines.loading import load_engine
+from cactus_decoding.lab.evaluation.engines.engine import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import opened
 from cactus_decoding.lab.evaluation.runs.runner import run
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from scripts.marked_page import insert
+from scripts.pages import insert, table
 from studies.importance.run import ANSWERED, ROOT, _number, numbers
 
 RULES = {0.0: ("relaxed_greedy:margin=0", "relaxed_greedy:margin=1.2"), 1.0: ("lossless", "ensemble:weight=1")}
@@ -62,11 +62,9 @@ def measure(given: argparse.Namespace) -> None:
 
 
 def render(result: dict[str, Any]) -> str:
-    lines = ["| temperature, rule, memory | right, % | accepted per step of 12 |", "|---|---:|---:|"]
-    for name, each in result["settings"].items():
-        cells = _number(each["score"], 100, 1), _number(each["accepted_per_step"], 1, 2)
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    found = result["settings"].items()
+    rows = [[name, _number(each["score"], 100, 1), _number(each["accepted_per_step"], 1, 2)] for name, each in found]
+    return table(("temperature, rule, memory", "right, %", "accepted per step of 12"), rows)
 
 
 def main() -> None:

@@ -30,13 +30,13 @@ from cactus_decoding.core.policy.protection import PATTERNS, Protection, may_rel
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
-from cactus_decoding.lab.evaluation.engines.loading import load_engine
+from cactus_decoding.lab.evaluation.engines.engine import load_engine
 from cactus_decoding.lab.evaluation.intervals import bootstrapped, paired_difference, proportion, resampled_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
 from cactus_decoding.lab.evaluation.runs.results import RunResult, opened
 from cactus_decoding.lab.evaluation.runs.runner import pending, run
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from scripts.marked_page import insert
+from scripts.pages import insert, table
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ("clamped:width=3", "cactus:delta=1")
@@ -205,9 +205,9 @@ def render(result: dict[str, Any]) -> str:
         f"weights in the target's row and {100 * found['numbers_and_operators_among_top_20_of_draft']:.0f} % in the "
         "draft's.",
         "",
-        "| rule | relaxed | right, % | accepted per step | right, to digits | accepted, to digits |",
-        "|---|---|---:|---:|---:|---:|",
     ]
+    head = "rule", "relaxed", "right, %", "accepted per step", "right, to digits", "accepted, to digits"
+    rows = []
     for name, each in result["settings"].items():
         rule, _, how = name.partition(" ")
         against = result["against_digits"].get(name)
@@ -224,9 +224,10 @@ def render(result: dict[str, Any]) -> str:
         cells += ["", ""] if against is None else [
             _number(against["score"], 100, 1, sign=True), _number(against["accepted_per_step"], 1, 2, sign=True)
         ]  # fmt: skip
-        lines.append(f"| {' | '.join(cells)} |")
+        rows.append(cells)
     problems = result["settings"]["lossless"]["problems"]
-    lines += ["", f"{problems:,} validation problems, temperature 1 without truncation, 6 proposals, 95 % intervals."]
+    setting = "temperature 1 without truncation, 6 proposals, 95 % intervals."
+    lines += [table(head, rows, names=2), "", f"{problems:,} validation problems, {setting}"]
     return "\n".join(lines)
 
 

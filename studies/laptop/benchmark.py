@@ -37,7 +37,7 @@ from cactus_decoding import Pair, load_pair, stream, zoo
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.bundled_gguf import write_bundled, write_gguf
-from scripts.marked_page import insert
+from scripts.pages import insert, table
 from studies.stored import read_packed, write_packed
 from studies.tables import table_parser
 
@@ -229,15 +229,15 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     for extra in layers:
         target = f"+ {extra} layers" if extra else "tokens/s"
         names += [f"{target}, T = {temperature:g}" for temperature in temperatures]
-    lines = [f"| {' | '.join(names)} |", f"|---{'|---:' * (len(names) - 1)}|"]
+    lines = []
     for way, proposals in dict.fromkeys((row["way"], row["proposals"]) for row in rows):
         accepted = [found.get((way, proposals, temperature, layers[0])) for temperature in temperatures]
         speeds = [found.get((way, proposals, temperature, extra)) for extra in layers for temperature in temperatures]
         cells = [way, str(proposals)]
         cells += [f"{row['accepted_per_step']:.2f}" if row and proposals else "" for row in accepted]
         cells += [f"{row['tokens_per_second']:,.0f}" if row else "" for row in speeds]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return table(names, lines)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM
 from cactus_decoding import Pair, generate, load_pair, zoo
 from cactus_decoding.zoo.word_problems import WordProblem, word_problems
 from scripts.bundled_gguf import write_bundled
+from scripts.pages import table
 from studies.tables import render, table_parser
 
 KINDS = {"float32, `cache=float32`": ("float32", "float32"), "float32": ("float32", "float16")} | {
@@ -94,20 +95,24 @@ def measure(name: str, folder: Path, rows: int, answers: int) -> dict[str, Any]:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the table."""
-    heads = "largest difference | mean KL in nats | other likeliest token | the same, read one by one | greedy answers"
-    lines = [f"| file | {heads} |", "|---|" + "---:|" * 5]
+    head = (
+        "file", "largest difference", "mean KL in nats", "other likeliest token", "the same, read one by one",
+        "greedy answers",
+    )  # fmt: skip
+    lines = []
     for row in rows:
         beside, alone = row["transformers"], row["one_by_one"]
         counted = [f"{each['argmax']} of {each['positions']:,}" for each in (beside, alone)]
         cells = [
+            row["name"],
             f"{beside['largest']:.1g}",
             f"{beside['kl']:.0e}",
             counted[0],
             f"{alone['largest']:.1g}, {counted[1]}",
             f"{row['equal']} of {row['answers']}",
         ]
-        lines.append(f"| {row['name']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return table(head, lines)
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, qua
 from cactus_decoding import Pair, load_pair, stream
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.engines.llama_cpp.models.library import library
+from scripts.pages import table
 from studies.tables import render, table_parser
 
 VOCABULARY, WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, LAYERS, DRAFT_LAYERS = 151_936, 1024, 3072, 16, 8, 128, 28, 4
@@ -141,15 +142,11 @@ def measure_alone(file: str, prompt: list[int], tokens: int) -> dict[str, float]
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the table."""
-    lines = [
-        "| way | target's pass, ms | draft's passes, ms | all else, ms | share of all else |",
-        "|---|---:|---:|---:|---:|",
-    ]
+    lines = []
     for row in rows:
         parts = [row["target_ms"], row["draft_ms"], row["overhead_ms"]]
-        cells = [f"{part:.1f}" for part in parts] + [f"{100 * parts[2] / sum(parts):.1f} %"]
-        lines.append(f"| {row['way']} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([row["way"], *(f"{part:.1f}" for part in parts), f"{100 * parts[2] / sum(parts):.1f} %"])
+    return table(("way", "target's pass, ms", "draft's passes, ms", "all else, ms", "share of all else"), lines)
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ import torch
 from cactus_decoding import load_pair
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.bundled_gguf import write_bundled
+from scripts.pages import table
 from studies.laptop.benchmark import Answer, ours, summary
 from studies.tables import render, table_parser
 
@@ -58,17 +59,17 @@ def measure(given: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the table."""
-    lines = ["| draft | size of its file | accepted of drafted | accepted per step | processor ms per token |"]
-    lines.append("|---|---:|---:|---:|---:|")
+    lines = []
     for row in rows:
         drafted, accepted = (sum(answer[name] for answer in row["answers"]) for name in ("drafted", "accepted"))
         if not row["proposals"]:
-            lines.append(f"| none | | | | {row['processor_ms_per_token']:.2f} |")
+            lines.append(["none", "", "", "", f"{row['processor_ms_per_token']:.2f}"])
             continue
         cells = [row["way"], f"{100 * row['size']:.0f} %", f"{100 * accepted / drafted:.1f} %"]
         cells += [f"{row['accepted_per_step']:.2f}", f"{row['processor_ms_per_token']:.2f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    head = "draft", "size of its file", "accepted of drafted", "accepted per step", "processor ms per token"
+    return table(head, lines)
 
 
 def main() -> None:

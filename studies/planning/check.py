@@ -23,7 +23,7 @@ import numpy as np
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, style_of, to_svg
-from scripts.marked_page import insert
+from scripts.pages import insert, table
 from studies.pages import picture_folder
 from studies.planning.costs import StepTimes
 from studies.planning.fleet import Served, Workload, simulate
@@ -168,9 +168,10 @@ def render(folder: Path, page: Path) -> None:
     content = json.loads((folder / "check.json").read_text())
     rows = [(run, [(served, planned(run, served["rate"], content["max_batch"])) for served in run["served"]])
             for run in content["runs"]]  # fmt: skip
-    head = "| rule | load | requests/s | half within, plan | measured | ratio | 95 % within, plan | measured | ratio |"
-    lines = [_row(run, served, plan) for run, found in rows for served, plan in found]
-    write_atomically(page, insert(page.read_text(), "check", "\n".join([head, "|---|" + "---:|" * 8, *lines])))
+    times = ("half within, plan", "measured", "ratio", "95 % within, plan", "measured", "ratio")
+    head = ("rule", "load", "requests/s", *times)
+    told = table(head, (_row(run, served, plan) for run, found in rows for served, plan in found))
+    write_atomically(page, insert(page.read_text(), "check", told))
     write_atomically(picture_folder(page, "planning") / "plan-and-measured.svg", picture(rows))
 
 
@@ -182,13 +183,12 @@ def planned(run: dict[str, Any], rate: float, max_batch: int) -> Served:
     return simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
 
 
-def _row(run: dict[str, Any], served: dict[str, Any], plan: Served) -> str:
-    cells = []
+def _row(run: dict[str, Any], served: dict[str, Any], plan: Served) -> list[str]:
+    cells = [f"`{run['rule']}` ×{run['length']}", f"{100 * served['load']:.0f} %", f"{served['rate']:.1f}"]
     for share in SHARES:
         measured = float(np.quantile(served["latencies"], share))
         cells += [f"{plan.quantile(share):.3f} s", f"{measured:.3f} s", f"{plan.quantile(share) / measured:.2f}"]
-    load = f"{100 * served['load']:.0f} % | {served['rate']:.1f}"
-    return f"| `{run['rule']}` ×{run['length']} | {load} | {' | '.join(cells)} |"
+    return cells
 
 
 def picture(rows: Sequence[tuple[dict[str, Any], Sequence[tuple[dict[str, Any], Served]]]]) -> str:

@@ -20,6 +20,7 @@ from cactus_decoding.core.mistakes import check_integer, check_number
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, plain, style_of, to_svg
 from cactus_decoding.lab.reporting.report import read_all
+from scripts.pages import table as as_table
 from studies.planning.costs import Paper, read_costs, read_paper
 from studies.planning.replicas import Fleet, Goal, Planned, fixed_length, plan, planned_runs
 
@@ -28,12 +29,7 @@ DASHES = ("-", "--", ":", "-.")
 
 def table(found: Sequence[Planned], rate: float, goal: Goal) -> str:
     """Return what runs take at one rate as a table of Markdown, the fewest replicas first."""
-    lines = [
-        f"{rate:g} requests a second, {100 * goal.share:g} % within {goal.latency:g} s",
-        "",
-        f"| run | replicas | half within | {100 * goal.share:g} % within | busy | batch | score |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    rows = []
     for each in found:
         score, served = each.summary.metrics["score"], each.served
         cells = ["no number", "–", "–", "–", "–"]
@@ -41,8 +37,10 @@ def table(found: Sequence[Planned], rate: float, goal: Goal) -> str:
             times = (f"{served.quantile(level):.2f} s" for level in (0.5, goal.share))
             cells = [f"{each.replicas:,}", *times, f"{100 * served.busy:.0f} %", f"{served.batch:.1f}"]
         cells.append("–" if score is None else f"{score.value:.3f}")
-        lines.append(f"| {each.summary.config.label} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        rows.append([each.summary.config.label, *cells])
+    share = f"{100 * goal.share:g} % within"
+    head = ("run", "replicas", "half within", share, "busy", "batch", "score")
+    return f"{rate:g} requests a second, {share} {goal.latency:g} s\n\n{as_table(head, rows)}"
 
 
 def picture(found: Sequence[Planned], goal: Goal, *, fixed: bool) -> str:

@@ -16,6 +16,7 @@ from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
+from scripts.pages import table
 from studies.pages import StudyPage, tables_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -74,12 +75,6 @@ def choices(result: Mapping[str, Any]) -> str:
         rows.append([f"`{rule}`", *(f"{tokens:.2f} ({nats:.3f})" for tokens, nats in cells)])
     what = "tokens per step with 7 proposals (nats per position)"
     return table([what, SAMPLINGS["plain"], "digits protected", SAMPLINGS["paper"]], rows)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table whose first column is text."""
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
 
 
 def shown(interval: Sequence[Any], digits: int, scale: float = 1.0) -> str:

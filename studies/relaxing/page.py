@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary, grouped, summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.lab.reporting.report import escape, number
+from scripts.pages import table
 from studies.pages import StudyPage, picture_folder
 from studies.rules.page import compared
 from studies.stored import read_results
@@ -67,11 +68,6 @@ def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
     pages.write()
 
 
-def lines(header: Sequence[str], rows: Iterable[Sequence[str]], names: int = 1) -> str:
-    lines = ["| " + " | ".join(header) + " |", "|---" * names + "|" + "---:|" * (len(header) - names)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def _named(config: RunConfig) -> str:
     return escape(config.label)
 
@@ -83,7 +79,7 @@ def _chosen(results: Results) -> str:
         columns = {name: column.sum() for name, column in group.columns.items()}
         score, tokens = columns["right"] / len(group.ids), 1 + columns["accepted"] / columns["steps"]
         rows.append([kind, _named(config), f"{score:.3f}", f"{tokens:.2f}"])
-    return lines(("kind", "chosen", "score there", "tokens per step"), rows, names=2)
+    return table(("kind", "chosen", "score there", "tokens per step"), rows, names=2)
 
 
 def _tuned(results: Results) -> str:
@@ -122,7 +118,7 @@ def _tuned(results: Results) -> str:
         "wall time ÷ best lossless",
         "nats per token",
     )
-    return lines(header, rows)
+    return table(header, rows)
 
 
 def _held_out(config: RunConfig, groups: Mapping[RunConfig, RunSummary]) -> RunSummary:
@@ -132,13 +128,13 @@ def _held_out(config: RunConfig, groups: Mapping[RunConfig, RunSummary]) -> RunS
 
 def tokens_ratio(first: RunGroup, second: RunGroup) -> Interval:
     """Return the ratio of tokens per step, paired by problem."""
-    table = np.stack([group.columns[name] for group in (first, second) for name in ("accepted", "steps")], axis=1)
+    sums = np.stack([group.columns[name] for group in (first, second) for name in ("accepted", "steps")], axis=1)
 
-    def ratio(sums: Numbers) -> Numbers:
-        above, below = 1 + sums[..., 0] / sums[..., 1], 1 + sums[..., 2] / sums[..., 3]
+    def ratio(of: Numbers) -> Numbers:
+        above, below = 1 + of[..., 0] / of[..., 1], 1 + of[..., 2] / of[..., 3]
         return np.asarray(above / below)
 
-    return bootstrapped(float(ratio(table.sum(0))), ratio(resampled_sums(table)), len(first.ids))
+    return bootstrapped(float(ratio(sums.sum(0))), ratio(resampled_sums(sums)), len(first.ids))
 
 
 def _paper(summaries: Sequence[RunSummary]) -> str:
@@ -151,7 +147,7 @@ def _paper(summaries: Sequence[RunSummary]) -> str:
         paper = PAPER.get(each.config.rule, "–") if each.config.request.policy.everywhere else "–"
         ratio = f"{accepted.value / reference.value:.2f}"
         rows.append([_named(each.config), number(each.metrics["score"], 3), number(accepted, 2), ratio, paper])
-    return lines(("setting", "score", "accepted per step", "÷ lossless", "the paper's, on its pair"), rows)
+    return table(("setting", "score", "accepted per step", "÷ lossless", "the paper's, on its pair"), rows)
 
 
 def _grid(summaries: Sequence[RunSummary]) -> str:
@@ -167,7 +163,7 @@ def _grid(summaries: Sequence[RunSummary]) -> str:
             f"{score.value:.2f}, {tokens.value:.2f}"
         )
     rows = [[escape(name), *(found.get(length, "–") for length in lengths)] for name, found in by_setting.items()]
-    return lines(("score, tokens per step", *(f"×{length}" for length in lengths)), rows)
+    return table(("score, tokens per step", *(f"×{length}" for length in lengths)), rows)
 
 
 class Costs:
@@ -196,7 +192,7 @@ def _costs(seconds: Mapping[str, float]) -> str:
     ]
     rows.append(["draft ÷ target: c", f"{costs.draft:.2f}"])
     rows.append(["each further token of a target pass", f"{costs.token:.3f} passes"])
-    return lines(("pass", "median"), rows)
+    return table(("pass", "median"), rows)
 
 
 def _cost_picture(results: Results, seconds: Mapping[str, float]) -> str:

@@ -29,7 +29,7 @@ from cactus_decoding.core.types import Proposal, StepRows
 from cactus_decoding.core.verification.declarations import FlyKnobs
 from cactus_decoding.core.verification.fly import fly
 from cactus_decoding.core.verification.tree import RandomNumbers, Tree
-from scripts.marked_page import insert
+from scripts.pages import insert
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = Path(__file__).with_name("results") / "fly_kernels.json", ROOT / "docs/fly.md"

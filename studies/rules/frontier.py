@@ -39,7 +39,7 @@ from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks, rea
 from cactus_decoding.lab.frontier.recording import record_rows
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting.pictures import new_figure, style_of, to_svg
-from scripts.marked_page import insert
+from scripts.pages import insert, table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json" for kind in ("", "real_")}
@@ -187,28 +187,34 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
 
 def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
     """Replace the tables of the page that are of one pair."""
-    head = "| rule | accepts | KL, nats | × clamped | TV | log-ratio, at most | regret | clamped is no worse in |"
-    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---|"]
+    head = "rule", "accepts", "KL, nats", "× clamped", "TV", "log-ratio, at most", "regret", "clamped is no worse in"
+    rows = []
     for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):
         if row["rule"] is None:
-            lines.append(f"| {row['label']} | never as much | | | | | | |")
+            rows.append([row["label"], "never as much", *[""] * 6])
             continue
-        numbers, (costs, said) = f"{row['acceptance']:.3f} | {row['kl']:.4f} | {_factor(row):.2f}", _costs(row)
-        lines.append(f"| `{row['rule']}` | {numbers} |{costs} {said} |")
-    text = insert(page.read_text(), f"{kind}frontier", "\n".join(lines))
-    lines = ["| rule | keeps | nats given up, mean | at most |", "|---|---:|---:|---:|"]
-    for row in result["greedy"]:
-        lines.append(f"| `{row['rule']}` | {row['acceptance']:.3f} | {row['regret']:.4f} | {row['most']:.2f} |")
-    write_atomically(page, insert(text, f"{kind}greedy frontier", "\n".join(lines)))
+        costs, said = _costs(row)
+        numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.4f}", f"{_factor(row):.2f}"
+        rows.append([f"`{row['rule']}`", *numbers, *costs, said])
+    text = insert(page.read_text(), f"{kind}frontier", table(head, rows, notes=1))
+    greedy = table(("rule", *GIVEN_UP), [[f"`{row['rule']}`", *_given_up(row)] for row in result["greedy"]])
+    write_atomically(page, insert(text, f"{kind}greedy frontier", greedy))
 
 
-def _costs(row: Mapping[str, Any]) -> tuple[str, str]:
+GIVEN_UP = "keeps", "nats given up, mean", "at most"
+
+
+def _given_up(row: Mapping[str, Any]) -> tuple[str, str, str]:
+    return f"{row['acceptance']:.3f}", f"{row['regret']:.4f}", f"{row['most']:.2f}"
+
+
+def _costs(row: Mapping[str, Any]) -> tuple[list[str], str]:
     """Return cells of what a rule costs beside nats, and in what the clamped ratio is no worse."""
     ours, theirs = row["clamped"], {name: float(row[name]) for name in COLUMNS}
     others = COLUMNS if row["family"] != "clamped" else ()  # than itself it is no worse
     better = [name for name in others if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
     said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
-    return "".join(f" {theirs[name]:.{digits}f} |" for name, digits in COLUMNS.items() if name != "kl"), said
+    return [f"{theirs[name]:.{digits}f}" for name, digits in COLUMNS.items() if name != "kl"], said
 
 
 def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
@@ -218,25 +224,21 @@ def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
         rows = sorted((row for row in result["table"] if row["rule"]), key=_factor, reverse=True)
         pairs.append({row["rule"].partition(":")[0]: row for row in rows})
     first, second = pairs
-    head = "| rule | accepts | KL | × clamped | real pair | TV | ratio | regret | dominated |"
-    lines = [head, "|---|---:|---:|---:|---:|---:|---:|---:|---|"]
+    head, found = ("rule", "accepts", "KL", "× clamped", "real pair", "TV", "ratio", "regret", "dominated"), []
     for name, row in sorted(first.items(), key=lambda item: _factor(item[1])):
         real = f"{_factor(second[name]):.2f}" if name in second else "–"  # its rows were recorded before the rule came
-        numbers = f"{row['acceptance']:.3f} | {row['kl']:.3f} | {_factor(row):.2f} | {real}"
         costs, said = _costs(row)
-        lines.append(f"| [{RULES[name].title}]({name}.md) | {numbers} |{costs} {'yes' * (said == 'all')} |")
-    return "\n".join(lines)
+        numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.3f}", f"{_factor(row):.2f}", real
+        found.append([f"[{RULES[name].title}]({name}.md)", *numbers, *costs, "yes" * (said == "all")])
+    return table(head, found, notes=1)
 
 
 def greedy_beside_each_other(result: dict[str, Any]) -> str:
     """Return what rules for temperature 0 give up, each where all of them keep as much."""
-    lines = ["| temperature 0 | keeps | nats given up, mean | at most |", "|---|---:|---:|---:|"]
-    for row in result["greedy"]:
-        if row["wanted"] == min(each["wanted"] for each in result["greedy"]):
-            name = row["rule"].partition(":")[0]
-            numbers = f"{row['acceptance']:.3f} | {row['regret']:.4f} | {row['most']:.2f}"
-            lines.append(f"| [{RULES[name].title}]({name}.md) | {numbers} |")
-    return "\n".join(lines)
+    least = min(each["wanted"] for each in result["greedy"])
+    named = [(row["rule"].partition(":")[0], row) for row in result["greedy"] if row["wanted"] == least]
+    rows = [[f"[{RULES[name].title}]({name}.md)", *_given_up(row)] for name, row in named]
+    return table(("temperature 0", *GIVEN_UP), rows)
 
 
 def _factor(row: Mapping[str, Any]) -> float:

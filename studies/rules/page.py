@@ -19,6 +19,7 @@ from cactus_decoding.lab.evaluation.intervals import (
 from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary, summarise
 from cactus_decoding.lab.reporting import charts
 from cactus_decoding.lab.reporting.report import escape, name_of, number
+from scripts.pages import table as as_table
 from studies.pages import StudyPage, picture_folder
 from studies.stored import read_results
 
@@ -90,12 +91,12 @@ def _groups(summaries: Sequence[RunSummary]) -> tuple[list[RunSummary], list[Run
 
 
 def table(summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]]) -> str:
-    lines = ["| setting | " + " | ".join(title for _, title, _ in columns) + " |", "|---|" + "---:|" * len(columns)]
+    rows = []
     for summary in summaries:
         name = "target alone" if summary.config.num_speculative_tokens == 0 else name_of(summary)
         numbers = (number(summary.metrics[metric], digits) for metric, _, digits in columns)
-        lines.append(f"| {escape(name)} | " + " | ".join(numbers) + " |")
-    return "\n".join(lines)
+        rows.append([escape(name), *numbers])
+    return as_table(("setting", *(title for _, title, _ in columns)), rows)
 
 
 def _paired(summaries: Sequence[RunSummary], matched: dict[str, dict[str, object]]) -> str:
@@ -112,15 +113,13 @@ def _paired(summaries: Sequence[RunSummary], matched: dict[str, dict[str, object
         asked.append((f"clamped:width={width!r}", 10, rule, 10))
     asked += [(f"clamped:width={matched['cactus:delta=1.0']['width']!r}", 20, "cactus:delta=1.0", 20)]
     asked += [("cactus:delta=1.0,solver=exact", length, "cactus:delta=1.0", length) for length in (10, 20)]
-    lines = [
-        "| first | second | score: first − second | wall time: first ÷ second | steps: ratio | nats: ratio |",
-        "|---|---|---:|---:|---:|---:|",
-    ]
+    rows = []
     for rule, length, other, other_length in dict.fromkeys(asked):
         first, second = found[rule, length], found[other, other_length]
-        names = " | ".join(f"`{text}` ×{number}" for text, number in ((rule, length), (other, other_length)))
-        lines.append(f"| {names} | " + " | ".join(number(each, 3) for each in compared(first, second)) + " |")
-    return "\n".join(lines)
+        names = (f"`{text}` ×{count}" for text, count in ((rule, length), (other, other_length)))
+        rows.append([*names, *(number(each, 3) for each in compared(first, second))])
+    head = "first", "second", "score: first − second", "wall time: first ÷ second", "steps: ratio", "nats: ratio"
+    return as_table(head, rows, names=2)
 
 
 def compared(first: RunGroup, second: RunGroup) -> Iterator[Interval | None]:
@@ -139,18 +138,16 @@ def compared(first: RunGroup, second: RunGroup) -> Iterator[Interval | None]:
 
 def _matched(matched: dict[str, dict[str, dict[str, dict[str, object]]]]) -> str:
     """Return what rules cost at equal acceptance, exactly, at the validation positions of a lossless run."""
-    lines = [
-        "| draft | rule | acceptance | KL, nats | clamped ratio | acceptance | KL, nats |",
-        "|---|---|---:|---:|---|---:|---:|",
-    ]
+    rows = []
     for draft, by_rule in matched.items():
         for rule, found in by_rule.items():
             both = [
-                f"{_first(found[side], 'acceptance'):.3f} | {_first(found[side], 'kl'):.4f}"
+                [f"{_first(found[side], 'acceptance'):.3f}", f"{_first(found[side], 'kl'):.4f}"]
                 for side in ("rule", "clamped")
             ]
-            lines.append(f"| `{draft}` | `{rule}` | {both[0]} | `clamped:width={found['width']}` | {both[1]} |")
-    return "\n".join(lines)
+            rows.append([f"`{draft}`", f"`{rule}`", *both[0], f"`clamped:width={found['width']}`", *both[1]])
+    head = "draft", "rule", "acceptance", "KL, nats", "clamped ratio", "acceptance", "KL, nats"
+    return as_table(head, rows, names=2)
 
 
 def _first(point: dict[str, object], name: str) -> float:

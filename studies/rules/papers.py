@@ -35,7 +35,7 @@ from cactus_decoding.lab.evaluation.intervals import (
 from cactus_decoding.lab.evaluation.run_config import seed_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.evaluation.tasks.task import Task
-from scripts.marked_page import insert
+from scripts.pages import insert, table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, PAGE = Path(__file__).with_name("results") / "papers.json", ROOT / "docs/studies/tables/deployed.md"
@@ -122,11 +122,11 @@ def quotient(counts: np.ndarray[Any, Any], over: tuple[int, ...], under: tuple[i
 
 def render(result: dict[str, Any], page: Path) -> None:
     """Replace the table of the page."""
-    lines = [
-        "| rule | its paper | right, % | against its baseline, points | tokens a step | times the baseline's | "
-        "relaxed | nats given up a token |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = (
+        "rule", "its paper", "right, %", "against its baseline, points", "tokens a step", "times the baseline's",
+        "relaxed", "nats given up a token",
+    )  # fmt: skip
+    rows = []
     for name, found in result["ways"].items():
         settings, says = WAYS[name]
         base = result["ways"]["greedy" if settings["sampling"] == GREEDY else "lossless"]
@@ -141,8 +141,8 @@ def render(result: dict[str, Any], page: Path) -> None:
             f"{sum(found['relaxed']) / sum(found['tokens']):.3f}",
             quotient(counts, (3,), (0,)).shown(4),
         ]
-        lines.append(f"| {name} | {says or '–'} | {' | '.join(numbers)} |")
-    write_atomically(page, insert(page.read_text(), "deployed", "\n".join(lines)))
+        rows.append([name, says or "–", *numbers])
+    write_atomically(page, insert(page.read_text(), "deployed", table(head, rows, names=2)))
 
 
 def main() -> None:

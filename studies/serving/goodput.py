@@ -43,7 +43,8 @@ from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_medians
-from scripts.marked_page import insert
+from scripts.pages import insert
+from scripts.pages import table as as_table
 from studies.planning.costs import StepTimes
 from studies.planning.fleet import Workload, simulate
 
@@ -255,13 +256,8 @@ def table(result: dict[str, Any], steps: Mapping[str, Sequence[int]]) -> str:
         steps: of answers, by a way's name.
     """
     limit = result["limit_ms"] / 1000
-    lines = [
-        f"Good answers are complete within {limit:g} s. Medians over rounds, with 95 % intervals where these are "
-        "enough to tell; beside them what the plan says.",
-        "",
-        "| offered per second | way | good answers per second | plan | seconds, half | plan | 95 % | plan |",
-        "|---:|---|---:|---:|---:|---:|---:|---:|",
-    ]
+    head = "offered per second", "way", "good answers per second", "plan", "seconds, half", "plan", "95 %", "plan"
+    rows = []
     for rate in dict.fromkeys(run["rate"] for run in result["runs"]):
         for way in (one["name"] for one in result["ways"]):
             runs = [run for run in result["runs"] if (run["rate"], run["way"]) == (rate, way)]
@@ -273,8 +269,11 @@ def table(result: dict[str, Any], steps: Mapping[str, Sequence[int]]) -> str:
                 for key, scale in (("goodput", 1), ("e2el_ms", 0.001), ("e2el_p95_ms", 0.001))
             ]
             cells = [cell for pair in zip(measured, planned, strict=True) for cell in pair]
-            lines.append(f"| {rate:g} | {way} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            rows.append([f"{rate:g}", way, *cells])
+    return (
+        f"Good answers are complete within {limit:g} s. Medians over rounds, with 95 % intervals where these are "
+        f"enough to tell; beside them what the plan says.\n\n{as_table(head, rows, names=2)}"
+    )
 
 
 def predicted(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from scripts.pages import table
 from studies.pages import StudyPage
 from studies.structured_answers.schemas import CASES
 from studies.structured_answers.suite import FORMATS, REQUIRED
@@ -24,12 +25,6 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def table(head: list[str], rows: list[list[object]]) -> str:
-    """Return a table whose columns after the first are numbers."""
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
-
-
 def suite_table(keywords: Mapping[str, Mapping[str, int]]) -> str:
     """Return how each keyword fared, and all of them together."""
     total = {each: sum(counts[each] for counts in keywords.values()) for each in COLUMNS}
@@ -41,7 +36,7 @@ def rejected_table(notes: list[dict[str, Any]]) -> str:
     """Return the valid values that are not allowed."""
     rejected = [note for note in notes if note.get("outcome") == "valid rejected" and note["part"] == REQUIRED]
     rows = [[note["keyword"], f"`{json.dumps(note['instance'])}`", note["says"]] for note in rejected]
-    return table(["file", "value", "why the suite calls it valid"], rows).replace("---:", "---")
+    return table(["file", "value", "why the suite calls it valid"], rows, names=3)
 
 
 def answers_table(found: Mapping[str, Mapping[str, Any]]) -> str:

@@ -33,6 +33,7 @@ from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gg
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from scripts.pages import table as as_table
 from studies.real_pair.answers import Answers, read_answers
 from studies.real_pair.collect import prompt_of
 
@@ -124,10 +125,7 @@ def table(content: Mapping[str, Any]) -> str:
     """Return the table of the page."""
     seconds = content["seconds"]
     target = {int(n): value for n, value in seconds["target"].items()}
-    lines = [
-        "| draft | ms a token (share of a pass) | task | acceptance | tokens per step of 3 / 7 | best length | speed |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for label in [*(name for name in seconds if name != "target"), "look-up"]:
         cost = seconds[label]["1"] if label in seconds else 0.0
         for task, told in content["tasks"].items():
@@ -137,8 +135,10 @@ def table(content: Mapping[str, Any]) -> str:
             rate = f"{found['acceptance']:.3f}" if "acceptance" in found else ""
             share = f"{1000 * cost:.1f} ({100 * cost / target[1]:.1f} %)"
             pair = " / ".join(f"{positions / steps[n]:.2f}" for n in (3, 7))
-            lines.append(f"| {label} | {share} | {task} | {rate} | {pair} | {k} | {speed * target[1]:.2f} × |")
-    return "\n".join(lines)
+            rows.append([label, share, task, rate, pair, k, f"{speed * target[1]:.2f} ×"])
+    costs = "draft", "ms a token (share of a pass)", "task"
+    head = *costs, "acceptance", "tokens per step of 3 / 7", "best length", "speed"
+    return as_table(head, rows, names=7)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

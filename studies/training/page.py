@@ -15,8 +15,9 @@ from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.lab.reporting.report import number
+from scripts.pages import table
 from studies.pages import StudyPage, picture_folder
-from studies.relaxing.page import lines, tokens_ratio
+from studies.relaxing.page import tokens_ratio
 from studies.rules.page import compared
 from studies.stored import packed, read_packed, read_results
 from studies.training.cheap_drafts import table as cheap_drafts
@@ -43,8 +44,8 @@ def render(folder: Path, page: Path) -> None:
         path = folder / f"{name}.json"
         if path.exists() or packed(path).exists():
             content = json.loads(path.read_text() if path.exists() else read_packed(path))
-            for mark, table in parts.items():
-                pages.insert(mark, table(content))
+            for mark, made in parts.items():
+                pages.insert(mark, made(content))
     if (folder / "adaptation.json").exists():
         content = json.loads((folder / "adaptation.json").read_text())
         write_atomically(picture_folder(page, "training") / "adaptation.svg", _picture(content))
@@ -115,7 +116,7 @@ def _loss_table(content: Mapping[str, Any], start: str) -> str:
             row += [number(_length(drafts, sampling), 3), f"{min(seeds):.2f} to {max(seeds):.2f}", told]
         rows.append(row)
     header = ["loss", "T = 1", "seeds", "than `lk`", "the paper's sampling", "seeds", "than `lk`"]
-    return lines(header, rows)
+    return table(header, rows)
 
 
 def _long(content: Mapping[str, Any]) -> str:
@@ -130,7 +131,7 @@ def _long(content: Mapping[str, Any]) -> str:
         took = content["took"].get(name)
         rows.append([name, *cells, "–" if took is None else f"{took['seconds'] / 60:.0f} ({took['threads']})"])
     header = ["draft", "T = 1", "÷ as it came", "the paper's sampling", "÷ as it came", "minutes (threads)"]
-    return lines(header, rows)
+    return table(header, rows)
 
 
 def _four(runs: Mapping[str, Any], folder: Path, what: str) -> str:
@@ -146,7 +147,7 @@ def _four(runs: Mapping[str, Any], folder: Path, what: str) -> str:
         score_of, tokens_of = number(each.metrics["score"], 3), number(each.metrics["acceptance_length"], 2)
         rows.append([name, length, score_of, score_by, tokens_of, tokens_by, time_by, nats])
     header = [what, "length", "score", "− first", "tokens per step", "÷ first", "time ÷ first", "nats per token"]
-    return lines(header, rows)
+    return table(header, rows)
 
 
 def _adaptation(content: Mapping[str, Any]) -> str:
@@ -157,7 +158,7 @@ def _adaptation(content: Mapping[str, Any]) -> str:
         cells = [number(_answered(each["new"], part), 2) for part in (first, last)]
         rows.append([name, *cells, number(_answered(each["old"], slice(None)), 2), str(each.get("steps", "–")), share])
     header = ["draft", "first 100 stories", "last 100 stories", "usual families afterwards", "steps", "of the time"]
-    return lines(header, rows)
+    return table(header, rows)
 
 
 def _answered(made: Mapping[str, Sequence[int]], part: slice) -> Interval:

@@ -15,8 +15,9 @@ from cactus_decoding.core.types import DraftLength
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.lab.reporting.report import number
+from scripts.pages import table
 from studies.pages import StudyPage, picture_folder
-from studies.relaxing.page import lines, tokens_ratio
+from studies.relaxing.page import tokens_ratio
 from studies.rules.page import compared
 from studies.stored import read_results
 
@@ -97,7 +98,7 @@ def _held_out(chosen: Mapping[str, Mapping[str, str]], summaries: Sequence[RunSu
         "asked", "shape", "score; − best chain", "tokens per step", "÷ best chain", "proposals per step",
         "time per answer ÷ best chain",
     )  # fmt: skip
-    return lines(header, rows, names=2)
+    return table(header, rows, names=2)
 
 
 def _plain(shape: str) -> int | str:
@@ -142,7 +143,7 @@ def _told(told: Sequence[Mapping[str, Any]]) -> str:
         "draft pass", "each node", "best chain", "its tokens", "best fixed tree", "its tokens", "adaptive's tokens",
         "its nodes", "its passes", "÷ best chain",
     )  # fmt: skip
-    return lines(header, rows, names=0)
+    return table(header, rows, names=0)
 
 
 def _passes(passes: Mapping[str, Mapping[str, float]]) -> str:
@@ -150,7 +151,7 @@ def _passes(passes: Mapping[str, Mapping[str, float]]) -> str:
         [nodes, *(f"{1000 * each[nodes]:.1f}" for each in passes.values())] for nodes in next(iter(passes.values()))
     ]
     rows.append(["16 ÷ 1", *(f"{each['16'] / each['1']:.2f}" for each in passes.values())])
-    return lines(("nodes", *(name.replace("-", "\N{NON-BREAKING HYPHEN}") for name in passes)), rows)
+    return table(("nodes", *(name.replace("-", "\N{NON-BREAKING HYPHEN}") for name in passes)), rows)
 
 
 def _picture(told: Sequence[Mapping[str, Any]], passes: Mapping[str, Mapping[str, float]]) -> str:

@@ -10,8 +10,6 @@ target, and be in one of the drafts.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -28,9 +26,9 @@ from support.tree_enumeration import Models, Shape, steps, uniform_shape  # noqa
 from support.wrong_trees import hsd_as_published  # noqa: E402
 
 from cactus_decoding import parse_rule  # noqa: E402
-from cactus_decoding.core.files.provenance import provenance  # noqa: E402
 from cactus_decoding.core.verification.walk import SCHEMES  # noqa: E402
-from scripts.marked_page import insert  # noqa: E402
+from scripts.pages import table  # noqa: E402
+from studies.tables import Rows, render, table_parser  # noqa: E402
 
 VOCABULARY, DEPTH, TOYS = 3, 2, 40
 WAYS: tuple[tuple[str, str, int, int, int], ...] = (
@@ -73,49 +71,43 @@ def accepted(scheme: str, models: Models, shape: Shape) -> float:
 
 def rows(toys: int) -> list[dict[str, Any]]:
     """Return the mean over toys of what each way accepts in a step, for each kind of pairs."""
-    table = []
+    found = []
     for name, scheme, fixed, drawn, drafts in WAYS:
         shape = uniform_shape(DEPTH, fixed, drawn)._replace(drafts=drafts)
         means = [fmean(accepted(scheme, pair(VOCABULARY, i), shape) for i in range(toys)) for pair in PAIRS]
         nodes = drafts * DEPTH or sum((fixed + drawn) ** level for level in range(1, DEPTH + 1))
         way = {"way": name, "scheme": scheme, "fixed": fixed, "drawn": drawn, "drafts": drafts, "nodes": nodes}
-        table.append(way | {"accepted_per_step": means})
-    return table
+        found.append(way | {"accepted_per_step": means})
+    return found
 
 
-def markdown(table: list[dict[str, Any]]) -> str:
+def markdown(found: Rows) -> str:
     """Return the table."""
-    lines = [
-        "| way to verify | children: fixed, drawn | nodes | accepted per step | by a draft half-way to the target |",
-        "|---|---|---:|---:|---:|",
-    ]
-    for row in table:
-        means = " | ".join(f"{mean:.2f}" for mean in row["accepted_per_step"])
+    head = (
+        "way to verify",
+        "children: fixed, drawn",
+        "nodes",
+        "accepted per step",
+        "by a draft half-way to the target",
+    )
+    cells = []
+    for row in found:
         children = "–" if row["drafts"] else f"{row['fixed']}, {row['drawn']}"
         nodes = f"up to {row['nodes']}" if row["drafts"] else row["nodes"]
-        lines.append(f"| {row['way']} | {children} | {nodes} | {means} |")
-    return "\n".join(lines)
+        cells.append([row["way"], children, nodes, *(f"{mean:.2f}" for mean in row["accepted_per_step"])])
+    return table(head, cells, names=2)
 
 
 def main() -> None:
     """Enumerate, write the result file, and put the table on the page."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    results = Path(__file__).with_name("results") / "schemes.json"
+    parser = table_parser(__doc__, results, "docs/studies/tables/trees.md")
     parser.add_argument("--toys", type=int, default=TOYS, help="how many random pairs")
-    parser.add_argument("--results", type=Path, default=Path(__file__).with_name("results") / "schemes.json")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs/studies/tables/trees.md")
     given = parser.parse_args()
-    arguments = {
-        "toys": given.toys,
-        "vocabulary": VOCABULARY,
-        "depth": DEPTH,
-        "seeds": [0, given.toys - 1],
-        "pairs": "tests/support/tree_enumeration.py",
-    }
-    table = rows(given.toys)
-    text = insert(given.page.read_text(), "schemes", markdown(table))
-    result = {"rows": table, "provenance": provenance(arguments)}
-    given.results.write_text(json.dumps(result, indent=2, allow_nan=False) + "\n")
-    given.page.write_text(text)
+    arguments = {"toys": given.toys, "vocabulary": VOCABULARY, "depth": DEPTH, "seeds": [0, given.toys - 1]}
+    render(
+        given, "schemes", markdown, lambda: rows(given.toys), arguments | {"pairs": "tests/support/tree_enumeration.py"}
+    )
 
 
 if __name__ == "__main__":

@@ -117,24 +117,6 @@ def test_every_number_is_that_of_the_responses(run):
             assert row["metrics"][name] == sum(getattr(each.metrics, name) for each in answers)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--rule", "nonsense"), "unknown rule 'nonsense'"),
-        (("--protect", "("), "is neither"),
-        (("--protect", ""), "is empty"),
-        (("--protect", "xyzzy", "--problems", "1"), "it would protect nothing"),
-        (("--budget", "-1"), "--budget must be "),
-        (("--budget", "nan"), "--budget must be "),
-        (("--rule", "relaxed_greedy:margin=1"), "temperature 0"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(run, arguments, sentence):
-    code, _, err = run("demo", *arguments)
-    assert code == 2
-    assert sentence in err
-
-
 def test_a_broken_answer_is_one_that_only_the_unprotected_rules_got_wrong():
     right = {
         "lossless": [True, False, True, True, True],

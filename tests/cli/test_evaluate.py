@@ -37,39 +37,6 @@ def test_fewer_of_the_same_problems_may_be_asked_into_the_same_file(run, tmp_pat
     assert "other problems" in run(*arguments, "--problems", "1")[2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "problem"),
-    [
-        (("--rule", "magic"), "unknown rule 'magic'"),
-        (("--task", "riddles"), "unknown task 'riddles'"),
-        (("--task", "gsm8k:path=/nowhere/x.jsonl"), "/nowhere/x.jsonl: No such file"),
-        (("--num-speculative-tokens", "4,x"), "unknown draft length 'x'"),
-        (("--seeds", "1,-2"), "--seeds must be comma-separated integers"),
-        (("--target", "/nowhere/model", "--draft", "ngram"), "there is no folder '/nowhere/model'"),
-        (("--target", "some/model"), "a draft is missing"),
-        (("--engine", "magic"), "engine must be one of transformers, llama-cpp, vllm"),
-        (("--verification", "magic"), "verification must be one of"),
-        (("--rule", "cactus:delta=1", "--verification", "block"), "block verification needs a rule"),
-        (("--rule", "relaxed_greedy:margin=1"), "temperature 0"),
-        (("--num-speculative-tokens", "2000"), "num_speculative_tokens must be below the target's 1024 positions"),
-        (("--budget", "1"), "the lossless rule spends nothing"),
-        (
-            ("--rule", "clamped:width=1", "--verification", "block", "--num-speculative-tokens", "confidence"),
-            "a fixed number of proposals",
-        ),
-        (("--top-p", "0"), "top_p must be in (0, 1]"),
-    ],
-)
-def test_mistakes_are_named_before_any_work(run, tmp_path, arguments, problem):
-    out = tmp_path / "results.jsonl"
-    code, _, err = run("eval", *SMALL, "--output", str(out), *arguments)
-    assert code == 2
-    assert problem in err
-    assert err.startswith("cactus: ")
-    assert len(err.splitlines()) == 1
-    assert not out.exists() or not out.read_bytes()
-
-
 def test_a_prompt_that_does_not_fit_is_named(run, tmp_path):
     problems = tmp_path / "long.jsonl"
     problems.write_text('{"prompt": "short"}\n' + json.dumps({"id": "epic", "prompt": "word " * 3000}) + "\n")

@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 from support.result_files import made
 
-from cactus_decoding.cli.evaluation_table import COLUMNS, table
+from cactus_decoding.cli.evaluation_table import table
 from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
-from cactus_decoding.lab.reporting.report import short
+from cactus_decoding.lab.reporting.report import COLUMNS, short
 
 LONG = "cactus:delta=1.0,solver=exact"
 OF_SERVERS = "first_seconds_per_answer"

@@ -165,43 +165,6 @@ def test_the_table_shows_the_budget_only_where_there_is_one(run):
     assert "\nbudget_left " not in measured
 
 
-def test_blocks(run):
-    result = json.loads(run("generate", LONGER, "--verification", "block", "--seed", "3", "--json")[1])
-    expected = generate(load_pair(), LONGER_PROMPT, verification="block", seed=3)
-    assert result["token_ids"] == expected.token_ids
-    assert result["arguments"]["verification"] == "block"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--budget", "1"], "the lossless rule spends nothing of a budget: give --rule"),
-        (["--budget", "-1", *SPENDER], "--budget must be "),
-        (["--budget", "nan", *SPENDER], "--budget must be "),
-        (["--max-shift", "2", *SPENDER], "--max-shift must be "),
-        (["--budget", "1", "--max-shift", "0.1", *SPENDER], "exclude each other"),
-        (["--expected-tokens", "9", *SPENDER], "give --budget or --max-shift too"),
-        (["--expected-tokens", "0", "--budget", "1", *SPENDER], "--expected-tokens must be "),
-        (["--expected-tokens", "9", "--budget", "inf", *SPENDER], "spreads a finite budget"),
-        (["--expected-tokens", "9", "--budget", "1", "--rule", "cactus:delta=1"], "must be clamped:width=..."),
-        (
-            ["--verification", "blocks"],
-            "verification must be one of token, block, hsd, joint, recursive, traversal, coupled, fly, but is 'blocks'",
-        ),
-        (["--verification", "block", "--rule", "typical"], "does not depend on the drafted token"),
-        (["--verification", "block", "--draft", "ngram", *SPENDER], "needs a draft model"),
-        (["--rule", "relaxed_greedy:margin=1"], "set the temperature to 0"),
-        (["--rule", "relaxed_greedy:margin=-1"], "margin must be in [0, inf), but is -1.0"),
-    ],
-)
-def test_a_mistake_about_budgets_is_one_sentence_and_exit_code_2(run, arguments, message):
-    code, out, err = run("generate", LONGER, *arguments)
-    errors = [line for line in err.splitlines() if "warning" not in line]
-    assert (code, out) == (2, "")
-    assert message in errors[0]
-    assert len(errors) == 1
-
-
 def test_answers_of_a_form(run, tmp_path):
     schema = {"type": "object", "properties": {"n": {"enum": [3, 4]}}, "required": ["n"], "additionalProperties": False}
     file = tmp_path / "schema.json"

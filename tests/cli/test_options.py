@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-import pytest
 import typer
 from support.importances import digits_file
 
@@ -81,22 +80,6 @@ def test_the_options_stand_where_the_settings_stood():
 
     assert list(inspect.signature(command).parameters) == ["first", "seed", "last"]
     assert (command.__name__, command.__doc__) == ("command", "Say nothing.")
-
-
-@pytest.mark.parametrize(
-    ("given", "rules", "message"),
-    [
-        ({"expected_tokens": 9}, ["clamped:width=1"], "give --budget or --max-shift too"),
-        ({"budget_nats": 1.0}, ["lossless"], "the lossless rule spends nothing of a budget"),
-        ({"budget_nats": 1.0}, [" lossless ", "lossless"], "the lossless rule spends nothing of a budget"),
-        ({"budget_nats": 1.0, "max_shift": 0.1}, ["typical"], "exclude each other"),
-    ],
-)
-def test_budgets_that_do_not_go_together_are_told_in_options(given, rules, message):
-    none = dict.fromkeys(("budget_nats", "max_shift", "expected_tokens"))
-    with pytest.raises(ValueError, match=message):
-        check_budget(none | given, *rules)
-    check_budget(none, *rules)
 
 
 def test_one_rule_that_spends_is_enough():

@@ -120,26 +120,6 @@ def test_an_interruption_says_what_is_kept(run, tmp_path, monkeypatch):
     assert not (tmp_path / "new.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["nothing.gguf"], "cannot load the target: there is no file 'nothing.gguf'"),
-        (["bundled", "nothing.gguf"], "cannot load the draft: there is no file 'nothing.gguf'"),
-        (["ngram"], "'ngram' is a draft"),
-        (["--task", "jsonl:path=none.jsonl"], "none.jsonl: No such file"),
-        (["--rule", "relaxed_greedy:margin=1"], "set the temperature to 0"),
-        (["--output", "/missing/a.json"], "cannot write '/missing/a.json'"),
-        (["--minutes", "0"], "--minutes"),
-    ],
-)
-def test_mistakes_are_one_sentence(run, tmp_path, monkeypatch, arguments, message):
-    monkeypatch.chdir(tmp_path)
-    code, out, err = run("tune", *arguments)
-    assert (code, out) == (2, "")
-    assert message in err
-    assert err.count("\n") == 1
-
-
 def test_a_profile_of_another_machine_is_refused_in_one_line(run, tmp_path, monkeypatch):
     path = tmp_path / "profile.json"
     path.write_text(json.dumps({"recommended": Profile.of("bundled", "ngram", 3, 1).as_dict()}))

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 
 import pytest
-import torch
-from safetensors.torch import save_file
 from support.command_line import process
 from support.importances import random_importance
 from support.result_files import several, write
 from support.tables import groups_of
 
 from cactus_decoding import zoo
-from cactus_decoding.core.policy.importance import FORMAT
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 GENERATE = ("generate", "How many?")
@@ -27,6 +23,7 @@ LEARN = ("learn-importance", "--output", "new.safetensors")
 DRAFT = ("train-draft", "--target", "bundled", "--output", "new")
 WORDED = (*DRAFT, "--draft", "bundled:worded")
 TASK = ("--data", "word_problems:split=train")
+WIDE = ("--rule", "clamped:width=2")
 RELAXED = (*GENERATE, "--rule", "cactus:delta=1", "--top-p", "0.9")
 
 CASES = [
@@ -42,14 +39,9 @@ CASES = [
     ((*GENERATE, "--rul", "lossless"), "there is no option --rul; did you mean '--rule'?"),
     ((*GENERATE, "--bugdet", "1"), "there is no option --bugdet; did you mean '--budget'?"),
     ((*GENERATE, "--rule", "cactos"), "did you mean 'cactus'?"),
-    ((*GENERATE, "--rule", "Cactus:delta=1"), "did you mean 'cactus'?"),
     ((*GENERATE, "--rule", "cactus:dleta=1"), "did you mean 'delta'?"),
     ((*GENERATE, "--rule", "cactus:delta=1,solver=exat"), "did you mean 'exact'?"),
-    ((*GENERATE, "--rule", "cactus delta=1"), "did you mean 'cactus'?"),
     ((*GENERATE, "--rule", "cactus:delta"), "is not parameter=value"),
-    ((*GENERATE, "--rule", "cactus:delta=one"), "delta must be a number, but is 'one'"),
-    ((*GENERATE, "--rule", "clamped:width=nan"), "width must be in"),
-    ((*GENERATE, "--rule", ""), "unknown rule ''"),
     ((*GENERATE, "--rule", "fly:window=3"), "'fly' is no rule, but a way to verify: --verification fly:window=3"),
     ((*GENERATE, "--verification", "cactus:delta=1"), "is no way to verify, but a rule: --rule cactus:delta=1"),
     ((*GENERATE, "--verification", "fly", "--num-speculative-tokens", "6"), "would overrule nothing: it needs 7 "),
@@ -57,140 +49,127 @@ CASES = [
     ((*GENERATE, "--verification", "fly", "--trace", "new.jsonl"), "which under fly nobody knows"),
     (("serve", "some/model", "--shared-prompts"), "--shared-prompts is for --engine llama-cpp, but the engine is vllm"),
     (("serve", "big-q4_k_m.gguf", "--draft-sampling", "greedy"), "--draft-sampling is for --engine vllm, but"),
-    ((*GENERATE, "--verification", "blok"), "did you mean 'block'?"),
-    ((*GENERATE, "--num-speculative-tokens", "adaptiv"), "did you mean 'adaptive'?"),
     ((*GENERATE, "--num-speculative-tokens", "6.5"), "unknown draft length '6.5'"),
     ((*GENERATE, "--draft", "ngrm"), "did you mean 'ngram'?"),
-    ((*GENERATE, "--draft", "sufix"), "did you mean 'suffix'?"),
     ((*GENERATE, "--draft", "suffix:earlier=few"), "earlier must be an integer"),
-    ((*GENERATE, "--draft", "ngram:zzz=1"), "unknown parameter 'zzz'"),
     (("serve", "some/model", "--tree", "static=2.2"), "so there is no --tree: give --num-speculative-tokens"),
-    ((*GENERATE, "--draft", "early_exi:layers=3"), "did you mean 'early_exit'?"),
-    ((*GENERATE, "--draft", "early_exit:layer=3"), "did you mean 'layers'?"),
     ((*GENERATE, "--draft", "early_exit:layers=99"), "an early exit must be before layer 6"),
-    ((*GENERATE, "--target", "ngrm", "--draft", "ngram"), "did you mean 'ngram'?"),
     ((*GENERATE, "--target", "ngram", "--draft", "ngram"), "'ngram' is a draft; give --draft ngram"),
     ((*GENERATE, "--target", "bundle"), "did you mean 'bundled'?"),
-    ((*GENERATE, "--target", "bundle", "--draft", "ngram"), "did you mean 'bundled'?"),
     ((*GENERATE, "--target", "./modle", "--draft", "ngram"), "did you mean 'model'?"),
     ((*GENERATE, "--target", "big-q4_0.gguf"), "there is no file 'big-q4_0.gguf'; did you mean 'big-q4_k_m.gguf'?"),
     ((*GENERATE, "--target", "./big-q4_k_m.ggu"), "did you mean 'big-q4_k_m.gguf'?"),
     ((*GENERATE, "--target", "./model", "--draft", "ngram"), "holds no model (there is no config.json)"),
     ((*GENERATE, "--target", "data.jsonl", "--draft", "ngram"), "is a file, but a model is a folder"),
-    ((*GENERATE, "--target", "/dev/zero", "--draft", "ngram"), "is a file, but a model is a folder"),
     ((*GENERATE, "--target", "gpt22", "--draft", "ngram"), "'gpt22' was not fetched before"),
     ((*GENERATE, "--target", "", "--draft", "ngram"), "cannot load the target: its name is empty"),
     ((*GENERATE, "--target", "nobody/nothing", "--draft", "ngram"), "the hub is not asked in offline mode"),
     ((*GENERATE, "--target", "./model2", "--draft", "bundled"), "goes with the bundled target"),
-    ((*GENERATE, "--target", "./model2", "--draft", "bundled:draft"), "goes with the bundled target"),
     ((*GENERATE, "--draft", "bundled:wordy"), "did you mean 'bundled:worded'?"),
-    ((*GENERATE, "--draft", "bundeld:worded"), "did you mean 'bundled'?"),
     # numbers
-    ((*GENERATE, "--temperature", "-1"), "temperature must be in"),
     ((*GENERATE, "--temperature", "warm"), "--temperature must be "),
-    ((*GENERATE, "--top-p", "1.5"), "top_p must be in (0, 1]"),
-    ((*GENERATE, "--min-p", "-0.1"), "min_p must be in"),
     ((*GENERATE, "--seed", "-1"), "--seed must be "),
     ((*GENERATE, "--budget", "1"), "the lossless rule spends nothing of a budget"),
-    ((*GENERATE, "--max-shift", "2"), "--max-shift must be "),
     ((*GENERATE, "--rule", "relaxed_greedy:margin=1"), "temperature 0"),
     ((*GENERATE, "--max-new-tokens"), "--max-new-tokens"),
     ((*GENERATE, "--stop", "\udcff"), "--stop must be UTF-8 text"),
+    (("generate", "\udcff"), "the prompt must be UTF-8 text, but byte 0 is 0xff"),
+    (("generate", " \n"), "the prompt must not be blank (with --raw it may)"),
+    (("generate", "word " * 2000), "the prompt must be shorter than the target's 1024 positions"),
+    ((*GENERATE, "--budget", "nan", *WIDE), "--budget must be "),
+    ((*GENERATE, "--budget", "1", "--max-shift", "0.1", *WIDE), "exclude each other"),
+    ((*GENERATE, "--expected-tokens", "9", *WIDE), "give --budget or --max-shift too"),
+    ((*GENERATE, "--verification", "block", "--draft", "ngram", *WIDE), "needs a draft model"),
+    ((*GENERATE, "--verification", "block", "--rule", "typical"), "does not depend on the drafted token"),
+    (("demo", "--delta", "-1"), "delta must be in [0, inf), but is -1.0"),
+    (("tune", "ngram"), "'ngram' is a draft"),
+    (("tune", "--minutes", "0"), "--minutes"),
+    ((*EVAL, "--num-speculative-tokens", "2000"), "num_speculative_tokens must be below the target's 1024 positions"),
+    ((*EVAL, *WIDE, "--verification", "block", "--num-speculative-tokens", "confidence"), "a fixed number of"),
+    (("demo", "--protect", "xyzzy", "--problems", "1"), "it would protect nothing"),
+    (("demo", "--protect", "("), "is neither"),
+    (("conform",), "give an ENGINE"),
+    (("conform", "--bad"), "unrecognized arguments: --bad (see 'cactus conform --help')"),
+    (("conform", "cactus_decoding.lab.conformance.engines:CactusEngine", "--set", "rule=nothing"), "nothing"),
+    (("trace", "nowhere"), "No such file"),
+    (("trace", "gone.jsonl"), "an interrupted response left"),
+    (("trace", "data.jsonl"), "data.jsonl, line 1: this is not a trace of cactus generate --trace"),
+    (("play", "--draft", "gpt2"), "--draft gpt2 needs --target"),
+    (("play", "--port", "70000"), "--port"),
+    (("diagnose", "--problems", "1"), "Input should be greater than or equal to 2, but is '1'"),
+    (("diagnose", "--draft", "ngram"), "a draft that can be trained is a model of transformers"),
+    (("calibrate",), "give either --max-nats (with --rows) or --max-score-drop (with --results)"),
+    (("calibrate", "--max-nats", "1", "--max-score-drop", "0.1"), "give either --max-nats"),
+    (("calibrate", "--max-nats", "1"), "--max-nats needs --rows"),
+    (("calibrate", "--max-score-drop", "0.1"), "--max-score-drop needs --results"),
+    ((*CALIBRATE, "--protect", "none", "--protect-threshold", "0.1"), "give --protect too"),
+    ((*CALIBRATE, "--protect", "digits", "--protect-threshold", "2"), "--protect-threshold must be "),
+    ((*CALIBRATE, "--output", "/missing/a.json"), "cannot write '/missing/a.json'"),
+    ((*FRONTIER, "--protect", "zzzz"), "'zzzz' matches none of the"),
+    ((*FRONTIER, "--protect-threshold", "0.1"), "give --protect too"),
     (("generate",), "Missing argument 'PROMPT'"),
     (("demo", "extra"), "too many arguments: "),
     # where things are written
     ((*GENERATE, "--trace", "missing/trace.jsonl"), "its folder is missing"),
     ((*GENERATE, "--trace", "data.jsonl/trace"), "Not a directory"),
-    ((*GENERATE, "--trace", "circle"), "Too many levels of symbolic links"),
-    ((*GENERATE, "--trace", "x" * 300), "File name too long"),
     ((*GENERATE, "--trace", "-"), "it would be a file of that name"),
-    (("eval", "--output", "-"), "it would be a file of that name"),
-    (("eval", "--output", "nowhere"), "its folder is missing"),
     (("eval", "--output", "model"), "is a directory"),
     (("eval", "--output", "data.jsonl", "--task", "jsonl:path=data.jsonl,extract=none"), "is an input"),
     (("eval", "--output", "garbage"), "garbage, line 1: this is not JSON"),
     (("frontier", "--output", "data.jsonl", "--task", "jsonl:path=data.jsonl"), "is an input"),
     ((*FRONTIER, "--picture", "new.json"), "outputs must be different files"),
-    ((*FRONTIER, "--rows", "model"), "is a directory"),
     ((*FRONTIER, "--rows", "garbage"), "is not a file of rows"),
     ((*CALIBRATE, "--output", "results.jsonl"), "is an input; give another output"),
-    ((*CALIBRATE, "--output", "hard.jsonl"), "is an input; give another output"),
     (("report", "results.jsonl", "--output", "link.jsonl"), "is an input; give another output"),
     ((*FRONTIER, "--picture", "p.png"), "--picture is written as .svg, but 'p.png' ends in '.png'"),
-    (("report", "results.jsonl", "--output", "new.pdf"), "--output is written as .html, but 'new.pdf' ends in '.pdf'"),
     (("trace", "data.jsonl", "--output", "new.pdf"), "--output is written as .html, but 'new.pdf' ends in '.pdf'"),
-    (("trace", "data.jsonl", "--output", "data.jsonl"), "is an input; give another output"),
-    (("report", "results.jsonl", "--output", "circle"), "Too many levels of symbolic links"),
     # what is read
     (("report", "model", "--output", "new.html"), "Is a directory"),
     (("report", "nowhere", "--output", "new.html"), "No such file"),
     ((*REPORT, "--frontier", "data.jsonl"), "this is not a result of cactus frontier"),
-    (("trace", "circle"), "Too many levels of symbolic links"),
     (("calibrate", "--max-nats", "0.1", "--rows", "/dev/zero"), "there is no such file"),
     (("calibrate", "--max-nats", "0.1", "--rows", "data.jsonl"), "is not a file of rows"),
     ((*CALIBRATE, "--task", "smus"), "there is no result of task 'smus'"),
     (("calibrate", "--max-nats", "0.1", "--rows", "data.jsonl", "--family", "clampd"), "did you mean 'clamped'?"),
     ((*EVAL, "--lm-eval", "gsm9k"), "unknown task of lm-evaluation-harness: gsm9k; did you mean 'gsm8k'?"),
-    ((*EVAL, "--lm-eval-path", "nowhere"), "'--lm-eval-path'"),
+    ((*EVAL, "--lm-eval-path", "nowhere"), "--lm-eval-path must be "),
     ((*EVAL, "--task", "word_problem"), "did you mean 'word_problems'?"),
     ((*EVAL, "--task", "word_problems:splt=test"), "did you mean 'split'?"),
-    ((*EVAL, "--task", "word_problems:split=tset"), "did you mean 'test'?"),
     ((*EVAL, "--task", "gsm8k"), "lacks path"),
     ((*EVAL, "--task", "gsm8k:path=data.jsonl"), "'question' is missing"),
     ((*EVAL, "--task", "jsonl:path=data.jsonl"), "it is not said how it is read: add extract=last_number"),
-    ((*EVAL, "--task", "jsonl:path=data.jsonl,extract=last_numbr"), "did you mean 'last_number'?"),
     ((*EVAL, "--problems", "0"), "--problems must be "),
     ((*EVAL, "--seeds", "one"), "--seeds must be comma-separated integers"),
-    ((*EVAL, "--engine", "transformer"), "did you mean 'transformers'?"),
     ((*EVAL, "--engine-args", "{}"), "--engine-args is for --engine vllm"),
-    ((*EVAL, "--target", "ngrm", "--draft", "ngram"), "did you mean 'ngram'?"),
-    ((*FRONTIER, "--target", "ngrm", "--draft", "ngram"), "did you mean 'ngram'?"),
-    ((*EVAL, "--draft", "bundled:wordy"), "did you mean 'bundled:worded'?"),
-    ((*FRONTIER, "--draft", "bundled:wordy"), "did you mean 'bundled:worded'?"),
-    (("serve", "--draft", "bundled:wordy"), "did you mean 'bundled:worded'?"),
+    (("serve", "some/model", "--parallel", "2"), "--parallel is for --engine llama-cpp"),
+    (("serve", "--rule", "typical"), "typical"),
     (("play", "--no-browser", "--draft", "bundled:wordy", "--port", "0"), "did you mean 'bundled:worded'?"),
-    ((*FRONTIER, "--family", "cactos"), "did you mean 'cactus'?"),
-    (("serve", "--draft-sampling", "gredy"), "did you mean 'greedy'?"),
     (("serve", "some/model", "--draft", "suffix"), "vLLM takes a draft model or 'ngram'"),
     (("serve", "some/model", "--api-key", ""), "--api-key must not be empty"),
     (("serve", "some.gguf", "--alias", " "), "--alias must not be empty"),
     (("serve", "--engine", "lama-cpp"), "did you mean 'llama-cpp'?"),
-    (("serve", "--rule", "cactos"), "did you mean 'cactus'?"),
     (("play", "--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
-    (("play", "--no-browser", "--target", "ngrm", "--draft", "ngram", "--port", "0"), "did you mean 'ngram'?"),
     (("rules", "cactus"), "too many arguments: "),
     # learned importance
     ((*RELAXED, "--importance", "nowhere"), "there is no such file"),
     ((*RELAXED, "--importance", "garbage"), "garbage: this is not a file that 'cactus learn-importance' writes"),
-    ((*RELAXED, "--importance", "cut.safetensors"), "this is not a file that 'cactus learn-importance' writes"),
-    ((*RELAXED, "--importance", "keys.safetensors"), "it lacks target_weights, draft_weights, intercept"),
     ((*RELAXED, "--importance", "other.safetensors"), "was trained on the vocabulary of a test's (2 tokens"),
     ((*RELAXED, "--importance", "other.safetensors", "--max-importance", "1.5"), "--max-importance must be "),
     ((*RELAXED, "--max-importance", "0.5"), "max_importance is 0.5, but importance is None"),
-    ((*RELAXED, "--importance-scale"), "importance_scale is True, but importance is None"),
     ((*GENERATE, "--rule", "typical", "--importance", "other.safetensors", "--importance-scale"),
-     "relaxed_greedy, fuzzy, kl_gate, big_little, ears have one; the rule typical has none"),
-    ((*EVAL, "--rule", "cactus:delta=1", "--importance", "garbage"), "garbage: this is not a file"),
+     "have one; the rule typical has none"),
     (("show", "garbage"), "garbage: this is not a file that 'cactus learn-importance' writes"),
     (("show", "other.safetensors", "--tokenizer", "bundled"), "was trained on the vocabulary of a test's (2 tokens"),
-    (("show", "other.safetensors"), "a test's"),
     (("diagnose", "--temperature", "0"), "the temperature must be above 0"),
     (("learn-importance", "--output", "new.json"), "is written as .safetensors, but 'new.json' ends in '.json'"),
-    ((*LEARN, "--task", "word_problems"), "held out for tests: learn from word_problems:split=train"),
     ((*LEARN, "--task", "jsonl:path=data.jsonl,extract=none", "--problems", "5"), "has 1 problems, but 5 are asked"),
     ((*LEARN, "--problems", "4"), "problems must be at least 5, the folds of cross-validation, but is 4"),
     ((*LEARN, "--num-speculative-tokens", "0"), "without proposals nothing is rejected"),
-    ((*LEARN, "--continuations", "0"), "--continuations must be "),
-    ((*LEARN, "--draft", "ngrm"), "did you mean 'ngram'?"),
     ((*WORDED, *TASK, "--loss", "kll"), "did you mean 'kl'?"),
     ((*WORDED, *TASK, "--loss", "relaxed:typical"), "for the rules cactus and clamped, but not for 'typical'"),
-    ((*WORDED, *TASK, "--filter", "adaspek"), "did you mean 'adaspec'?"),
-    ((*WORDED, *TASK, "--steps", "0"), "steps must be at least 1"),
     ((*WORDED, *TASK, "--layers", "2", "--width", "64"), "several of them are given"),
-    ((*WORDED, *TASK, "--first-layers", "4"), "must be before layer 3"),
     ((*WORDED, "--data", "word_problems"), "held out for tests: learn from word_problems:split=train"),
     ((*WORDED, "--data", "missing.jsonl"), "missing.jsonl: No such file"),
-    ((*WORDED, "--data", "/dev/null"), "has no documents"),
     ((*WORDED, "--data", "garbage"), "this is not JSON"),
     (
         ("train-draft", "--target", "x.gguf", "--output", "new", "--draft", "y", "--data", "word_problems:split=train"),
@@ -198,12 +177,8 @@ CASES = [
     ),
     ((*DRAFT, *TASK, "--draft", "bundled:wordy"), "did you mean 'bundled:worded'?"),
     ((*DRAFT, *TASK, "--draft", "ngram"), "has no weights to train"),
-    ((*DRAFT, *TASK, "--draft", "./model"), "holds no model (there is no config.json)"),
     ((*DRAFT, *TASK), "none of them are given"),
-    ((*DRAFT, *TASK, "--layers", "2", "--width", "100"), "width must be a multiple of 64"),
-    ((*DRAFT, *TASK, "--first-layers", "6"), "must be before layer 6"),
     ((*WORDED, *TASK, "--output", "model2"), "is there already"),
-    ((*WORDED, *TASK, "--output", "garbage"), "is there already"),
     ((*WORDED, *TASK, "--output", "garbage/x"), "is no folder"),
 ]  # fmt: skip
 
@@ -215,12 +190,8 @@ def desk(tmp_path, monkeypatch):
     (tmp_path / "data.jsonl").write_text('{"prompt": "Question: one", "answer": 1}\n')
     (tmp_path / "garbage").write_bytes(b"garbage\n")
     write(tmp_path / "results.jsonl", several())
-    (tmp_path / "hard.jsonl").hardlink_to(tmp_path / "results.jsonl")
-    words = Vocabulary(("a", "b"))
-    random_importance(words).save(tmp_path / "other.safetensors")
-    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "other.safetensors").read_bytes()[:-7])
-    about = {"schema": 1, "vocabulary": words.fingerprint, "about": {}}
-    save_file({"a": torch.ones(2)}, tmp_path / "keys.safetensors", {FORMAT.key: json.dumps(about)})
+    random_importance(Vocabulary(("a", "b"))).save(tmp_path / "other.safetensors")
+    (tmp_path / "gone.jsonl.cactus-part").touch()
     (tmp_path / "model").mkdir()
     (tmp_path / "big-q4_k_m.gguf").touch()
     (tmp_path / "model2").symlink_to(zoo.path("target"))
@@ -259,7 +230,7 @@ def test_there_are_cases_for_every_command_that_takes_anything():
     assert len(CASES) >= 60
     assert {arguments[0] for arguments, _ in CASES} >= {
         "generate", "trace", "play", "demo", "serve", "eval", "frontier", "calibrate", "report",
-        "rules", "learn-importance", "train-draft", "show", "diagnose",
+        "rules", "learn-importance", "train-draft", "show", "diagnose", "tune", "conform",
     }  # fmt: skip
 
 

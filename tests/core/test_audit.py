@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from support.exact_enumeration import enumerate_tokens, make_rows
-from support.rules_under_test import LOSSLESS_LIMITS, RejectsEverything, every_rule
+from support.rules_under_test import RejectsEverything, every_rule
 from support.tables import all_of
 from torch import Tensor
 
@@ -55,20 +55,6 @@ def test_rounded_rows_are_audited_in_float64(spelling: str, dtype: torch.dtype) 
 
 
 @every_rule()
-def test_large_vocabulary_equals_the_enumeration(spelling: str) -> None:
-    # rows like a language model's: a steep head, a long tail, and a draft that resembles the target
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(1, 400, dtype=torch.float64, generator=generator) * 4
-    target = logits.softmax(-1)
-    draft = (logits + torch.randn(1, 400, dtype=torch.float64, generator=generator)).softmax(-1)
-    result = audit(spelling, target, draft)
-    output, accepted = enumerate_tokens(parse_rule(spelling), target, draft)
-    torch.testing.assert_close(result.output_probs, output, rtol=0, atol=1e-12)
-    torch.testing.assert_close(result.acceptance, accepted.sum(-1), rtol=0, atol=1e-12)
-    assert result.output_probs.sum().item() == pytest.approx(1, abs=1e-12)
-
-
-@every_rule()
 def test_vocabulary_of_one_token(spelling: str) -> None:
     row = torch.ones(1, dtype=torch.float64)
     for given in ({"draft_probs": row}, {"draft_token_ids": torch.tensor(0, dtype=torch.int32)}):
@@ -76,16 +62,6 @@ def test_vocabulary_of_one_token(spelling: str) -> None:
         assert result.output_probs.tolist() == [1.0]
         assert result.acceptance.item() == 1.0
         assert result.kl.item() == result.tv.item() == result.max_log_ratio.item() == result.min_log_ratio.item() == 0
-
-
-@all_of("spelling", ["lossless", *LOSSLESS_LIMITS])
-def test_rule_without_a_budget_costs_nothing(spelling: str) -> None:
-    target, draft = make_rows(12, 100, seed=9)
-    result = audit(spelling, target, draft)
-    torch.testing.assert_close(result.output_probs, target, rtol=0, atol=1e-14)
-    torch.testing.assert_close(result.acceptance, torch.minimum(target, draft).sum(-1), rtol=0, atol=1e-14)
-    for spent in (result.kl, result.tv):
-        assert spent.abs().max() <= 1e-13
 
 
 def test_cactus_can_emit_more_than_its_budget_on_average_over_the_draft() -> None:

@@ -182,26 +182,6 @@ def test_twins_take_turns():
         assert response.token_ids == generate(pair_of(), prompt, **SETTINGS).token_ids
 
 
-def test_a_second_thread_is_refused():
-    pair, caught = pair_of(), []
-    first = stream(pair, FIRST, **SETTINGS)
-    next(first)
-
-    def other() -> None:
-        try:
-            generate(pair, NEXT, **SETTINGS)
-        except RuntimeError as error:
-            caught.append(str(error))
-
-    thread = threading.Thread(target=other)
-    thread.start()
-    thread.join()
-    assert len(caught) == 1
-    assert "one response at a time" in caught[0]
-    list(first)
-    assert first.token_ids == generate(pair_of(), FIRST, **SETTINGS).token_ids
-
-
 def test_of_many_threads_one_at_a_time_is_served():
     pair, expected = pair_of(), generate(pair_of(), FIRST, **SETTINGS).token_ids
     outcomes: list[object] = []

@@ -86,33 +86,6 @@ def test_steps_and_rows_are_those_of_a_loop_set_up_by_hand(target, draft, case, 
         assert decided(steps(target, ModelDrafter(draft), request)) == decided(expected)
 
 
-def test_it_ends_at_stop_strings_end_tokens_and_limits(target, draft):
-    def ended(request, **given):
-        session = begin(target, ModelDrafter(draft), request, PROMPT, tokenizer=LETTERS, **given)
-        emitted = [token for step in session for token in step.token_ids]
-        assert session.token_ids == emitted
-        return session.token_ids, session.finish_reason
-
-    whole, reason = ended(ASKED)
-    assert (len(whole), reason) == (30, "length")
-    text = LETTERS.decode(whole)
-    stop = text[5:7]
-    cut, reason = ended(ASKED.replace(stop=(stop,)))
-    assert (LETTERS.decode(cut), reason) == (text[: text.index(stop) + 2], "stop")
-    own, reason = ended(ASKED.replace(stop=(stop,)), stop=lambda ids: len(ids) == 20)
-    assert (own, reason) == (whole[: 20 - len(PROMPT)], "stop"), "what is given decides alone"
-    assert len(ended(ASKED, max_length=12)[0]) == 12 - len(PROMPT)
-    long = ASKED.replace(max_new_tokens=10**6)
-    assert len(ended(long)[0]) == 64 - len(PROMPT), "the context window ends it"
-    assert len(ended(long.replace(max_new_tokens=80), max_length=10**6)[0]) == 80, "a window that may be left"
-    end = whole[7]
-    ending = letter_tokenizer("abcdefgh")
-    ending.eos_token = "abcdefgh"[end]
-    session = begin(target, ModelDrafter(draft), ASKED, PROMPT, tokenizer=ending)
-    assert [token for step in session for token in step.token_ids] == whole[: whole.index(end) + 1]
-    assert session.finish_reason == "stop"
-
-
 def test_random_numbers_come_from_the_seed_the_generator_or_torch(target, draft):
     def tokens(seed, **given):
         return decided(steps(target, ModelDrafter(draft), ASKED.replace(seed=seed), **given))

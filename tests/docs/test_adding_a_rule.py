@@ -106,7 +106,7 @@ def test_the_command_line_the_playground_and_studies_know_the_rule(copy: Path) -
 def test_the_tests_take_the_rule_in(copy: Path) -> None:
     files = ["tests/core/rules", "tests/core", "tests/core/verification", "tests/core/test_audit.py"]
     files += ["tests/docs/test_rule_pages.py", "tests/lab/playground/test_form.py", "tests/engines"]
-    files += ["tests/lab/reporting/test_pictures.py"]
+    files += ["tests/lab/reporting/test_charts.py"]
     told = run(
         copy,
         "-m",

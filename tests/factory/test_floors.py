@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import islice
 
 import pytest
+import torch
 
 from cactus_decoding import Metrics, load_pair, zoo
 from cactus_decoding.lab.evaluation.score import Score
 from cactus_decoding.zoo.word_problems import word_problems
+from factory.check_bundled import check_bundled
+from factory.command import main
 from factory.disagreement import Disagreement, disagreement
 from factory.floors import PairScores, check_floors, check_wording, evaluate_pair
+from factory.train_bundled import train_bundled
 
 
 def test_floors():
@@ -54,3 +59,57 @@ def test_a_draft_that_is_its_target_disagrees_about_nothing():
     found = disagreement(load_pair(draft=zoo.path("target")), list(islice(word_problems("validation"), 3)))
     assert (found.rejections, found.digit_share) == (0, 0.0)
     assert found.untruncated.answers == found.lossless.answers == found.relaxed.answers == 3
+
+
+def test_check_bundled_writes_a_result_and_fails_where_a_floor_is_missed(capsys, settings_of_the_libraries, tmp_path):
+    for role in zoo.ROLES:  # a draft as good as its target misses the second floor
+        (tmp_path / role).symlink_to(zoo.path("draft"))
+    file = tmp_path / "check.json"
+    given = ["--models", str(tmp_path), "--problems", "2", "--json", str(file)]
+    assert main(check_bundled, arguments=given) == 1
+    assert "missed" in capsys.readouterr().out
+    result = json.loads(file.read_text())
+    assert {floor["name"] for floor in result["floors"] if not floor["met"]} >= {"target − draft accuracy"}
+    assert result["scores"]["target"]["right"] == result["scores"]["draft"]["right"]
+    assert set(result["pass_ratios"]) == {"worded", "draft"}
+    assert result["worded"]["untruncated"]["answers"] == 2
+    assert result["provenance"]["arguments"]["problems"] == 2
+    assert result["provenance"]["versions"]["torch"] == torch.__version__
+
+
+TRAIN = ("--output", "new")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "message"),
+    [
+        (train_bundled, (), "'--output'"),
+        (train_bundled, ("--output", str(zoo.path("target").parent)), "exists; choose another output, or allow"),
+        (train_bundled, (*TRAIN, "--work", "/dev/null"), "'/dev/null' is no folder"),
+        (train_bundled, ("--output", "nowhere"), "cannot write to 'nowhere'"),
+        (check_bundled, ("--models", "/missing"), "there is no folder '/missing/target'"),
+        (check_bundled, ("--json", "/missing/result.json"), "cannot write '/missing/result.json': its folder is"),
+        (check_bundled, ("--num-speculative-tokens", "0"), "num_speculative_tokens must be at least 1, but is 0"),
+    ],
+)
+@pytest.mark.usefixtures("settings_of_the_libraries")
+def test_a_mistake_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys, command, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data.jsonl").touch()
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "nowhere").symlink_to("missing/x")
+    before = sorted(tmp_path.iterdir())
+    code = main(command, arguments=arguments)
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("cactus: ")
+    assert err.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", [train_bundled, check_bundled])
+@pytest.mark.usefixtures("settings_of_the_libraries")
+def test_help_says_how_it_is_called(capsys, command):
+    assert main(command, arguments=["--help"]) == 0
+    assert f"Usage: python -m factory.{command.__name__} " in capsys.readouterr().out

@@ -24,7 +24,7 @@ from scripts.distributions import (
     run,
     tables,
 )
-from scripts.marked_page import insert
+from scripts.pages import insert
 
 RUNS = {
     "cactus-decoding": FIRST_ANSWER,

@@ -32,4 +32,4 @@ def test_the_tables_of_a_page_are_those_of_the_result_files(tmp_path: Path, page
     command = [sys.executable, str(ROOT / "scripts" / "performance_tables.py"), "--page", str(stale)]
     assert subprocess.run(command, capture_output=True).returncode == 0
     assert stale.read_text() == written
-    assert written.count("| ---") >= 2
+    assert written.count("|---") >= 2

@@ -25,7 +25,7 @@ from cactus_decoding.lab.frontier.recorded_rows import read_rows
 from studies.pages import tables_of
 from studies.real_pair.answers import read_answers
 from studies.real_pair.engines import in_transformers
-from studies.real_pair.page import choices, curves, shown
+from studies.real_pair.page import choices
 from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
 from studies.stored import read_results
 
@@ -194,13 +194,14 @@ def test_scores_are_those_of_the_harness_where_it_reads_answers_alike() -> None:
     assert f"it calls {theirs} right and we {ours}" in tables_of(PAGE).read_text()
 
 
-def test_numbers_without_an_interval_stand_alone() -> None:
-    assert (shown([0.5, 0.25, 0.75], 2), shown(["inf", "inf", "inf"], 2)) == ("0.50 (0.25 to 0.75)", "∞")
-    for passes, draft in curves().values():
-        assert passes[1] == 1
-        assert 0 < draft < 1
-
-
 def test_every_token_has_one_class() -> None:
     words = Vocabulary((" cats", "x1", " +", "\n", "(", ".", "<eos>"), frozenset([6]))
     assert kinds_of(words).tolist() == [1, 0, 3, 2, 4, 5, 6]
+
+
+def test_what_is_advised_elsewhere_is_what_was_measured() -> None:
+    result = json.loads(RESULTS.read_text())
+    assert choices(result) in CHOOSING.read_text()
+    lossless, clamped = (row.split(" | ")[1] for row in choices(result).splitlines()[2:4])
+    for page in (ROOT / "README.md", ROOT / "docs" / "index.md"):
+        assert lossless.split()[0] + " tokens a step of 7 lossless, " + clamped.split()[0] in page.read_text()

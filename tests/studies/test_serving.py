@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
-from support.scripts import ROOT, run_script
-
-RESULTS = ROOT / "studies" / "serving" / "results"
+from support.scripts import ROOT
 
 
 def ran(code: str) -> str:
@@ -38,12 +33,3 @@ print(table(result, {"lossless ×4": [10]}))
     assert lossless[3] == "1.00", "the plan: everybody is served in time"
     assert 0.5 <= float(lossless[5]) < float(lossless[7])
     assert relaxed[3::2] == ["–"] * 3
-
-
-@pytest.mark.slow
-def test_the_table_on_its_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "studies" / "tables" / "serving.md"
-    copy = Path(shutil.copy(page, tmp_path))
-    done = run_script("studies.serving.goodput", "page", RESULTS / "goodput.json", copy)
-    assert done.returncode == 0, done.stderr
-    assert copy.read_text() == page.read_text()

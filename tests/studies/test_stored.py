@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.result_files import made
 
+from studies.pages import StudyPage, tables_of
 from studies.stored import opened, packed, read_results
 
 
@@ -44,3 +45,21 @@ def _add_and_interrupt(path: Path) -> None:
     with opened(path) as file:
         file.append(made("clamped:width=1.0", 2))
         raise KeyboardInterrupt
+
+
+MARKED = "# {0}\n\n<!-- begin: {0} -->\n\nold\n\n<!-- end: {0} -->\n"
+
+
+def test_a_table_goes_where_its_marks_are(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    tables_of(page).parent.mkdir()
+    page.write_text(MARKED.format("short"))
+    tables_of(page).write_text(MARKED.format("long"))
+    pages = StudyPage(page)
+    pages.insert("long", "many rows")
+    pages.insert("short", "few rows")
+    with pytest.raises(ValueError, match="begin: neither"):
+        pages.insert("neither", "")
+    pages.write()
+    assert page.read_text() == MARKED.format("short").replace("old", "few rows")
+    assert tables_of(page).read_text() == MARKED.format("long").replace("old", "many rows")

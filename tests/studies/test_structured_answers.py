@@ -5,21 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from support.scripts import ROOT, copied_page, run_script
 
 from cactus_decoding import load_pair
 from studies.structured_answers.answers import ask
 from studies.structured_answers.schemas import CASES
 from studies.structured_answers.suite import examine, spellings
-
-PAGE = ROOT / "docs/studies/structured_answers.md"
-
-
-def test_the_page_is_what_the_results_say(tmp_path):
-    copy = copied_page(PAGE, tmp_path)
-    done = run_script("studies.structured_answers.page", "--page", copy)
-    assert done.returncode == 0, done.stderr
-    assert copy.read_text() == PAGE.read_text()
 
 
 def test_values_are_written_with_their_properties_in_every_order():

@@ -387,17 +387,6 @@ class Likeliest(ModelDrafter):
         return Proposal(proposal.probs.argmax(-1).tolist(), proposal.probs)
 
 
-class Dropping(ModelDrafter):
-    """Drops a token that it drew for being unlikely, and draws again."""
-
-    def propose(self, token_ids: list[int], limit: int, to_probs: Any, generator: Any) -> Proposal:
-        for _ in range(50):
-            proposal = super().propose(token_ids, min(limit, 1), to_probs, generator)
-            if proposal.probs is None or proposal.probs[0, proposal.token_ids[0]] > 0.2:
-                break
-        return proposal
-
-
 class Unbounded(ModelDrafter):
     """Proposes one more than it was asked for."""
 
@@ -441,7 +430,6 @@ class Remembering(ModelDrafter):
 WRONG = {
     "flatter": (Flatter, check_rows),
     "likeliest": (Likeliest, check_law),
-    "dropping": (Dropping, check_law),
     "unbounded": (Unbounded, check_limits),
     "careless": (Careless, check_seeds),
     "stale": (Stale, check_state),

@@ -1,4 +1,4 @@
-"""Trees that the package's own shapes grow, with every token that the draft could draw; and wrong ways to grow them."""
+"""Trees that the package's own shapes grow, with every token that the draft could draw; and a wrong way to grow one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from cactus_decoding.core.divergences.rows import without
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import GrowingTree, grow
 from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.types import ROOT
 from support.tree_enumeration import Children, Choices, LazyTree, Models
 
 
@@ -90,29 +89,3 @@ class UnlikelyDrawsDropped(GrownTree):
             assert children is not None
             if self.draft(node)[children.token_ids[index]] < 1 / 3:
                 self._drop(node, index)
-
-
-class RankedInTheEnd(GrownTree):
-    """Wrong where tokens are drawn: of the whole tree, the half with the greatest products of probabilities is kept."""
-
-    def _finish(self) -> None:
-        values = {ROOT: 1.0}
-        for node, (parent, token) in enumerate(zip(self.parents, self.token_ids, strict=True)):
-            values[node] = values[parent] * self.draft(parent)[token].item()
-        kept = sorted(range(len(self.token_ids)), key=lambda node: -values[node])[: (len(self.token_ids) + 1) // 2]
-        for node in range(len(self.token_ids) - 1, -1, -1):
-            if node not in kept:
-                children = self._children[self.parents[node]]
-                assert children is not None
-                self._drop(self.parents[node], children.nodes.index(node))
-
-
-class SiblingsDropped(GrownTree):
-    """Wrong: where the draft is sure behind a drawn child, the last fixed one beside it gives way to what follows."""
-
-    def _finish(self) -> None:
-        for node, index in self._drawn()[::-1]:
-            children = self._children[node]
-            assert children is not None
-            if index and self.draft(children.nodes[index]).max() > 0.8:
-                self._drop(node, index - 1)

@@ -30,27 +30,17 @@ IMAGE = {
     "patch_size": 4,
 }
 CLIP, SIGLIP = IMAGE | {"model_type": "clip_vision_model"}, IMAGE | {"model_type": "siglip_vision_model"}
-LLAMA, MISTRAL, QWEN2 = (
-    kind | {"model_type": name} for kind, name in ((TEXT, "llama"), (TEXT, "mistral"), (PLAIN, "qwen2"))
-)
+LLAMA, QWEN2 = TEXT | {"model_type": "llama"}, PLAIN | {"model_type": "qwen2"}
 THREE = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}}
 TOKENS = {"image_token_id": 31, "video_token_id": 30, "vision_start_token_id": 29, "vision_end_token_id": 28}
-INDICES = {"image_token_index": 31, "video_token_index": 30}
-DEEP = {"depth": 1, "hidden_size": 16, "out_hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "patch_size": 4}
 
 KINDS: dict[str, dict[str, Any]] = {
     "Llava": {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 31},
-    "LlavaNext": {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 31},
-    "LlavaOnevision": {"vision_config": SIGLIP, "text_config": QWEN2, **INDICES},
-    "VideoLlava": {"vision_config": CLIP, "text_config": LLAMA, **INDICES},
-    "VipLlava": {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 31},
     "Qwen2VL": {
         "text_config": PLAIN | THREE,
         "vision_config": {"depth": 1, "embed_dim": 16, "hidden_size": 16, "num_heads": 2, "patch_size": 4},
         **TOKENS,
     },
-    "Qwen2_5_VL": {"text_config": PLAIN | THREE, "vision_config": DEEP, **TOKENS},
-    "Qwen3VL": {"text_config": TEXT | THREE, "vision_config": DEEP | {"deepstack_visual_indexes": [0]}, **TOKENS},
     "PaliGemma": {
         "vision_config": SIGLIP | {"projection_dim": 16, "vision_use_head": False},
         "text_config": TEXT | {"model_type": "gemma"},
@@ -65,47 +55,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "eoi_token_index": 29,
         "mm_tokens_per_image": 4,
     },
-    "Idefics2": {
-        "text_config": MISTRAL,
-        "vision_config": IMAGE,
-        "perceiver_config": {
-            "hidden_size": 16,
-            "resampler_n_latents": 2,
-            "resampler_depth": 1,
-            "resampler_n_heads": 2,
-            "resampler_head_dim": 8,
-            "num_key_value_heads": 1,
-        },
-        "image_token_id": 31,
-    },
     "Idefics3": {
         "text_config": LLAMA,
         "vision_config": IMAGE,
         "image_token_id": 31,
         "scale_factor": 2,
         "pad_token_id": 0,
-    },
-    "SmolVLM": {
-        "text_config": LLAMA,
-        "vision_config": IMAGE,
-        "image_token_id": 31,
-        "scale_factor": 2,
-        "pad_token_id": 0,
-    },
-    "InternVL": {
-        "text_config": QWEN2,
-        "vision_config": IMAGE | {"image_size": [8, 8], "patch_size": [4, 4]},
-        "image_token_id": 31,
-    },
-    "AyaVision": {
-        "text_config": TEXT | {"model_type": "cohere2"},
-        "vision_config": SIGLIP,
-        "image_token_index": 31,
-    },
-    "Mistral3": {
-        "text_config": MISTRAL,
-        "vision_config": IMAGE | {"model_type": "pixtral", "head_dim": 8},
-        "image_token_index": 31,
     },
     "Chameleon": {
         **PLAIN,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
+from cactus_decoding import Request
+from cactus_decoding.zoo.settings import LOSSLESS, RELAXED
 from cactus_decoding.zoo.word_problems import extract_answer, split_of, word_problems
 from cactus_decoding.zoo.word_problems.examples import unlike_stories
 from cactus_decoding.zoo.word_problems.families import FAMILIES
@@ -97,3 +101,18 @@ def test_a_habit_is_a_probability():
 
 def test_every_story_passes_for_one_of_their_kind(problems):
     assert not [unlike for problem in problems if (unlike := unlike_stories(problem.question))]
+
+
+CHOSEN = Path(__file__).resolve().parents[2] / "studies" / "relaxing" / "results" / "chosen-plain.json"
+
+
+@pytest.mark.parametrize(("kind", "settings"), [("lossless", LOSSLESS), ("protected", RELAXED)])
+def test_settings_are_what_the_study_chose(kind, settings):
+    chosen = json.loads(CHOSEN.read_text())["chosen"][kind]
+    asked = Request.from_dict(settings).as_dict()
+    assert {name: asked[name] for name in ("rule", "protect", "protect_threshold", "num_speculative_tokens")} == {
+        "rule": chosen["rule"],
+        "protect": chosen.get("protect"),
+        "protect_threshold": chosen.get("protect_threshold"),
+        "num_speculative_tokens": chosen["num_speculative_tokens"],
+    }

@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cactus_decoding.lab.evaluation.runs.summary import PASS_AT
-from cactus_decoding.lab.reporting.report import mark_of, short
+from cactus_decoding.lab.reporting.report import COLUMNS, mark_of, short
 
 if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.intervals import Interval
@@ -30,26 +29,6 @@ BRIEF = (
 )
 """What one row of a setting has room for: name of the metric, heading, digits."""
 
-COLUMNS = (
-    ("score", "score", 3),
-    *((f"pass_at_{k}", f"pass@{k}", 3) for k in PASS_AT),
-    ("score_difference", "Δ score", 3),
-    ("acceptance_length", "acceptance_length", 2),
-    ("nodes_per_step", "tree's nodes per step", 1),
-    ("rejections_ratio", "rejections ÷ lossless", 2),
-    ("length_ratio", "length ratio", 3),
-    ("steps_per_answer", "steps per answer", 1),
-    ("seconds_per_answer", "seconds per answer", 3),
-    ("first_seconds_per_answer", "seconds to first token", 3),
-    ("seconds_ratio", "wall time ÷ best lossless", 2),
-    ("seconds_ratio_to_best_tree", "wall time ÷ best lossless tree", 2),
-    ("tokens_per_second", "tokens per second", 0),
-    ("nats_per_token", "nats per token", 4),
-    ("nats_per_answer", "nats per answer", 3),
-    ("tv_per_position", "TV", 3),
-    ("max_likelihood_ratio", "largest ratio", 1),
-    ("truncated", "truncated", 3),
-)
 _TREE = "best lossless tree"
 _LONG = 22  # characters of a label, for a table to fit into 80 columns
 
@@ -101,9 +80,7 @@ def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:
 
 
 def _every_metric(title: str, summaries: Sequence[RunSummary]) -> Table:
-    shown = _new(
-        title, "value (95 % interval); wall time, Δ score and length against lossless at its own best draft length"
-    )
+    shown = _new(title, "value (95 % interval); wall time, score and length against lossless at its own best length")
     shown.add_column("setting and metric", overflow="fold")
     shown.add_column("value", justify="right", no_wrap=True)
     shown.add_column("95 % interval", no_wrap=True)

@@ -55,10 +55,6 @@ def sum_tolerance(dtype: torch.dtype, vocabulary: int) -> float:
     each entry, or its logarithm, to a precision of v adds :math:`v (1 + H)`, where the entropy H is at most log n; what
     falls below the least positive number of the precision adds half of it each. Any row may have been widened from 16
     bits, whose rounding may be one-sided, so the tolerance is never below :math:`2^{-8}`.
-
-    Example:
-        >>> [f"{sum_tolerance(torch.float32, n):.1e}" for n in (8, 256_000)]
-        ['3.9e-03', '1.5e-02']
     """
     unit, kept = 2.0**-24, torch.finfo(dtype)
     rounding = max(kept.eps / 2, unit) * (1 + math.log(vocabulary))

@@ -35,11 +35,6 @@ def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:
         TypeError: for what is no sequence of texts.
         ValueError: for none, more than `MAX_CHOICES`, an empty text, half of a
             surrogate pair, or a text that is there twice.
-
-    Example:
-        >>> check_choices(["yes", "no", "yes"])
-        Traceback (most recent call last):
-        ValueError: choices must be different texts, but has 'yes' twice
     """
     if not isinstance(choices, list | tuple) or not all(isinstance(each, str) for each in choices):
         raise TypeError(f"{name} must be a list of texts, but is {short_repr(choices)}")
@@ -56,12 +51,7 @@ def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:
 
 
 def enum_choices(response_format: Any) -> tuple[str, ...] | None:
-    """Return the answers that a ``response_format`` lists as an ``enum`` or a ``const``, as JSON; None for any other.
-
-    Example:
-        >>> enum_choices({"type": "json_schema", "json_schema": {"schema": {"enum": ["red", 3, None]}}})
-        ('"red"', '3', 'null')
-    """
+    """Return the answers that a ``response_format`` lists as an ``enum`` or a ``const``, as JSON; None for others."""
     if not isinstance(response_format, Mapping) or response_format.get("type") != "json_schema":
         return None
     described = response_format.get("json_schema")

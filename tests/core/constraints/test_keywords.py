@@ -10,8 +10,7 @@ from jsonschema import Draft202012Validator
 from support.constraints import accepts, byte_vocabulary, schema_of
 from support.tables import all_of
 
-from cactus_decoding.core.constraints.formats import FORMATS
-from cactus_decoding.core.constraints.schema import checked_schema
+from cactus_decoding.core.constraints.schema import FORMATS, checked_schema
 
 TEXT, INTEGER = {"type": "string"}, {"type": "integer"}
 KEYWORDS = {
@@ -51,31 +50,16 @@ KEYWORDS = {
         [30, 0], [6, 10, 15],
     ),
     "anyOf of an integer and a bound": ({"anyOf": [INTEGER, {"minimum": 2}]}, [1, 2.5, 3, "a"], [1.5]),
-    "anyOf beside a type": (
-        {"type": "string", "anyOf": [{"maxLength": 2}, {"minLength": 4}]}, ["a", "abcd"], ["abc", 3],
-    ),
     "const of an object": ({"const": {"a": [1, {"b": None}]}}, [{"a": [1, {"b": None}]}], [{"a": [1]}, [1]]),
     "const false is no 0": ({"const": False}, [False], [0, [False], ""]),
-    "const 1 is no true": ({"const": 1}, [1], [True, "1", 2]),
     "const of a line": ({"const": "hello\nthere"}, ["hello\nthere"], ["hello\\nthere", "hello there"]),
-    "default says nothing": (
-        {"type": "object", "properties": {"a": {"type": "integer", "maximum": 3, "default": 5}}},
-        [{"a": 1}, {}], [{"a": 4}],
-    ),
     "enum of several kinds": ({"enum": [6, "foo", [], True, {"a": 12}]}, [[], {"a": 12}, True], [None, {"a": 1}, "6"]),
     "enum [0] is no [false]": ({"enum": [[0]]}, [[0]], [[False], [], 0]),
     "exclusiveMaximum": ({"type": "number", "exclusiveMaximum": 3.0, "minimum": 0}, [2.2, 2.99], [3.0, 3, 3.5]),
     "exclusiveMinimum": ({"type": "number", "exclusiveMinimum": 1.1}, [1.2, 2], [1.1, 0.6]),
     "items": ({"type": "array", "items": INTEGER}, [[], [1, 2]], [[1, "x"], {"0": 1}]),
-    "items true and false": (
-        {"type": "object", "properties": {"a": {"items": True}, "b": {"items": False}}}, [{"b": []}], [{"b": [1]}],
-    ),
     "items after prefixItems": (
         {"type": "array", "prefixItems": [TEXT], "items": INTEGER}, [[], ["a"], ["a", 1]], [[1], ["a", "b"]],
-    ),
-    "items in items": (
-        {"type": "array", "items": {"type": "array", "items": {"type": "array", "items": INTEGER}}},
-        [[[[1]], [[2], [3]]]], [[[1]], [[["x"]]]],
     ),
     "maxItems": ({"type": "array", "maxItems": 2}, [[], [1, 2]], [[1, 2, 3]]),
     "maxLength counts characters": ({"type": "string", "maxLength": 2}, ["ab", "😀é", "\n\\"], ["abc"]),
@@ -84,7 +68,6 @@ KEYWORDS = {
     "minItems": ({"type": "array", "minItems": 1}, [[1], [1, 2]], [[]]),
     "minLength counts characters": ({"type": "string", "minLength": 2}, ["ab", "😀😀"], ["a", "😀", ""]),
     "minimum below zero": ({"type": "integer", "minimum": -2}, [-1, 0, -2, 100], [-3, -100]),
-    "minimum between": ({"type": "number", "minimum": 1.1}, [1.1, 2.6], [0.6, 1.09]),
     "minProperties": ({"type": "object", "minProperties": 1}, [{"a": 1}, {"a": 1, "b": 2}], [{}]),
     "multipleOf with places": ({"type": "number", "multipleOf": 0.01, "minimum": 0}, [0.01, 0.25, 3], [0.001, 0.255]),
     "oneOf of objects told by a constant": (

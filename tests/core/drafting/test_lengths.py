@@ -9,9 +9,8 @@ from itertools import pairwise, product
 
 import pytest
 import torch
-from scipy.stats import chi2
 from support.exact_enumeration import fates, make_rows
-from support.loop_runs import DRAWS, FALSE_ALARM, PROMPT, chi_square, decided, exact_law_of_two, run, tokens
+from support.loop_runs import PROMPT, decided, run
 from support.pass_times import PASS_TIMES
 from support.tiny_models import tiny_llama
 
@@ -23,7 +22,6 @@ from cactus_decoding import (
     FixedLength,
     ModelDrafter,
     NgramDrafter,
-    SamplingParams,
     generate,
     load_pair,
     parse_rule,
@@ -173,12 +171,6 @@ def test_dropping_what_was_drawn_for_being_unlikely_changes_the_law(seed):
     assert distance(wrong, law_of(target, 3)) > 0.01
 
 
-def test_dropping_nothing_is_the_same_as_no_stop():
-    target, draft = make_rows(4, 4, 0)
-    law = emitted_law(parse_rule("lossless"), target, draft, 3, lambda row: True, drops=lambda p: False)
-    assert distance(law, law_of(target, 3)) < 1e-12
-
-
 # The loop over real models
 
 
@@ -215,12 +207,6 @@ def test_an_unsure_row_is_discarded_before_a_token_is_drawn_from_it(target, draf
     assert min(step.num_drafted for step in keeping[:-5]) > 0  # the wrong one here: its token too
 
 
-def test_a_stop_that_never_stops_is_a_fixed_length(target, draft):
-    for seed in range(10):
-        stopped = run(target, ModelDrafter(draft), k=ConfidenceStop(4, 0.0), seed=seed)
-        assert decided(stopped) == decided(run(target, ModelDrafter(draft), k=4, seed=seed))
-
-
 def test_a_drafter_forgets_the_draft_length_of_the_last_response(target, draft):
     drafter = ModelDrafter(draft)
     fixed = decided(run(target, drafter, k=4))
@@ -239,20 +225,6 @@ def test_given_costs_make_a_seed_repeatable(target, draft):
     first, again = (run(target, ModelDrafter(draft), k=as_draft_length(spelled), seed=5, length=60) for _ in range(2))
     assert decided(first) == decided(again)
     assert {step.num_drafted for step in first} > {1}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("length", EVERY_LENGTH[1:])
-def test_the_loop_emits_the_target_law_of_two_tokens(target, draft, length):
-    counts, chosen = torch.zeros(8, 8), as_draft_length(length)  # one object: what it learns must not matter
-    lengths = set()
-    for seed in range(DRAWS):
-        steps = run(target, ModelDrafter(draft), k=chosen, seed=seed, length=5)
-        lengths.add(steps[0].num_drafted)
-        first, second = tokens(steps)
-        counts[first, second] += 1
-    statistic, freedom = chi_square(counts, exact_law_of_two(target, SamplingParams()))
-    assert statistic < chi2.isf(FALSE_ALARM, freedom)
 
 
 @pytest.mark.parametrize("name", DRAFT_LENGTHS)

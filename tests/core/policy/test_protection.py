@@ -135,7 +135,6 @@ def test_the_texts_are_made_once() -> None:
     ("given", "error", "said"),
     [
         ({"protect": ""}, ValueError, "is empty"),
-        ({"protect": "  "}, ValueError, "is empty"),
         ({"protect": "(["}, ValueError, "neither"),
         ({"protect": "a{99999999999}"}, ValueError, "neither"),
         ({"protect": 3}, TypeError, "must be a text"),
@@ -143,18 +142,9 @@ def test_the_texts_are_made_once() -> None:
         ({"protect": "json|negations"}, ValueError, "did you mean 'negation'"),
         ({"relax_within": ["think>", "/think>"]}, ValueError, "neither has the other in it"),
         ({"relax_within": ["```\n", "```"]}, ValueError, "neither has the other in it"),
-        ({"protect": "digits", "protect_threshold": 1.5}, ValueError, r"threshold must be in \[0, 1\]"),
-        ({"protect": "digits", "protect_threshold": -0.1}, ValueError, r"threshold must be in \[0, 1\]"),
-        ({"protect": "digits", "protect_threshold": float("nan")}, ValueError, "threshold"),
-        ({"protect": "digits", "protect_threshold": "x"}, TypeError, "threshold must be a number"),
         ({"protect_threshold": 0.1}, ValueError, "protect is None"),
-        ({"lossless_tokens": -1}, ValueError, "at least 0"),
-        ({"lossless_tokens": 1.5}, TypeError, "integer"),
         ({"relax_within": "<think>"}, TypeError, "two different texts"),
-        ({"relax_within": ["<think>"]}, ValueError, "two different texts"),
         ({"relax_within": ["<a>", "<a>"]}, ValueError, "two different texts"),
-        ({"relax_within": ["<a>", ""]}, ValueError, "two different texts"),
-        ({"relax_within": ["<a>", 3]}, TypeError, "two different texts"),
     ],
 )
 def test_bad_input_is_refused(given: dict, error: type[Exception], said: str) -> None:

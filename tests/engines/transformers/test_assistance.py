@@ -252,13 +252,6 @@ REFUSED = {
         MODEL | {"num_assistant_tokens_schedule": "heuristic", "num_speculative_tokens": "adaptive"},
         "num_speculative_tokens and num_assistant_tokens_schedule exclude each other",
     ),
-    "no such schedule": (
-        MODEL | {"num_assistant_tokens_schedule": "linear"},
-        "num_assistant_tokens_schedule must be one of constant, heuristic, heuristic_transient, but is 'linear'",
-    ),
-    "a negative number": (MODEL | {"num_assistant_tokens": -1}, "num_assistant_tokens must be at least 0"),
-    "no probability": (MODEL | {"assistant_confidence_threshold": 2.0}, "assistant_confidence_threshold must be"),
-    "confidence of a lookup": (LOOKUP | {"assistant_confidence_threshold": 0.5}, "goes with an assistant_model"),
     "confidence of a drafter": (
         {"drafter": NgramDrafter(), "assistant_confidence_threshold": 0.5},
         "goes with an assistant_model",
@@ -271,12 +264,9 @@ REFUSED = {
         MODEL | {"assistant_confidence_threshold": 0.5, "verification": "block", "rule": "clamped:width=1.0"},
         "block verification of a relaxed rule needs a draft model and a fixed number",
     ),
-    "n-grams without a lookup": (MODEL | {"max_matching_ngram_size": 3}, "goes with prompt_lookup_num_tokens"),
     "a lookup and a model": (MODEL | LOOKUP, "prompt_lookup_num_tokens and assistant_model exclude each other"),
     "a lookup and a drafter": ({"drafter": NgramDrafter()} | LOOKUP, "exclude each other"),
     "a lookup and an exit": (LOOKUP | {"assistant_early_exit": 1}, "exclude each other"),
-    "look behind": (MODEL | {"target_lookbehind": 4}, "target_lookbehind is read from a draft's own generation config"),
-    "look behind too": (MODEL | {"assistant_lookbehind": 4}, "assistant_lookbehind is read from a draft's own"),
     "one tokenizer": (
         WIDE | {"custom_generate": partial(speculative_generate, assistant_tokenizer=LETTERS)},
         "assistant_tokenizer goes with assistant_model and tokenizer",

@@ -18,8 +18,6 @@ from transformers.generation.candidate_generator import AssistedCandidateGenerat
 from cactus_decoding import (
     CandidateGeneratorDrafter,
     Metrics,
-    Pair,
-    generate,
     speculative_generate,
 )
 from cactus_decoding.core.drafting.lengths.base import FixedLength
@@ -219,32 +217,6 @@ def test_a_threshold_stops_after_an_unlikely_token_and_keeps_it(target, draft):
     assert len(lengths) > 1
 
 
-def test_torch_s_generator_governs_where_there_is_no_other(target, draft):
-    drafter = make("assisted", draft)
-    arguments = {"custom_generate": speculative_generate, "drafter": drafter, "do_sample": True, "max_new_tokens": 30}
-    texts = []
-    for seed in (1, 1, 2):
-        torch.manual_seed(seed)
-        texts.append(target.model.generate(torch.tensor([PROMPT]), **arguments)[0].tolist())
-    assert texts[0] == texts[1] != texts[2]
-
-
-@since("5.19.0")
-def test_early_exit_puts_the_layers_back_even_after_an_error(target, draft, monkeypatch):
-    drafter = make("exiting target", draft)
-    run(target, drafter)
-    assert target.model.config.num_hidden_layers == 2
-
-    def fail(*args, **kwargs):
-        raise RuntimeError("in the middle of a draft")
-
-    drafter.begin_response(target, FixedLength(0))
-    monkeypatch.setattr(AssistedCandidateGenerator, "get_candidates", fail)
-    with pytest.raises(RuntimeError, match="in the middle"):
-        run(target, drafter)
-    assert target.model.config.num_hidden_layers == 2
-
-
 def test_a_draft_with_other_tokens_is_not_changed(target, draft):
     other = letters_renumbered(draft)
     head, embedding, config = other.lm_head, other.get_input_embeddings(), copy.deepcopy(other.generation_config)
@@ -336,11 +308,3 @@ def test_an_early_exit_that_fails_in_transformers_itself_is_refused(monkeypatch)
     monkeypatch.setattr(generators.EarlyExitCandidateGenerator, "get_candidates", get_candidates)
     with pytest.raises(ValueError, match=r"assistant_early_exit fails in transformers .* itself: pip install"):
         CandidateGeneratorDrafter.early_exit(1)
-
-
-@since("5.19.0")
-def test_a_pair_can_draft_by_early_exit(target):
-    pair = Pair(CachedModel(target.model), CandidateGeneratorDrafter.early_exit(1), word_tokenizer(LETTERS))
-    response = generate(pair, "b c d", temperature=0, max_new_tokens=21)
-    assert response.token_ids == greedy(target.model, PROMPT)
-    assert response.metrics.drafted > 0

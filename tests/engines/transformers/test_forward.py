@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.architectures import greedy_answer, logits_of_all, tiny_architecture
 from support.tiny_architectures import LLAMA_CONFIGS, perturbed, random_tokens
+from support.tiny_models import tiny_llama
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -69,3 +70,16 @@ def test_what_a_forward_pass_is_told_besides_goes_through_transformers():
     rows = cached.append([1, 2, 3], rows=3)
     assert type(cached._forward) is GeneralForward
     torch.testing.assert_close(rows, logits_of_all(model, [1, 2, 3]), rtol=0, atol=2e-5)
+
+
+def test_extra_inputs_call_for_transformers_pass():
+    cached = CachedModel(tiny_llama(0))
+    cached.extra_inputs = {"output_hidden_states": True}
+    cached.append([1, 2, 3], rows=1)
+    assert len(cached.outputs.hidden_states) == 3
+    cached.extra_inputs = {"output_hidden_states": True}  # the same again is no change
+    with pytest.raises(ValueError, match="while the cache is empty, but it holds 3 tokens"):
+        cached.extra_inputs = {}
+    cached.reset()
+    cached.append([1, 2, 3], rows=1)
+    assert cached.outputs is None

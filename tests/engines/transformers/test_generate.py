@@ -15,42 +15,34 @@ from support.tiny_architectures import (
     tiny_gpt2,
     tiny_mistral,
     tiny_qwen2,
-    word_tokenizer,
 )
 from support.tiny_models import tiny_llama
 from support.versions import at_least, since
 from transformers import (
-    DynamicCache,
     LogitsProcessor,
     LogitsProcessorList,
     MambaConfig,
     MambaForCausalLM,
-    MaxLengthCriteria,
     StoppingCriteria,
     StopStringCriteria,
     T5Config,
     T5ForConditionalGeneration,
-    TextStreamer,
 )
-from transformers.generation import GenerateDecoderOnlyOutput, logits_process
+from transformers.generation import logits_process
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from cactus_decoding import (
     CandidateGeneratorDrafter,
-    Drafter,
     Metrics,
     ModelDrafter,
     NgramDrafter,
-    Proposal,
     SamplingParams,
     SuffixDrafter,
     speculative_generate,
 )
-from cactus_decoding.engines.transformers.compatibility import default_cache_argument, named_arguments_of_generate
-from cactus_decoding.engines.transformers.request import ProcessedProbs
+from cactus_decoding.engines.transformers.compatibility import named_arguments_of_generate
 
 PROMPT = torch.tensor([[1, 2, 3]])
-CACHE = default_cache_argument()
 LONG_PROMPT = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 3]])
 
 
@@ -103,20 +95,6 @@ def test_a_draft_of_another_architecture(target):
 # --- the sampled law -------------------------------------------------------------------------------------------------
 
 
-class LyingDrafter(Drafter):
-    """Draws from the draft but reports a flatter row."""
-
-    def __init__(self, honest: ModelDrafter) -> None:
-        self.honest = honest
-
-    def propose(self, *arguments):
-        proposal = self.honest.propose(*arguments)
-        if proposal.probs is None:
-            return proposal
-        flatter = proposal.probs.sqrt()
-        return Proposal(proposal.token_ids, flatter / flatter.sum(-1, keepdim=True))
-
-
 def law_is_emitted(model, arguments, sampling, processors=(), draws=500) -> bool:
     """Compare the first two new tokens with the law worked out from the target's logits."""
 
@@ -154,31 +132,6 @@ def test_lossless_emits_the_target_s_law_of_two_tokens(target, draft, arguments,
     assert law_is_emitted(target, {"assistant_model": draft} | arguments, sampling, processors)
 
 
-@pytest.mark.slow
-def test_a_drafter_that_misreports_its_law_is_detected(target, draft):
-    arguments = {"drafter": LyingDrafter(ModelDrafter(draft)), "top_k": 0}
-    assert not law_is_emitted(target, arguments, SamplingParams())
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"temperature": 0.6},
-        {"top_k": 3},
-        {"top_p": 0.7},
-        {"temperature": 1.3, "top_k": 6, "top_p": 0.8, "min_p": 0.1},
-    ],
-)
-def test_sampling_settings_mean_what_our_sampling_params_mean(target, arguments):
-    wanted = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0} | arguments
-    config, _ = target._prepare_generation_config(None, do_sample=True, **wanted)
-    processors = target._get_logits_processor(config, input_ids_seq_length=3)
-    logits = torch.randn(50, 8, generator=torch.Generator().manual_seed(0)) * 3
-    ours = ProcessedProbs(processors, config, PROMPT, 0)(logits, [1, 2, 3])
-    torch.testing.assert_close(ours, SamplingParams(**wanted)(logits))
-
-
 # --- processors ------------------------------------------------------------------------------------------------------
 
 
@@ -192,20 +145,7 @@ class NotTheSecondLast(LogitsProcessor):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"repetition_penalty": 1.7},
-        {"no_repeat_ngram_size": 2},
-        {"bad_words_ids": [[5], [6, 4]]},
-        {"min_new_tokens": 9, "eos_token_id": [4, 6]},
-        {"min_length": 15, "eos_token_id": [4, 6]},
-        {"forced_eos_token_id": 2},
-        {"suppress_tokens": [5]},
-        {"begin_suppress_tokens": [5]},
-        {"prefix_allowed_tokens_fn": lambda batch, ids: [int(ids[-1] + 1) % 8, int(ids[-2] + 1) % 8]},
-        {"logits_processor": LogitsProcessorList([NotTheSecondLast()])},
-    ],
-    ids=lambda arguments: next(iter(arguments)),
+    "arguments", [{"no_repeat_ngram_size": 2}, {"logits_processor": LogitsProcessorList([NotTheSecondLast()])}]
 )
 @pytest.mark.parametrize("itself", [False, True])
 def test_processors_see_each_row_s_own_prefix(target, draft, arguments, itself):
@@ -265,20 +205,6 @@ def test_criteria_are_asked_once_after_each_token_in_order(target, draft):
         assert len(ours.seen) == 8
 
 
-@pytest.mark.parametrize(
-    "given", [{"max_new_tokens": 1}, {"max_new_tokens": 7}, {"max_length": 9}, {"max_new_tokens": 9, "max_time": 0.0}]
-)
-def test_lengths_are_kept(target, given):
-    ours = speculate(target, assistant_model=target, do_sample=False, **given)
-    assert torch.equal(ours, target.generate(PROMPT, do_sample=False, **given))
-
-
-def test_a_length_criterion_of_the_caller_s_goes_first(target):
-    criteria = [MaxLengthCriteria(8)]
-    ours = speculate(target, assistant_model=target, max_new_tokens=20, stopping_criteria=criteria)
-    assert ours.shape[1] == 8
-
-
 # --- what comes back -------------------------------------------------------------------------------------------------
 
 
@@ -312,21 +238,6 @@ def test_a_streamer_gets_what_it_would_get_in_stock_generate(target, draft, boun
     assert [piece.shape for piece in ours.pieces] == [piece.shape for piece in theirs.pieces]
 
 
-def test_a_text_streamer_prints_the_response(target, draft, capsys):
-    tokenizer = word_tokenizer("a b c d e f g h")
-    ours = speculate(
-        target, assistant_model=draft, seed=0, do_sample=True, streamer=TextStreamer(tokenizer), max_length=12
-    )
-    assert capsys.readouterr().out.strip() == tokenizer.decode(ours[0])
-
-
-def test_return_dict_in_generate(target, draft):
-    arguments = {"do_sample": False, "max_new_tokens": 12}
-    output = speculate(target, assistant_model=draft, return_dict_in_generate=True, **arguments)
-    assert isinstance(output, GenerateDecoderOnlyOutput)
-    assert torch.equal(output.sequences, target.generate(PROMPT, **arguments))
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_left_padding_is_put_back(architecture):
     model, other = architecture(0), architecture(1)
@@ -355,17 +266,6 @@ def test_metrics_are_added_to_the_caller_s(target, draft):
     assert metrics.generated == response.shape[1] - 3 == 15
     assert metrics.steps == 100 + metrics.recovered + metrics.bonus
     assert metrics.seconds > 0
-
-
-def test_relaxed_rules_accept_more(target, draft):
-    counts = {}
-    for rule in ("lossless", "cactus:delta=1.0"):
-        counts[rule] = Metrics()
-        for seed in range(4):
-            arguments = {"do_sample": True, "top_k": 0, "max_new_tokens": 30, "seed": seed, "rule": rule}
-            speculate(target, assistant_model=draft, metrics=counts[rule], **arguments)
-    assert counts["lossless"].relaxed == 0 < counts["cactus:delta=1.0"].relaxed
-    assert counts["cactus:delta=1.0"].acceptance_rate > counts["lossless"].acceptance_rate
 
 
 # --- randomness ------------------------------------------------------------------------------------------------------
@@ -464,38 +364,11 @@ REFUSED = {
         {"drafter": tiny_llama(1)},
         "but is a LlamaForCausalLM; give a model as assistant_model",
     ),
-    "no model": ({"assistant_model": "a path"}, "assistant_model must be a transformers model"),
     "unknown rule": ({"rule": "cactsu"}, "unknown rule 'cactsu'"),
-    "no rule": ({"rule": 1.0}, "rule must be an acceptance rule"),
-    "negative": ({"num_speculative_tokens": -1}, "num_speculative_tokens must be at least 0"),
-    "no integer": ({"num_speculative_tokens": 2.0}, "num_speculative_tokens must be an integer"),
     "two seeds": ({"seed": 1, "generator": torch.Generator()}, "generator and seed exclude each other"),
     "no generator": ({"generator": 1}, "generator must be a torch.Generator"),
-    "bad seed": ({"seed": -1}, "seed must be between 0"),
-    "batch": ({"prompt": PROMPT.expand(2, 3)}, "one prompt at a time, but was given 2"),
-    "beams": ({"num_beams": 2}, "with one beam, but not beam_search"),
-    "sequences": ({"num_return_sequences": 2, "do_sample": True}, "num_return_sequences must be 1, but is 2"),
-    "a filled cache": ({CACHE: "filled"}, "past_key_values or cache is not supported"),
-    "an empty cache": ({CACHE: DynamicCache()}, "past_key_values or cache is not supported"),
-    "no cache": ({"use_cache": False}, "use_cache must be true"),
-    "a static cache": ({"cache_implementation": "static"}, "cache_implementation must be None or 'dynamic'"),
-    "scores": ({"output_scores": True, "return_dict_in_generate": True}, "output_scores is set"),
-    "logits": ({"output_logits": True, "return_dict_in_generate": True}, "output_logits is set"),
-    "hidden states": (
-        {"output_hidden_states": True, "return_dict_in_generate": True},
-        "text only, but was given output_hidden_states",
-    ),
-    "embeddings": ({"prompt": None, "inputs_embeds": torch.zeros(1, 3, 16).double()}, "was given inputs_embeds"),
-    "guidance": ({"guidance_scale": 2.0}, "ClassifierFreeGuidanceLogitsProcessor remembers earlier calls"),
     "a hole in the mask": ({"attention_mask": torch.tensor([[1, 0, 1]])}, "attention_mask must be ones"),
-    "padding on the right": ({"attention_mask": torch.tensor([[1, 1, 0]])}, "attention_mask must be ones"),
     "nothing but padding": ({"attention_mask": torch.tensor([[0, 0, 0]])}, "attention_mask must be ones"),
-    "other positions": ({"position_ids": torch.tensor([[5, 6, 7]])}, "position_ids must count"),
-    "unknown": ({"num_speculative_token": 3}, "not used by the model: .'num_speculative_token'"),
-    "a draft's own flag": ({"is_assistant": True}, "is_assistant is what transformers sets for a draft"),
-    "chunks": ({"prefill_chunk_size": 2}, "prefill_chunk_size is not supported"),
-    "synced": ({"synced_gpus": True}, "synced_gpus is not supported"),
-    "another vocabulary": ({"assistant_model": tiny_llama(1, 11)}, "vocabulary has 8 tokens, but the draft's has 11"),
     "another width": ({"drafter": ModelDrafter(tiny_llama(1, 11))}, "vocabulary has 8 tokens, but the draft's has 11"),
     "a short window": (
         {"assistant_model": tiny_gpt2(1, positions=3)},
@@ -514,22 +387,17 @@ if at_least("5.19.0"):
         "given mm_encoder_outputs",
     )
     REFUSED["early exit"] = ({"assistant_early_exit": 2, "drafter": None}, "exit_layer must be between 1 and 1")
-    REFUSED["ensemble"] = ({"assistant_ensemble_weight": 0.5}, "give rule='ensemble:weight=...'")
 
 
 @all_of("case", REFUSED)
 def test_refusals(idle, case):
     given, message = dict(REFUSED[case][0]), REFUSED[case][1]
     prompt = given.pop("prompt", PROMPT)
-    if given.get(CACHE) == "filled":
-        given[CACHE] = filled = DynamicCache()
-        for layer in range(2):
-            filled.update(torch.zeros(1, 1, 2, 8), torch.zeros(1, 1, 2, 8), layer)
     if case not in ("no draft", "early exit") and not {"assistant_model", "drafter"} & given.keys():
         given["drafter"] = NgramDrafter()
     if given.get("drafter", "") is None:
         del given["drafter"]
-    error = TypeError if case.startswith("no ") and case not in ("no draft", "no cache") else ValueError
+    error = TypeError if case.startswith("no ") and case != "no draft" else ValueError
     with pytest.raises(error, match=message):
         speculate(idle, prompt, max_new_tokens=5, **given)
 

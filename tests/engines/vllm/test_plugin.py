@@ -1,12 +1,142 @@
-"""Which versions of vLLM the plug-in works with."""
+"""Where vLLM meets the plug-in: which versions, which functions are replaced, the front end, evaluations offline."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from support.code_blocks import ROOT
 
-from cactus_decoding.engines.vllm.patches import RECORDED
+from cactus_decoding import Metrics
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.engines.vllm import frontend
+from cactus_decoding.engines.vllm.frontend import with_check
+from cactus_decoding.engines.vllm.offline import StepCounts, keep_stdout_clean, parse_engine_arguments
+from cactus_decoding.engines.vllm.patches import RECORDED, STOCK, is_replaced, replace
 from cactus_decoding.engines.vllm.plugin import check_version
+
+
+class VLLMValidationError(ValueError):
+    """Stands for vLLM's."""
+
+    def __init__(self, message: str, parameter: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+@pytest.fixture(autouse=True)
+def exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("vllm.exceptions")
+    module.VLLMValidationError = VLLMValidationError
+    monkeypatch.setitem(sys.modules, "vllm.exceptions", module)
+
+
+def check_of(seen: list, **config: object):
+    """Return the check of a server; the stock one notes what it is given."""
+    standard = SimpleNamespace(rejection_sample_method="standard")
+    given = {"speculative_config": standard, "additional_config": {}} | config
+    return with_check(lambda processor: seen.append)(SimpleNamespace(vllm_config=SimpleNamespace(**given)))
+
+
+def test_it_is_light_to_import() -> None:
+    code = "import sys; from cactus_decoding.engines.vllm import frontend; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"transformers", "tokenizers", "typer", "vllm"} & set(loaded)
+
+
+def test_good_values_go_on_to_the_stock_check() -> None:
+    seen: list = []
+    good = [SimpleNamespace(extra_args=one) for one in (None, {"other": 1}, {"acceptance_rule": "cactus:delta=1"})]
+    for params in good:
+        check_of(seen)(params)
+    assert seen == good
+
+
+@pytest.mark.parametrize(
+    ("asked", "config", "said"),
+    [
+        ({"acceptance_rule": "cactus:delta=-1"}, {}, "delta must be in"),
+        ({"acceptance_rule": 1}, {}, "must be a string"),
+        ({"budget": 1}, {}, "without acceptance_rule"),
+        ({"acceptance_rule": "cactus:delta=1"}, {"speculative_config": None}, "without --speculative-config"),
+    ],
+)
+def test_bad_ones_do_not(asked: dict, config: dict, said: str) -> None:
+    seen: list = []
+    with pytest.raises(VLLMValidationError, match=said) as refusal:
+        check_of(seen, **config)(SimpleNamespace(extra_args=asked))
+    assert refusal.value.parameter == "acceptance_rule"
+    assert not seen
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(None, "needs a tokenizer"), ((" a", "b"), "matches none of the 2 tokens"), (("1", " 2"), "matches all 2 tokens")],
+)
+def test_what_the_vocabulary_does_not_allow_is_refused(words, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocabulary = None if words is None else Vocabulary(words)
+    monkeypatch.setattr(frontend, "vocabulary_of", lambda vllm_config: vocabulary)
+    check, protected = check_of(seen := []), {"acceptance_rule": "cactus:delta=1", "protect": "digits"}
+    with pytest.raises(VLLMValidationError, match=said):
+        check(SimpleNamespace(extra_args=protected))
+    assert not seen
+    with pytest.raises(ValueError, match=said):
+        check_of([], additional_config=protected)
+    with pytest.raises(ValueError, match=said):  # for rules that requests bring
+        check_of([], additional_config=protected | {"acceptance_rule": "lossless"})
+    monkeypatch.setattr(frontend, "vocabulary_of", lambda vllm_config: Vocabulary(("a", " 2")))
+    check_of(seen)(SimpleNamespace(extra_args=protected))
+    assert len(seen) == 1
+
+
+def test_a_server_s_own_bad_values_end_its_start() -> None:
+    with pytest.raises(ValueError, match="does not work in vLLM"):
+        check_of([], additional_config={"acceptance_rule": "typical"})
+
+
+def test_engine_arguments_are_a_json_object() -> None:
+    assert parse_engine_arguments(None) == {}
+    assert parse_engine_arguments('{"dtype": "float32"}') == {"dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "must be a JSON object"),
+        ('{"model": "x", "max_num_seqs": 2}', "may not hold max_num_seqs, model"),
+    ],
+)
+def test_others_are_refused(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_engine_arguments(text)
+
+
+def test_steps_are_counted_once_they_bring_forth_tokens() -> None:
+    counts = StepCounts()
+
+    def record(drafted: int | None, accepted: int, generated: int) -> None:
+        drafts = None if drafted is None else SimpleNamespace(num_draft_tokens=drafted, num_accepted_tokens=accepted)
+        counts.record(SimpleNamespace(spec_decoding_stats=drafts), SimpleNamespace(num_generation_tokens=generated))
+
+    counts.record(None, None)
+    record(None, 0, 0)  # part of a prompt
+    record(None, 0, 1)  # the rest of it
+    record(4, 4, 5)
+    record(4, 1, 2)
+    assert counts.take() == Metrics(steps=3, drafted=8, accepted=5, recovered=1, bonus=2)
+    assert counts.take() == Metrics()
+
+
+def test_a_user_s_own_log_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
+    monkeypatch.setenv("VLLM_LOGGING_STREAM", "")  # so that it is put back afterwards
+    del os.environ["VLLM_LOGGING_STREAM"]
+    keep_stdout_clean()
+    assert (os.environ["VLLM_LOGGING_LEVEL"], os.environ["VLLM_LOGGING_STREAM"]) == ("DEBUG", "ext://sys.stderr")
 
 
 @pytest.mark.parametrize("version", ["0.31.0", "0.3", "0.34.0rc1", "0.330", "1.0", "dev"])
@@ -32,3 +162,25 @@ def test_the_range_is_that_of_the_versions_that_were_tried() -> None:
 @pytest.mark.parametrize("version", ["0.32.0", "0.32.1rc1", "0.32.0+cpu", "0.33.0", "0.33.1.dev2"])
 def test_a_known_one_is_not(version: str) -> None:
     check_version(version)
+
+
+def test_a_function_is_replaced_wherever_vllm_has_imported_it_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer() -> int:
+        """Give it."""
+        return 6
+
+    modules = {name: ModuleType(name) for name in ("vllm.owner", "vllm.user", "vllm.other", "others.user")}
+    for name, module in modules.items():
+        module.answer = answer
+        monkeypatch.setitem(sys.modules, name, module)
+    modules["vllm.other"].answer = other = lambda: 5
+    replace(modules["vllm.owner"], "answer", lambda stock: lambda: stock() + 1)
+    replaced = modules["vllm.owner"].answer
+    assert (replaced(), replaced.__doc__, getattr(replaced, STOCK)) == (7, "Give it.", answer)
+    assert modules["vllm.user"].answer is replaced
+    assert modules["vllm.other"].answer is other
+    assert modules["others.user"].answer is answer
+    replace(modules["vllm.owner"], "answer", lambda stock: lambda: 0)  # once only
+    assert modules["vllm.owner"].answer is replaced
+    assert is_replaced(replaced)
+    assert not is_replaced(answer)

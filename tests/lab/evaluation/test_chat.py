@@ -123,9 +123,3 @@ def test_a_chat_is_part_of_a_run_s_key_and_plain_text_has_the_key_that_it_had():
     for config in (plain, chat, system):
         assert RunConfig.from_dict(json.loads(config.key)) == config
     assert system.chat == Chat("Be brief.")
-
-
-def test_hashes_of_problems_are_those_of_the_version_before():
-    given = {"id": "1", "prompt": "q", "answer": "2", "group": ""}
-    assert Problem("1", "q", "2").as_dict() == given
-    assert Problem("1", "q", "2", follow_ups=("r",)).as_dict() == given | {"follow_ups": ("r",)}

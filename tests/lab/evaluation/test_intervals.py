@@ -142,17 +142,6 @@ def test_a_difference_of_several_answers_a_problem_covers_and_one_that_calls_the
     assert covered(narrow[:, 1], narrow[:, 2], truth) < 0.93
 
 
-def test_exact_intervals_cover_and_the_normal_interval_does_not():
-    rng = np.random.default_rng(1)
-    truth = rng.uniform(0.85, 0.99, EXPERIMENTS)  # many shares, because a single one may favour either
-    rights = rng.binomial(40, truth)
-    intervals = np.array([proportion(right, 40) for right in rights])
-    assert covered(intervals[:, 1], intervals[:, 2], truth) >= 0.93
-    share = rights / 40
-    half = 1.96 * np.sqrt(share * (1 - share) / 40)
-    assert covered(share - half, share + half, truth) < 0.93
-
-
 def test_answers_to_one_problem_are_not_independent():
     rng = np.random.default_rng(2)
     easy = rng.beta(2, 0.5, (EXPERIMENTS, PROBLEMS))  # problems differ, so that their answers are alike

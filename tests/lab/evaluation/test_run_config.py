@@ -40,11 +40,6 @@ def test_fields_that_are_missing_or_unknown_are_named():
         RunConfig.from_dict(values | {"top_q": 3})
 
 
-def test_a_file_from_before_a_setting_has_its_default():
-    values = config_of().as_dict()
-    assert RunConfig.from_dict({name: value for name, value in values.items() if name != "min_p"}) == config_of()
-
-
 def test_an_unlimited_budget_is_none_because_the_audit_measures():
     assert config_of(rule="cactus:delta=1.0", budget_nats=float("inf")) == config_of(rule="cactus:delta=1.0")
     shifted = RunConfig("", "", "", request=Request("cactus:delta=1.0", Budget(max_shift=0.1)))

@@ -13,9 +13,11 @@ from cactus_decoding import Request, SamplingParams, load_pair, stream
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.pair import Pair
+from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier
-from cactus_decoding.lab.frontier.recorded_rows import read_rows
+from cactus_decoding.lab.frontier.recorded_rows import read_rows, time_steps
 from cactus_decoding.lab.frontier.recording import record_rows
+from cactus_decoding.lab.frontier.relaxations import LOSSLESS, Relaxation
 from cactus_decoding.zoo.word_problems import word_problems
 
 EXACT = 1e-10
@@ -106,3 +108,13 @@ def test_models_in_float64_are_recorded_too():
     tiny = Pair(type(pair.target)(tiny_llama(0, 1003, positions=256)), NgramDrafter(), pair.tokenizer)
     rows = record_rows(tiny, [PROMPT], Request(num_speculative_tokens=3, max_new_tokens=60, seed=0), positions=5)
     assert rows.target.probs.dtype == torch.float32
+
+
+def test_steps_are_timed_side_by_side():
+    pair = load_pair()
+    prompts = [problem.prompt for problem, _ in zip(word_problems("validation", seed=0), range(3), strict=False)]
+    cactus, protected = Relaxation("cactus:delta=1.0"), Relaxation("cactus:delta=1.0", relaxation_policy("digits"))
+    timed = [(LOSSLESS, 0), (LOSSLESS, 3), (cactus, 3), (protected, 3)]
+    times = time_steps(pair, prompts, timed, Request(), steps=4)
+    assert list(times) == timed
+    assert all(values.shape == (3,) and bool((values > 0).all()) for values in times.values())

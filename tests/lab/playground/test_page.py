@@ -103,26 +103,6 @@ def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
 
 
 @slow
-def test_the_tree_of_a_step_is_drawn_with_its_path(visit):
-    asked = {"tree": "static=3.2.1", "verification": "joint", "seed": "3"}
-    page = visit(path="#" + urlencode(asked | {"rule": "lossless", "prompt": NUTS.question, "protect": ""}))
-    page.generate()
-    first = next(stream(load_pair(), NUTS.prompt, **asked | {"seed": 3}))
-    page.tokens().first.click()
-    tree = page.locator(".ca-card .ca-tree")
-    expect(tree.locator(".ca-node:not(.ca-next)")).to_have_count(15)
-    expect(tree.locator("path.ca-path")).to_have_count(first.num_accepted + 1)
-    expect(tree.locator(".ca-at")).to_have_count(1)
-    page.set("tree", "")
-    page.set("num-speculative-tokens", "4")
-    page.set("verification", "token")
-    page.generate()
-    page.tokens().first.click()
-    expect(page.locator(".ca-card")).to_contain_text("token 1, step 1")
-    expect(page.locator(".ca-tree")).to_have_count(0)
-
-
-@slow
 def test_the_page_shows_what_was_protected(visit):
     page = visit()
     expect(page.locator("#rule-part .spelling")).to_have_text(RELAXED["rule"])
@@ -147,26 +127,6 @@ def test_the_page_shows_what_was_protected(visit):
     page.generate()
     expect(page.locator(".ca-legend li", has_text="protected")).to_be_hidden()
     assert page.locator(".ca-protected").count() == 1  # in the legend
-
-
-@slow
-def test_what_cannot_be_protected_is_told(visit):
-    page = visit()
-    for label, value, sentence in (
-        ("protect", "(", "is neither"),
-        ("protect", "xyzzy", "it would protect nothing"),
-        ("protect", "(?s).", "nothing would be relaxed"),
-        ("protect-threshold", "2", "threshold must be in [0, 1]"),
-        ("lossless-tokens tokens", "-1", "lossless_tokens must be"),
-        ("relax-within-open", "<think>", "relax_within must be two different texts"),
-    ):
-        page.set("protect", "digits")
-        page.set(label, value)
-        page.click("#generate")
-        expect(page.locator("#problem")).to_contain_text(sentence)
-        page.set(label, {"protect-threshold": "0.01", "lossless-tokens tokens": "5"}.get(label, ""))
-    page.generate()
-    expect(page.locator(".session h2")).to_contain_text("after 5 tokens")
 
 
 @slow
@@ -243,15 +203,6 @@ def test_two_rules_side_by_side_part_where_they_part(visit):
 
 
 @slow
-def test_the_same_rule_twice_gives_the_same_answer(visit):
-    page = visit(path=CACTUS)
-    page.check("#compare")
-    page.locator("#compare-part select").first.select_option("cactus:delta=0.5")
-    page.generate()
-    expect(page.locator("#parting")).to_have_text("Both rules gave the same answer, token by token.")
-
-
-@slow
 def test_stop_keeps_what_is_there(visit, server):
     page = visit()
     with server.held() as gate:
@@ -289,55 +240,6 @@ def test_two_visitors_take_turns(visit, server):
     assert first.tokens().all_inner_texts() == third.tokens().all_inner_texts()
 
 
-@slow
-def test_mistakes_are_sentences_beside_the_button(visit):
-    page = visit(path=CACTUS)
-    problem = page.locator("#problem")
-    for label, value, sentence in (
-        ("delta nats", "-1", "delta must be in [0, inf), but is -1.0"),
-        ("delta nats", "much", "delta must be a number, but is 'much'"),
-    ):
-        page.set(label, value)
-        page.click("#generate")
-        expect(problem).to_contain_text(sentence)
-    page.set("delta nats", "0.5")
-    page.set("Prompt", "")
-    page.click("#generate")
-    expect(problem).to_contain_text("the prompt is empty")
-    page.set("Prompt", "Hi <b>there</b>")
-    page.set("Target", "/no/such/folder")
-    page.click("#generate")
-    expect(problem).to_contain_text("there is no folder '/no/such/folder'")
-    page.set("Target", "")
-    page.set("temperature", "hot")
-    page.click("#generate")
-    expect(problem).to_contain_text("temperature must be a number, but is 'hot'")
-    page.set("temperature", "1")
-    page.generate()
-    expect(problem).to_be_hidden()
-    assert page.locator(".ca-text b").count() == 0
-
-
-@slow
-def test_the_rule_tells_what_it_means_and_promises(visit):
-    page = visit(path=CACTUS)
-    part = page.locator("#rule-part")
-    expect(part).to_contain_text("Budget, given the drafted token; 0 is lossless")
-    expect(part.locator(".guarantee")).to_contain_text("up to log(1 + 2·delta)")
-    part.locator("select").first.select_option("cactus:delta=0.5,solver=exact")
-    expect(part.locator(".guarantee")).to_contain_text("never overspent")
-    expect(part.locator(".spelling")).to_have_text("cactus:delta=0.5,solver=exact")
-    part.locator("summary").click()
-    part.get_by_label("divergence").select_option("chi_square")
-    expect(part.locator(".guarantee")).to_be_empty()  # which is said of KL only
-    part.locator("select").first.select_option("clamped:max_kl=0.1")
-    expect(part.locator(".guarantee")).to_contain_text("≤ max_kl at every position")
-    part.locator("select").first.select_option("cactus:delta=0.5")
-    expect(part.locator(".advice")).to_be_hidden()
-    page.set("top-p", "1")
-    expect(part.locator(".advice")).to_contain_text("finds absurd")
-
-
 OVERLAP = """() => [...document.querySelectorAll(".session")].map((session) => {
   const [text, card] = [".ca-text", ".ca-card"].map((part) => session.querySelector(part).getBoundingClientRect());
   const across = Math.min(text.right, card.right) - Math.max(text.left, card.left);
@@ -356,8 +258,7 @@ LONG = EXAMPLES[4]
 
 
 @slow
-@pytest.mark.parametrize("rules", [1, 2])
-@pytest.mark.parametrize(("width", "height"), [(400, 740), (500, 500), (1200, 800)])
+@pytest.mark.parametrize(("width", "height", "rules"), [(400, 740, 2), (1200, 800, 1)])
 def test_the_card_never_covers_the_answer(visit, width, height, rules):
     page = visit(viewport={"width": width, "height": height})
     page.fill("#prompt", LONG.question)
@@ -380,19 +281,6 @@ def test_the_card_never_covers_the_answer(visit, width, height, rules):
 
 
 @slow
-def test_walking_along_the_answer_moves_nothing_above_the_card(visit):
-    page = visit(viewport={"width": 500, "height": 600})
-    page.generate()
-    page.tokens().last.scroll_into_view_if_needed()
-    page.evaluate("scrollTo(0, document.body.scrollHeight)")
-    page.tokens().first.focus()
-    top = page.locator(".ca-text").bounding_box()["y"]
-    for place in range(page.tokens().count()):
-        page.tokens().nth(place).hover()
-        assert page.locator(".ca-text").bounding_box()["y"] == top
-
-
-@slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_all_of_it(visit, scheme):
     page = visit(viewport={"width": 360, "height": 740}, has_touch=True, color_scheme=scheme)
@@ -407,21 +295,6 @@ def test_a_phone_shows_all_of_it(visit, scheme):
            .filter(each => each.getBoundingClientRect().height < 20).map(each => each.outerHTML)"""
     )
     assert small == []
-
-
-@slow
-def test_the_trace_is_downloaded_and_opens_by_itself(visit, tmp_path, browser):
-    page = visit()
-    page.generate()
-    with page.expect_download() as download:
-        page.get_by_role("link", name="a page to share").click()
-    target = tmp_path / "trace.html"
-    download.value.save_as(target)
-    context = browser.new_context(offline=True)
-    opened = context.new_page()
-    opened.goto(target.as_uri())
-    expect(opened.locator(".ca-text .ca-token")).to_have_count(page.tokens().count())
-    context.close()
 
 
 @slow
@@ -484,17 +357,8 @@ def test_a_link_gives_the_same_answer_and_holds_no_secret(visit, server):
     ("text", "sentences"),
     [
         ("temprature=2", ["this page has no setting “temprature”"]),
-        ("temperature=-1", ["temperature must be"]),
-        ("seed=x", ["seed must be an integer, but is 'x'"]),
-        ("seed=1&seed=2", ["seed stands there twice"]),
-        ("verification=blok", ["verification must be one of token, block"]),
-        ("rule=cactos:delta=1", ["there is no rule “cactos:delta=1”"]),
         ("rule=cactus:dleta=1", ["the rule “cactus” cannot have “dleta=1” here", "needs a value of delta"]),
-        ("rule=cactus:delta=much", ["delta must be a number, but is 'much'"]),
-        ("rule=cactus:delta=1,solver=magic", ["cannot have “solver=magic” here"]),
-        ("rule=lossless&rule=lossless&rule=lossless", ["3 rules are too many"]),
-        ("prompt=", ["the prompt is empty"]),
-        ("prompt=" + "x" * 9000, ["the prompt has 9000 characters"]),
+        ("seed=1&seed=2", ["seed stands there twice"]),
         ("<b>x</b>", ["this page has no setting “<b>x</b>”"]),
     ],
 )
@@ -504,12 +368,3 @@ def test_what_a_link_says_wrong_is_told(visit, text, sentences):
         expect(page.locator("#problem")).to_contain_text(sentence)
     expect(page.locator("#problem")).to_contain_text("Not all of this link could be followed")
     assert page.locator("#problem b").count() == 0
-
-
-@slow
-def test_a_link_is_told_where_it_cannot_be_copied(visit):
-    page = visit()
-    page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")  # as without https elsewhere
-    page.click("#copy-link")
-    expect(page.locator("#status")).to_contain_text("in the address bar")
-    assert parse_qs(page.url.partition("#")[2])["prompt"] == [EXAMPLES[FIRST_EXAMPLE].question]

@@ -56,3 +56,81 @@ def test_the_trace_can_be_taken_along(server, pair, tmp_path):
 def test_no_asset_hides_another_of_the_same_name() -> None:
     both = [path.name for folder in (PAGE, SHARED) for path in folder.iterdir()]
     assert len(both) == len(set(both))
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ({"Host": "evil.example"}, b"{}", 403),
+        ({"Host": "127.0.0.1.evil.example"}, b"{}", 403),
+        ({"Origin": "http://evil.example"}, b"{}", 403),
+        ({"Origin": "null"}, b"{}", 403),
+        ({"Content-Type": "text/plain"}, b"{}", 400),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, b"prompt=a", 400),
+        ({}, b"[1]", 400),
+        ({}, b"{", 400),
+        ({}, b"[" * 60_000, 400),
+        ({}, b" " * 150_000, 400),
+    ],
+)
+def test_requests_that_no_page_of_ours_sends_are_refused(server, headers, body, status):
+    got, _, answer = server.ask("POST", "/api/runs", body, headers)
+    assert got == status
+    assert answer
+    assert b"Traceback" not in answer
+
+
+def test_reading_from_another_host_name_is_refused_too(server):
+    assert server.ask("GET", "/", None, {"Host": "evil.example"})[0] == 403
+    assert server.ask("GET", "/", None, {"Host": f"localhost:{server.port}"})[0] == 200
+
+
+def test_the_page_may_load_nothing_from_elsewhere(server):
+    for path, kind in (("/", "text/html"), ("/assets/play.js", "text/javascript"), ("/assets/answer.css", "text/css")):
+        status, headers, body = server.ask("GET", path)
+        assert status == 200
+        assert headers["content-type"].startswith(kind)
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-content-type-options"] == "nosniff"
+        assert b"http://" not in body.replace(b"http://www.w3.org/2000/svg", b"")
+        assert b"https://" not in body
+
+
+@pytest.mark.parametrize("name", ["index.html", "nothing.js", "..%2fserver.py", "%2e%2e/server.py", "trace.html.jinja"])
+def test_no_other_file_is_an_asset(server, name):
+    assert server.ask("GET", f"/assets/{name}")[0] == 404
+
+
+def test_one_generation_at_a_time_and_a_stop_ends_it(server):
+    with server.held() as gate, server.following(asked("lossless", max_new_tokens=200)) as first:
+        started = next(first)
+        gate.release()
+        assert next(first)["event"] == "step"
+        with server.following(asked("cactus:delta=1.0", max_new_tokens=8)) as second:
+            assert next(second) == {"event": "queued", "ahead": 1}
+            assert server.post(f"/api/runs/{started['run']}/stop", {}) == (200, {})
+            gate.release(100)
+            rest = list(first)
+            (end,) = [event for event in rest if event["event"] == "ended"]
+            assert end["finish_reason"] == "stopped"
+            assert len([event for event in rest if event["event"] == "step"]) <= 1
+            events = list(second)
+            assert events[0]["event"] == "started"
+            assert events[-1]["event"] == "finished"
+
+
+def test_whoever_leaves_frees_the_seat(server):
+    with server.held() as gate:
+        with server.following(asked("lossless", max_new_tokens=200)) as first:
+            assert next(first)["event"] == "started"
+            with server.following(asked(max_new_tokens=8)) as waiting:  # leaves while it waits
+                assert next(waiting) == {"event": "queued", "ahead": 1}
+        with server.following(asked("lossless", max_new_tokens=8)) as third:
+            gate.release(1)  # the first one's step ends, and it finds that nobody listens
+            seen = [next(third)]
+            gate.release(100)
+            seen += list(third)
+    assert next(event["event"] for event in seen if event["event"] != "queued") == "started"
+    assert seen[-1]["event"] == "finished"

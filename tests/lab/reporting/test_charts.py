@@ -9,10 +9,10 @@ from support.result_files import made, several
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.frontier.frontier import as_result, frontier
-from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_policies
+from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_families, parse_policies
 from cactus_decoding.lab.reporting import charts
 from cactus_decoding.lab.reporting.charts import TO_ALONE, TO_LOSSLESS, frontier_picture, time_metric
-from cactus_decoding.lab.reporting.pictures import STYLES
+from cactus_decoding.lab.reporting.pictures import STYLES, family_of
 
 
 def test_time_is_normalised_by_the_target_alone_where_every_pair_has_it():
@@ -52,3 +52,13 @@ def test_the_picture_is_the_same_every_time_and_shows_every_family():
     assert picture.startswith("<?xml")
     for colour in {STYLES[name].colour for name in FAMILIES}:
         assert colour in picture
+
+
+def test_families_cover_every_rule_that_samples_and_have_a_look_of_their_own():
+    assert {family_of(family.spell(family.strict)) for family in FAMILIES.values()} == set(FAMILIES)
+    assert set(FAMILIES) <= set(STYLES)
+    looks = [(style.marker, style.colour, style.hollow) for style in STYLES.values()]
+    assert len(set(looks)) == len(looks)
+    assert len({(style.marker, style.hollow) for style in STYLES.values()}) == len(STYLES)
+    with pytest.raises(ValueError, match="unknown rule family 'cactis'; known are cactus, cactus_exact"):
+        parse_families(["cactis"])

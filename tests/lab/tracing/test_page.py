@@ -13,7 +13,7 @@ from support.browser import watched_page
 from support.traces import PROMPT
 
 from cactus_decoding import Fate, Request, load_pair
-from cactus_decoding.lab.tracing import to_json, trace_response
+from cactus_decoding.lab.tracing import trace_response
 from cactus_decoding.lab.tracing.page import embedded, to_html
 
 HOSTILE = (
@@ -264,39 +264,3 @@ def test_hostile_nodes_are_shown_and_do_nothing(browser, of_trees, tmp_path):
         assert page.locator("img").count() == 0
         assert "</script>" in page.locator(".ca-tree").text_content()
         assert "\u202e" not in page.locator(".ca-tree").text_content()
-
-
-@pytest.mark.slow
-def test_the_component_grows_and_begins_anew(browser, page_file, trace):
-    positions = [to_json(position) for position in trace.positions]
-    with opened(browser, page_file) as page:
-        seen = page.evaluate(
-            """(positions) => {
-              const element = document.createElement("div");
-              document.body.append(element);
-              const chosen = [];
-              const answer = new CactusAnswer(element, {onSelect: (place) => chosen.push(place), budget: "inf"});
-              const count = () => element.querySelectorAll(".ca-text .ca-token").length;
-              const counts = [];
-              for (const position of positions.slice(0, 6)) { answer.append([position]); counts.push(count()); }
-              const found = [answer.select(3), answer.select(99), answer.selected];
-              answer.mark(2, "here they part");
-              const marked = element.querySelector(".ca-marked").dataset.mark;
-              answer.mark(null);
-              answer.finish({text: positions[0].text});
-              const cut = element.querySelectorAll(".ca-cut").length;
-              answer.clear();
-              const marks = element.querySelectorAll(".ca-marked").length;
-              return {counts, found, chosen, marked, cut, left: count(), marks};
-            }""",
-            positions,
-        )
-    assert seen == {
-        "counts": [1, 2, 3, 4, 5, 6],
-        "found": [True, False, None],
-        "chosen": [3, None],
-        "marked": "here they part",
-        "cut": 5,
-        "left": 0,
-        "marks": 0,
-    }

@@ -9,6 +9,7 @@ from support.traces import PROMPT, SETTINGS, with_each_draft
 
 from cactus_decoding import Budget, Metrics, SamplingParams, stream
 from cactus_decoding.lab.tracing import stream_trace, trace_response
+from cactus_decoding.lab.tracing.positions import TokenNames
 
 
 @all_of("name, draft", with_each_draft(SETTINGS))
@@ -66,18 +67,15 @@ def test_the_header_says_what_was_asked_for(bundled):
     assert (named.target, named.draft) == ("mine", "ngram")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"top_candidates": 0}, ValueError, "top_candidates must be at least 1"),
-        ({"rule": "frob"}, ValueError, "unknown rule 'frob'"),
-        ({"top_p": 0}, ValueError, "top_p must be in"),
-        ({"frob": 1}, TypeError, "a request has no 'frob'"),
-        ({"rule": "relaxed_greedy:margin=1"}, ValueError, "set the temperature to 0"),
-        ({"seed": -1}, ValueError, "seed must be between"),
-        ({"budget": "much"}, TypeError, "budget must be a Budget or a number of nats"),
-    ],
-)
-def test_wrong_arguments(bundled, arguments, error, message):
-    with pytest.raises(error, match=message):
-        stream_trace(bundled, PROMPT, **arguments)
+def test_special_tokens_are_called_by_their_name(bundled):
+    trace = trace_response(bundled, PROMPT, temperature=0)
+    assert (trace.positions[-1].token, trace.positions[-1].text) == ("<eos>", "")
+
+
+def test_every_token_has_a_name_of_its_own_kind(bundled):
+    name = TokenNames(bundled.tokenizer)
+    (word,) = bundled.tokenizer(" has", add_special_tokens=False).input_ids
+    assert name(word) == " has"
+    byte = next(i for i in range(256) if "\ufffd" in bundled.tokenizer.decode([i]))
+    assert name(byte) == bundled.tokenizer.convert_ids_to_tokens(byte)
+    assert name(10_000) == "#10000"  # logits are often padded

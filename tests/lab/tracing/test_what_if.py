@@ -122,17 +122,3 @@ def test_what_is_no_distribution_has_no_conditional_nats():
 
     half = torch.tensor([0.5, 0.5])
     assert math.isnan(what_if(kept(half, half, 0), Halved()).conditional_nats)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_kept_rows_keep_every_bit(dtype):
-    dense, sparse = torch.rand(50).to(dtype).softmax(-1), torch.zeros(50, dtype=dtype)
-    sparse[[3, 7]] = torch.tensor([0.3, 0.7], dtype=dtype)
-    for row, is_sparse in ((dense, False), (sparse, True)):
-        there = SparseProbs.keep(row)
-        assert (there.token_ids is not None) == is_sparse
-        assert there.dense().dtype == dtype
-        assert torch.equal(there.dense(), row)
-    rows = torch.rand(2, 50)
-    there = SparseProbs.keep(rows[0])
-    assert there.probs.untyped_storage().nbytes() == 50 * 4  # no more than the row is held on to

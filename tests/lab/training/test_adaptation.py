@@ -125,17 +125,6 @@ def of_a_clock(monkeypatch, seconds_per_token: float) -> None:
     monkeypatch.setattr(DraftAdaptation, "_step", step)
 
 
-def test_steps_take_their_share_of_the_time_and_one_step_more_at_most(monkeypatch) -> None:
-    of_a_clock(monkeypatch, seconds_per_token=0.001)
-    adaptation = DraftAdaptation(load_pair(), max_time_share=0.1)
-    took = []
-    for _ in range(100):
-        took.append(adaptation.learn(text_of(100), 0.4))
-        share = 0.1 * adaptation.response_seconds
-        assert share <= adaptation.seconds <= share + 0.1
-    assert took[:3] == [True, False, True], "what a step took beyond its share must be made up for"
-
-
 def signalled(run: Callable[[], object], strike: int = 0) -> int:
     """Run something, press Ctrl-C at the given one of the lines of adaptation that it passes; return how many."""
     files = (adaptation_module.__file__,)
@@ -174,25 +163,6 @@ def test_ctrl_c_at_any_line_of_a_step_leaves_nothing_cached_of_other_weights() -
     assert 0 < changed < total
 
 
-def test_a_step_that_fails_half_way_leaves_nothing_cached_of_other_weights() -> None:
-    pair = tiny_pair()
-    adaptation = about_to_step(pair, [each.detach().clone() for each in pair.drafter.model.parameters()])
-    assert pair.drafter.model_cache.length > 0
-
-    def without_memory() -> None:
-        with torch.no_grad():
-            adaptation._parameters[0].add_(1.0)
-        raise torch.OutOfMemoryError
-
-    adaptation._optimizer.step, step = without_memory, adaptation._optimizer.step
-    with pytest.raises(torch.OutOfMemoryError):
-        adaptation.learn(text_of(8), SLOW_SECONDS)
-    assert pair.drafter.model_cache.length == 0
-    adaptation._optimizer.step = step
-    assert adaptation.learn(text_of(8), SLOW_SECONDS)
-    assert adaptation.steps == 2
-
-
 def test_a_text_is_cut_to_its_share_of_memory_and_to_the_drafts_context_window() -> None:
     pair = tiny_pair()
     assert pair.drafter.max_length == 256
@@ -202,12 +172,6 @@ def test_a_text_is_cut_to_its_share_of_memory_and_to_the_drafts_context_window()
         adaptation = DraftAdaptation(pair, max_time_share=1.0, max_row_bytes=4 * 1003 * most)
         assert adaptation.learn(text_of(length), SLOW_SECONDS)
         assert seen.pop() == (1, expected, 1003)
-
-
-def test_no_time_means_no_step() -> None:
-    adaptation = DraftAdaptation(load_pair(), max_time_share=0.0)
-    assert not adaptation.learn(text_of(10), SLOW_SECONDS)
-    assert adaptation.steps == 0
 
 
 def test_a_loss_that_is_no_number_changes_nothing(monkeypatch) -> None:

@@ -56,14 +56,6 @@ class ConstrainedSampling:
         sampling: what makes probabilities of the masked logits.
         constraint: of the response.
         prompt_length: tokens of the prompt, about which the constraint says nothing.
-
-    Example:
-        >>> from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
-        >>> class Even:
-        ...     def allowed(self, token_ids):
-        ...         return torch.tensor([True, False, True])
-        >>> ConstrainedSampling(SamplingFn(SamplingParams()), Even(), 0)(torch.zeros(1, 3), [])
-        tensor([[0.5000, 0.0000, 0.5000]])
     """
 
     plain = None

@@ -53,11 +53,6 @@ def schema_grammar(name: str, schema: Any, *, closed: bool = False) -> Grammar:
 
     Raises:
         ValueError: for a schema that nests too deeply, or has a keyword that is not supported.
-
-    Example:
-        >>> schema_grammar("the schema", {"type": "array", "uniqueItems": True})
-        Traceback (most recent call last):
-        ValueError: cannot read the schema: uniqueItems at # is not supported: leave it out, and check the answer for it
     """
     checked = checked_schema(name, schema, closed=closed)
     if checked is False:
@@ -77,10 +72,6 @@ def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_
 
     Raises:
         TypeError, ValueError: for a format that is not known, or one that cannot be read.
-
-    Example:
-        >>> as_grammar({"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}).kind
-        'regex'
     """
     if response_format is None:
         return None

@@ -130,7 +130,7 @@ class GrammarConstraint:
         for token in token_ids[shared:]:
             bits = self._mask()
             if token in self._vocabulary.ends or token // 8 >= len(bits) or not bits[token // 8] >> token % 8 & 1:
-                return False  # llguidance's matcher could not go back behind either
+                return False  # llguidance's matcher could not go back past it either
             self._matcher.consume_token(token)
             self._check()
             self._tokens.append(token)

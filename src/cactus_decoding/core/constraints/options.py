@@ -21,12 +21,6 @@ def exclude_each_other(options: list[Any], whole: Any) -> bool:
     Args:
         options: schemas.
         whole: the schema into which their references lead.
-
-    Example:
-        >>> exclude_each_other([{"type": "string"}, {"$ref": "#/$defs/n"}], {"$defs": {"n": {"type": "null"}}})
-        True
-        >>> exclude_each_other([{"type": "integer"}, {"type": "number"}], True)
-        False
     """
     if len(options) > _MAX_OPTIONS:
         return False

@@ -33,11 +33,6 @@ class PassTimes:
     ``target`` pairs numbers of tokens, ascending from 1, with the target's seconds for them; where passes are short,
     with what else a step takes. ``draft`` is for one proposal, 0 for a drafter that copies; ``reading`` for a token
     that the drafter has not read yet, in a longer pass; ``pair`` for a proposal after such a token, 0 if unknown.
-
-    Example:
-        >>> times = PassTimes(((1, 0.10), (2, 0.16), (4, 0.26)), draft=0.04)
-        >>> times.of(1), times.of(3), times.of(8)
-        (0.1, 0.26, 0.52)
     """
 
     target: tuple[tuple[int, float], ...]

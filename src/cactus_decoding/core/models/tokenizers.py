@@ -47,11 +47,6 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
     Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them. A
     beginning-of-text token is left out of the prompt if the tokenizer adds it to every text, so that there are not two.
     Raises `ValueError` for a tokenizer without a template, or one whose template fails or leaves out ``system``.
-
-    Example:
-        >>> from cactus_decoding import load_pair
-        >>> as_chat_prompt(load_pair().tokenizer, "Say it.")
-        'Question: Say it.\nAnswer:'
     """
     if not tokenizer.chat_template:
         raise ValueError(

@@ -89,13 +89,6 @@ class Phases(Model):
     the first opening mark to the first closing one after it, and so on. The prompt counts, as chat templates may open a
     span there. Texts are searched for in the bytes of the text, however tokens split these, even within a character.
     Token ids are searched for among the tokens, so that a text that quotes the mark opens nothing.
-
-    Example:
-        >>> from cactus_decoding.core.policy.vocabulary import Vocabulary
-        >>> words = Vocabulary(("<", "t>", "</", "x"))
-        >>> phases = Phases(relax_within=("<t>", "</t>"))
-        >>> phases.relaxable(phases.begin([], words), [0, 1, 3, 2, 1, 3], words)
-        [False, False, True, True, True, False]
     """
 
     lossless_tokens: Annotated[

@@ -92,11 +92,6 @@ class Protection(Model):
     characters that share them.
 
     Sources: design of this project; the idea that few tokens matter is that of AutoJudge (arXiv 2504.20039).
-
-    Example:
-        >>> from cactus_decoding.core.policy.vocabulary import Vocabulary
-        >>> Protection("digits").mask(Vocabulary((" cats", " 3", "4", " or")))
-        tensor([False,  True,  True, False])
     """
 
     pattern: Annotated[

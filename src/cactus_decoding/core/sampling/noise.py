@@ -22,17 +22,12 @@ class SharedNoise(torch.Generator):
     with Gumbel noise :math:`g = -\log E`. Its distribution is q, and two rows p and q choose the same token with
     probability :math:`\sum_i 1 / \sum_j \max(p_j / p_i, q_j / q_i) \ge (1 - TV) / (1 + TV)`.
 
-    Each uniform number behind a time is one output of Philox-4x64-10 with the seed as key and the place as a word of
+    Each uniform number of a time is one output of Philox-4x64-10 with the seed as key and the place as a word of
     its counter, so no number depends on what was drawn before. As a `torch.Generator` it gives other numbers, for
     drafters that know nothing of shared noise.
 
     Sources: Salmon et al., *Parallel random numbers: as easy as 1, 2, 3* (SC 2011); Daliri et al., *Coupling without
     communication* (arXiv 2408.07978).
-
-    Example:
-        >>> noise = SharedNoise(seed=1)
-        >>> [noise.token(torch.tensor([0.5, 0.25, 0.25]), place) for place in range(6)]
-        [2, 0, 2, 0, 0, 0]
     """
 
     def __new__(cls, seed: int, device: torch.device | str = "cpu") -> Self:

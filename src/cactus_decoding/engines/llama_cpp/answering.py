@@ -207,12 +207,7 @@ class _Showing:
 
 
 def text_of(token: bytes) -> str:
-    r"""Return a token's text; bytes that are no whole character are written as clients write them.
-
-    Example:
-        >>> text_of(b" caf"), text_of(bytes([0xC3]))
-        (' caf', 'bytes:\\xc3')
-    """
+    r"""Return a token's text; bytes that are no whole character are written as clients write them."""
     try:
         return token.decode()
     except UnicodeDecodeError:

@@ -20,10 +20,6 @@ class RuleCounters:
 
     A rule whose relaxed target is no distribution of its own, such as ``typical``, has no nats; audited are the
     positions that a budget measured.
-
-    Example:
-        >>> RuleCounters().text().splitlines()[1]
-        '# TYPE cactus_verified_positions_total counter'
     """
 
     def __init__(self) -> None:

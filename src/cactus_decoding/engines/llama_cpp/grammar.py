@@ -13,7 +13,7 @@ from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 _KEPT = 256
-"""States behind the newest one; no step goes back further."""
+"""States before the newest one; no step goes back further."""
 
 
 class _State:
@@ -47,7 +47,7 @@ class GrammarMask:
     """Sets the logits of tokens that a grammar does not allow to minus infinity.
 
     It is asked about rows of drafts and of rejected tokens too, so it keeps a state for each of the last tokens. Rows
-    behind a token that is not allowed are left as they are: no rule accepts that token, so nothing is drawn from them.
+    after a token that is not allowed are left as they are: no rule accepts that token, so nothing is drawn from them.
 
     Args:
         model: whose tokens they are.
@@ -78,7 +78,7 @@ class GrammarMask:
         return torch.from_numpy(self._candidates["logit"].copy())
 
     def _after(self, tokens: list[int]) -> _State | None:
-        """Return the state behind the response's tokens; None where one of them is not allowed."""
+        """Return the state after the response's tokens; None where one of them is not allowed."""
         shared = 0
         while shared < min(len(tokens), len(self._tokens)) and tokens[shared] == self._tokens[shared]:
             shared += 1

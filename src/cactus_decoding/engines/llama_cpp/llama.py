@@ -34,7 +34,7 @@ class CactusLlama(Llama):
     Whatever makes texts goes through `generate`: completions, chat formats, function calls, streams. Sampling is
     llama.cpp's, in its order. Calls take `SETTINGS` besides, such as ``rule``, ``budget`` and ``protect``; lossless,
     the default, emits what `llama_cpp.Llama` would, by the same law. How much is proposed is what pays on this machine
-    (`AutoLength`), unless ``num_speculative_tokens`` says. A call reads on behind what it shares with an earlier text.
+    (`AutoLength`), unless ``num_speculative_tokens`` says. A call reads on after what it shares with an earlier text.
 
     Processors of logits, grammars, penalties and biases apply to the target's and the draft's rows; processors must be
     functions of their arguments, because they see rows that are rejected. ``typical_p``, mirostat, ``draft_model``,

@@ -30,10 +30,6 @@ def as_sampling_params(temperature: float, top_k: int, top_p: float, min_p: floa
 
     Raises:
         TypeError, ValueError: for values that are no numbers, or ``min_p`` above 1.
-
-    Example:
-        >>> as_sampling_params(-1.0, 40, 0.95, 0.05) == SamplingParams()
-        True
     """
     for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
         check_number(name, value, -math.inf, math.inf)
@@ -58,10 +54,6 @@ class LlamaSampling:
 
     Attributes:
         plain: the sampling, where its order makes no difference and nothing is processed.
-
-    Example:
-        >>> LlamaSampling(SamplingParams(0.5, 2))(torch.tensor([[1.0, 3.0, 2.0]]), [7]).round(decimals=2)
-        tensor([[0.0000, 0.8800, 0.1200]])
     """
 
     def __init__(self, sampling: SamplingParams, processors: Sequence[RowProcessor] = ()) -> None:
@@ -106,10 +98,6 @@ class Penalties:
         repeat: as above, as are the next two.
         frequency: per time.
         presence: once.
-
-    Example:
-        >>> Penalties(1, 64, 2.0, 0.0, 0.5)([9, 0, 1], torch.tensor([4.0, -4.0, 4.0]))
-        tensor([ 1.5000, -8.5000,  4.0000])
     """
 
     def __init__(self, prompt_length: int, reach: int, repeat: float, frequency: float, presence: float) -> None:
@@ -144,10 +132,6 @@ class LogitBias:
 
     Raises:
         TypeError, ValueError: for what is no token, or no number.
-
-    Example:
-        >>> LogitBias({"1": 2.5}, 2)([], torch.zeros(2))
-        tensor([0.0000, 2.5000])
     """
 
     def __init__(self, bias: Mapping[Any, Any], vocabulary_size: int) -> None:

@@ -20,7 +20,7 @@ from cactus_decoding.engines.transformers.attention import registered_attention,
 from cactus_decoding.engines.transformers.row_cache import RowLayer, with_rows_in_place
 
 _CHUNK = 512
-"""Tokens that are read at once behind others: the mask of a longer block would grow with its square."""
+"""Tokens that are read at once after others: the mask of a longer block would grow with its square."""
 _FEW = 64
 """Rows from which on it does not matter whether they are a multiple of 4."""
 
@@ -89,7 +89,7 @@ class GeneralForward(StatefulForward):
         return output.logits[0, rows_end - rows : rows_end]  # type: ignore[no-any-return]
 
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
-        """Keep a prefix and a path behind it; nothing where a sliding window has lost some of the prefix.
+        """Keep a prefix and a path after it; nothing where a sliding window has lost some of the prefix.
 
         Raises `ValueError` for a path in a cache that holds anything but the keys and values of all tokens.
         """
@@ -131,7 +131,7 @@ class GeneralForward(StatefulForward):
 
     @torch.inference_mode()
     def restore_state(self, state: list[dict[str, dict[int, Tensor]]], length: int) -> None:
-        """Take copies of the states, and forget keys and values behind them."""
+        """Take copies of the states, and forget keys and values after them."""
         for layer, copies in zip(self._cache.layers, state, strict=True):
             if isinstance(layer, DynamicLayer) and layer.is_initialized:
                 layer.keys, layer.values = layer.keys[..., :length, :], layer.values[..., :length, :]

@@ -6,7 +6,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.candidate_generator import CandidateGenerator
 from transformers.generation.streamers import BaseStreamer
 
-from cactus_decoding.core.checks import short_repr
+from cactus_decoding.core.checks import check_generator, short_repr
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.drafting.registry import proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
@@ -32,8 +32,11 @@ from cactus_decoding.core.session import begin
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.transformers.assistance import SETTINGS, Assistance
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.call import check_not_synced, random_source
-from cactus_decoding.engines.transformers.compatibility import cache_of, named_arguments_of_generate
+from cactus_decoding.engines.transformers.compatibility import (
+    cache_of,
+    is_spread_over_processes,
+    named_arguments_of_generate,
+)
 from cactus_decoding.engines.transformers.positions import position_limit, read_in_blocks
 from cactus_decoding.engines.transformers.request import (
     OWN_CACHE,
@@ -209,15 +212,6 @@ def generate_speculatively(model: PreTrainedModel, **arguments: Any) -> Tensor |
 
     Raises `TypeError` as there; `ValueError` as there, and for settings that `generate` would act on before anything is
     decoded.
-
-    Example:
-        >>> from cactus_decoding import load_pair
-        >>> pair = load_pair()
-        >>> inputs = pair.tokenizer("Question:", return_tensors="pt", return_token_type_ids=False)
-        >>> tokens = generate_speculatively(pair.target.model, **inputs, assistant_model=pair.drafter.model,
-        ...     tokenizer=pair.tokenizer, stop_strings=["."], max_new_tokens=100, do_sample=True, seed=0)
-        >>> "." in pair.tokenizer.decode(tokens[0, -1:])
-        True
     """
     configs = [arguments.get("generation_config"), model.generation_config]
 
@@ -255,3 +249,30 @@ speculative_generate.__signature__ = _with_settings(inspect.signature(speculativ
 _PREPARED = {"model", "input_ids", "logits_processor", "stopping_criteria", "generation_config", "model_kwargs"}
 # `generate` has these two as well, and gives a streamer the prompt
 _OWN = inspect.signature(speculative_generate).parameters.keys() - _PREPARED - {"assistant_model", "streamer"}
+
+
+def check_not_synced(model: PreTrainedModel, synced_gpus: bool | None) -> None:
+    """Raise `ValueError` where every process must run the target as often as the others.
+
+    With ``synced_gpus=None``, `generate` sets it itself where weights are spread over processes, and tells no callable.
+    """
+    if synced_gpus is None:
+        spread, group = is_spread_over_processes(model), torch.distributed
+        synced_gpus = spread and group.is_available() and group.is_initialized() and group.get_world_size() > 1
+        cause = ", which `generate` sets for a model whose weights are spread over processes (FSDP, ZeRO-3),"
+    else:
+        cause = ""
+    if synced_gpus:
+        raise ValueError(f"synced_gpus{cause} is not supported: processes would take different numbers of steps")
+
+
+def random_source(
+    generator: torch.Generator | None, seed: int | None, device: torch.device
+) -> torch.Generator | Literal["seed"] | None:
+    """Return the generator to draw from, as `begin` takes it; None is torch's default one, as `generate` has it."""
+    if seed is None:
+        check_generator(generator, device)
+        return generator
+    if generator is not None:
+        raise ValueError("generator and seed exclude each other: give one of them")
+    return "seed"

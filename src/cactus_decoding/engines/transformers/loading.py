@@ -125,12 +125,6 @@ def lay_out_for_small_products(model: PreTrainedModel) -> None:
 
     BLAS reads matrices that are stored ``[in, out]`` faster in products of a few rows. Shapes stay as they are, only
     strides change, and no memory is added. Matrices that are shared with the embedding stay row by row for it.
-
-    Example:
-        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2))
-        >>> lay_out_for_small_products(model)
-        >>> model[0].weight.shape, model[0].weight.stride()
-        (torch.Size([2, 3]), (1, 2))
     """
     embeddings = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
     for module in model.modules():

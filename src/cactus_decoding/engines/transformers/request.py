@@ -105,12 +105,7 @@ def _vanishes(processor: object) -> bool:
 
 
 def sampling_of(processors: LogitsProcessorList, config: GenerationConfig) -> SamplingParams | None:
-    """Return what a call's processors do where they are plain sampling, in the usual order; None where they are more.
-
-    Example:
-        >>> sampling_of(LogitsProcessorList(), GenerationConfig(do_sample=False)).temperature
-        0.0
-    """
+    """Return what a call's processors do where they are plain sampling in the usual order; None where they do more."""
     if not config.do_sample:
         return None if len(processors) else SamplingParams(temperature=0.0)
     given: dict[str, Any] = {}

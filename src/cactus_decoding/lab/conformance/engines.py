@@ -13,13 +13,7 @@ from cactus_conform.models import text_of, write_models
 
 
 class CactusEngine(Engine):
-    """`cactus_decoding.generate` over the tiny models, in float32; ``settings`` are fields of every `Request`.
-
-    Example:
-        >>> from cactus_conform.engine import Sampling
-        >>> CactusEngine().answer([Query((1, 2, 3), Sampling(temperature=0.0, max_tokens=2), 0)])[0].token_ids
-        (2, 7)
-    """
+    """`cactus_decoding.generate` over the tiny models, in float32; ``settings`` are fields of every `Request`."""
 
     supports = frozenset({*CUTS, "stop_token_ids", "cancels", "repeats"})
     drafts: Sequence[str] = (*DRAFTS, LOOK_UP)

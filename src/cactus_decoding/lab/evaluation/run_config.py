@@ -156,15 +156,7 @@ def seed_of(seed: int, place: int) -> int:
 
 
 def proposing(length: DraftLength | int | str, verification: str) -> dict[str, Any]:
-    """Return the settings for a draft length or a tree's shape, with the given verification or its counterpart.
-
-    Example:
-        >>> from cactus_decoding.core.drafting.registry import as_tree
-        >>> proposing(as_tree("static=2.2"), "block")
-        {'verification': 'joint', 'tree': 'static=2.2'}
-        >>> proposing(6, "joint")
-        {'verification': 'block', 'num_speculative_tokens': 6}
-    """
+    """Return the settings for a draft length or a tree's shape, with the given verification or its counterpart."""
     tree = isinstance(length, TreeShape)
     spelled = {"tree": str(length)} if tree else {"num_speculative_tokens": length}  # each run learns by itself
     return {"verification": scheme_for(verification, tree=tree)} | spelled

@@ -92,11 +92,6 @@ def expected_tokens(accepted: Tensor, step: Tensor, ends: Tensor) -> Tensor:
 
     ``accepted`` is each proposal's chance of acceptance and ``step`` its step, ascending, both ``[proposals]``;
     ``ends`` says whether a step's last proposal would end the response, ``[steps]``.
-
-    Example:
-        >>> step, ends = torch.tensor([0, 0]), torch.tensor([False])
-        >>> expected_tokens(torch.tensor([0.5, 0.5]), step, ends).tolist()
-        [[1.5, 1.75]]
     """
     chances = pad_groups(accepted, step, len(ends))  # 0 after the step's last proposal
     counts = torch.bincount(step.long(), minlength=len(ends))

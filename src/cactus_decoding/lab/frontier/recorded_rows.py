@@ -297,11 +297,6 @@ def shortened(target: Tensor, draft: Tensor, drafted: int, tail: float = TAIL) -
     :math:`\sum_x \min(q(x), p(x))`, does not change, because no token with p > q is merged with one with p < q. The
     acceptance of a rule whose numbers for the kept tokens stay the same changes by at most ``tail``. Rows are
     ``[vocabulary]``, target q and draft p.
-
-    Example:
-        >>> q, p = torch.tensor([0.5, 0.4, 0.06, 0.04]), torch.tensor([0.6, 0.3, 0.06, 0.04])
-        >>> shortened(q, p, drafted=0, tail=0.2).token_ids.tolist()
-        [0, 1, 3]
     """
     most = torch.maximum(target, draft)
     most[drafted] = torch.inf

@@ -45,11 +45,6 @@ class Text(NamedTuple):
         """Return a text of at most so many positions, 2 or more.
 
         The response loses its end, down to half of the positions, and then the prompt its beginning.
-
-        Example:
-            >>> import torch
-            >>> Text(TokenSequence([1, 2, 3, 4, 5, 6], 3), torch.ones(3, 1), torch.ones(3, 1)).cut(4).sequence
-            TokenSequence(token_ids=[2, 3, 4, 5], prompt_length=2)
         """
         (token_ids, prompt), ids, log_probs = self
         kept = min(len(token_ids) - prompt, max(positions - prompt, positions // 2))

@@ -13,7 +13,9 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
+import openai
 from engine_run import ENGINE_ENVIRONMENT
+from mixed_load import MODEL, QUESTIONS
 
 SMALL = (
     "--enforce-eager",
@@ -84,3 +86,11 @@ def serving(folder: Path, *arguments: str, **environment: str):
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
+
+
+def hand_on(url: str) -> None:
+    """Have the worker hand its sums on, which it does in steps that are a second or more after the last time."""
+    time.sleep(1.1)
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=280) as client:
+        spare = {"acceptance_rule": "lenience:lenience=0.9"}
+        client.completions.create(model=MODEL, prompt=QUESTIONS[0], max_tokens=8, extra_body={"vllm_xargs": spare})

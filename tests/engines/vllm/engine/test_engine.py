@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 import torch
@@ -27,7 +26,6 @@ QUESTIONS = (
 OPENING = f"Question: {QUESTIONS[3]}\nAnswer: To begin"
 """A comma follows for certain, and then many tokens are possible, of which the draft's choice is no sure one."""
 RULES = (None, "cactus:delta=1", "cactus:delta=0.5,solver=exact", "ensemble:weight=0.5", "clamped:width=1")
-DELTAS = (0, 1, 10, 1000)
 COPIES = 500
 SHARED_RULE = "cactus:delta=1"
 TARGET = str(zoo.path("target"))
@@ -60,18 +58,11 @@ def law_job(opening: list[int], rule: str | None, copies: int) -> dict:
     return {"prompts": [opening], "copies": copies, "sampling": sampled(rule, 2)}
 
 
-def more_jobs(prompts: list[list[int]]) -> list[dict]:
-    return [
-        *({"prompts": prompts, "copies": 24, "sampling": sampled(f"cactus:delta={delta}", 40)} for delta in DELTAS),
-        *({"prompts": prompts, "copies": 24, "sampling": sampled("cactus:delta=1000", 40, budget=b)} for b in (10, 0)),
-        {"prompts": prompts, "sampling": sampled("top_k:k=5", 5)},
-    ]
-
-
 @pytest.fixture(scope="module")
 def one_worker(prompts: list[list[int]], opening: list[int]) -> list[dict]:
     laws = [law_job(opening, rule, COPIES) for rule in RULES]
-    return run_jobs([*greedy_jobs(prompts), *laws, *more_jobs(prompts)], model=TARGET, speculative_config=SPECULATION)
+    refused = {"prompts": prompts, "sampling": sampled("top_k:k=5", 5)}
+    return run_jobs([*greedy_jobs(prompts), *laws, refused], model=TARGET, speculative_config=SPECULATION)
 
 
 @pytest.fixture(scope="module")
@@ -114,26 +105,6 @@ def test_another_law_is_refuted(one_worker: list[dict], opening: list[int]) -> N
 @smoke
 def test_greedy_requests_do_not_notice_a_rule(one_worker: list[dict]) -> None:
     assert one_worker[0]["token_ids"] == one_worker[1]["token_ids"]
-
-
-@smoke
-def test_acceptance_rises_with_delta(one_worker: list[dict]) -> None:
-    results = one_worker[2 + len(RULES) :][: len(DELTAS)]
-    rates = [one["counters"]["accepted_tokens"] / one["counters"]["draft_tokens"] for one in results]
-    # Each rate is over some 1,500 steps of three proposals, with a standard error of about 0.01; larger deltas write
-    # other texts, on which less may be agreed upon. A fall counts from five standard errors of a difference (0.07) on,
-    # so that false alarms are below 1e-6; the rise over the whole range is larger than that.
-    assert all(later > earlier - 0.07 for earlier, later in pairwise(rates)), rates
-    assert rates[-1] > rates[0] + 0.1, rates
-
-
-@smoke
-def test_a_budget_limits_the_acceptance(one_worker: list[dict]) -> None:
-    free, little, none = (
-        one["counters"]["accepted_tokens"] / one["counters"]["draft_tokens"]
-        for one in (one_worker[2 + len(RULES) + len(DELTAS) - 1], *one_worker[-3:-1])
-    )
-    assert free > little > none, (free, little, none)
 
 
 @smoke

@@ -145,15 +145,3 @@ def test_requests_with_different_rules_share_a_batch() -> None:
         own = tokens[index :: len(rules)]
         assert not rejects(own[:, 0], probs), rule
         assert not wrong_count(int((own[:, 1] >= 0).sum()), len(own), acceptance), rule
-
-
-def test_a_server_wide_default_applies_and_a_request_can_refuse_it() -> None:
-    drafted = problem(Cut())[1].argsort(descending=True)[1].expand(REQUESTS, DRAFTED)
-    logitsprocs = processors({"acceptance_rule": "cactus:delta=1", "acceptance_metrics": False})
-    admit(logitsprocs, [params(None if index % 2 else "lossless") for index in range(REQUESTS)])
-    torch.manual_seed(1)
-    rows = problem(Cut())[0].expand(REQUESTS, DRAFTED + 1, VOCABULARY).clone()
-    tokens = sample(rows, None, drafted, metadata(logitsprocs, [Cut()] * REQUESTS))
-    for index, rule in enumerate(("lossless", "cactus:delta=1")):
-        accepted = int((tokens[index::2, 1] >= 0).sum())
-        assert not wrong_count(accepted, REQUESTS // 2, law(rule, Cut(), True, drafted)[1])

@@ -12,12 +12,10 @@ import pytest
 import torch
 from stock_sampler import Cut, admit, metadata, params, prepare, processors, sample
 from support.chi_square import rejects
-from support.decisions import plan
 
 from cactus_decoding import audit
 from cactus_decoding.core.policy.importance import Importance
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.engines.vllm.v1 import batch_rules
 
 prepare()
@@ -123,41 +121,6 @@ def test_other_laws_are_refuted(kind: int, emitted) -> None:
         others = {(judging[0], "lossless")}
     for other in others:
         assert not follows(other, kind, emitted), other
-
-
-@pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
-@pytest.mark.parametrize("rule", [CLAMPED, CACTUS])
-def test_a_protected_position_costs_nothing_and_a_budget_holds_beside_it(rule: str, one_hot: bool) -> None:
-    requests, policy = 64, {"protect": "digits", "protect_threshold": 0.1}
-    torch.manual_seed(3)
-    if one_hot:
-        drafted = ONE_HOT.expand(requests, 2)
-    else:
-        drafted = torch.multinomial(DRAFT, 2 * requests, replacement=True).view(requests, 2)
-    logitsprocs = processors(words=WORDS)
-    admit(logitsprocs, [params(rule, budget=0.6, **policy) for _ in range(requests)])  # a meter each
-    probs = None if one_hot else DRAFT.expand(requests, 2, -1)
-    allowed, judge = torch.tensor([False, True]), parse_rule(rule)
-    expected = [0.0] * requests
-    for _ in range(8):
-        tokens = sample(
-            ROWS.log().expand(requests, 3, -1).clone(), probs, drafted, metadata(logitsprocs, [Cut()] * requests)
-        )
-        for number in range(requests):
-            draft = None if one_hot else DRAFT.expand(2, -1).double()
-            decided = plan(
-                judge, ROWS[:2].double(), draft, drafted[number], limit=0.6, spent=expected[number], relaxable=allowed
-            )
-            visited = min(int((tokens[number] >= 0).sum()), 2)
-            expected[number] += sum(
-                cost
-                for cost, over in zip(decided.costs[:visited], decided.fell_back[:visited], strict=True)
-                if not over
-            )
-    rules = batch_rules(metadata(logitsprocs, [Cut()]))
-    spent = [rules.meter.spent[rules.requests[number].meter_slot].item() for number in range(requests)]
-    assert spent == pytest.approx(expected, abs=1e-5)
-    assert 0 < max(spent) <= 0.6
 
 
 def test_without_anything_asked_for_no_row_is_held_back() -> None:

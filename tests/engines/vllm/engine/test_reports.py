@@ -11,8 +11,7 @@ import pytest
 import torch
 from engine_run import run_jobs
 from mixed_load import MODEL, PROMPTS
-from server_process import Server, serving
-from soak import hand_on
+from server_process import Server, hand_on, serving
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import parse_rule, zoo

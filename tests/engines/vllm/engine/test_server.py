@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import only_repair
 import openai
 import pytest
 from mixed_load import MALFORMED, MODEL, PROMPTS, greedy_texts, seeded_answers, send_mix
-from server_process import Server, serving
-from soak import UNMETERED, hand_on, seeded, send
+from server_process import Server, hand_on, serving
+from support.malformed_protection import MALFORMED as MALFORMED_PROTECTION
 
 from cactus_decoding.cli import main
 from cactus_decoding.lab.evaluation.runs.results import read_results
 
 pytestmark = pytest.mark.engine
-REQUESTS, SOAK = 200, 300
+REQUESTS = 200
 
 
 @pytest.fixture(scope="module")
@@ -63,47 +64,23 @@ def test_a_mixed_load(servers: tuple[Server, Server], stock_greedy: dict[str, st
     assert asyncio.run(greedy_texts(ours.url, at_once=False))  # it still answers
 
 
-def test_three_hundred_at_once_half_of_them_seeded(servers: tuple[Server, Server]) -> None:
-    ours, _ = servers
-    hand_on(ours.url)
-    before = ours.metrics()
-    tally = asyncio.run(send(ours.url, list(range(SOAK)), malformed=True))
-    assert not tally.wrong, "\n".join(tally.wrong)
-    assert (tally.refused, len(tally.texts)) == (len(MALFORMED), SOAK)
-
-    counted = {name: value - before.get(name, 0.0) for name, value in ours.metrics().items()}
-
-    def total(name: str) -> float:
-        return sum(value for key, value in counted.items() if key.partition("{")[0] == name)
-
-    assert total("vllm:request_success_total") == SOAK
-    assert total("vllm:prompt_tokens_total") == tally.prompt_tokens
-    assert total("vllm:generation_tokens_total") == tally.generated_tokens
-    assert total("vllm:spec_decode_num_drafts_total") == tally.drafts
-    assert total("vllm:spec_decode_num_draft_tokens_total") == tally.drafted
-    assert total("vllm:spec_decode_num_accepted_tokens_total") == tally.accepted
-
-    hand_on(ours.url)
-    ruled = ours.metrics()
-    for rule in UNMETERED:
-        for name, value in (("accepted_tokens", tally.accepted_by[rule]), ("verified_positions", tally.verified[rule])):
-            counter = f'cactus_{name}_total{{rule="{rule}"}}'
-            assert ruled[counter] - before.get(counter, 0.0) == value > 0
-
-    numbers = [number for number in reversed(range(SOAK)) if seeded(number)]
-    again = asyncio.run(send(ours.url, numbers))
-    assert again.texts == {number: tally.texts[number] for number in numbers}
-    assert ours.process.poll() is None
+@pytest.fixture(scope="module")
+def client(servers: tuple[Server, Server]) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{servers[0].url}/v1", api_key="none", max_retries=0) as made:
+        yield made
 
 
-def test_metrics_by_rule_beside_vllm_s_own(servers: tuple[Server, Server]) -> None:
+def ask(client: openai.OpenAI, max_tokens: int = 12, **xargs: object) -> openai.types.Completion:
+    return client.completions.create(
+        model=MODEL, prompt=PROMPTS[0], max_tokens=max_tokens, extra_body={"vllm_xargs": xargs}
+    )
+
+
+def test_metrics_by_rule_beside_vllm_s_own(servers: tuple[Server, Server], client: openai.OpenAI) -> None:
     ours, _ = servers
     rule = "cactus:delta=2.0"
-    with openai.OpenAI(base_url=f"{ours.url}/v1", api_key="none", max_retries=0) as client:
-        for _ in range(40):  # the sums of a step are handed on about once a second
-            client.completions.create(
-                model=MODEL, prompt=PROMPTS[0], max_tokens=40, extra_body={"vllm_xargs": {"acceptance_rule": rule}}
-            )
+    for _ in range(40):  # the sums of a step are handed on about once a second
+        ask(client, 40, acceptance_rule=rule)
     metrics = ours.metrics()
 
     def of(name: str) -> float:
@@ -116,19 +93,38 @@ def test_metrics_by_rule_beside_vllm_s_own(servers: tuple[Server, Server]) -> No
     assert any(name.startswith("vllm:spec_decode_num_accepted_tokens_total") for name in metrics)
 
 
-def test_errors_say_what_is_wrong(servers: tuple[Server, Server]) -> None:
-    ours, _ = servers
-    with openai.OpenAI(base_url=f"{ours.url}/v1", api_key="none", max_retries=0) as client:
-        for xargs, said in (
-            ({"acceptance_rule": "cactus:delta=-1"}, "delta must be in"),
-            ({"acceptance_rule": "typical"}, "does not work in vLLM"),
-            ({"acceptance_rule": "cactus:delta=1", "budget": -2}, "budget must be in"),
-            ({"budget": 1}, "without acceptance_rule"),
-        ):
-            with pytest.raises(openai.BadRequestError, match=said):
-                client.chat.completions.create(
-                    model=MODEL, messages=[{"role": "user", "content": "1 + 1"}], extra_body={"vllm_xargs": xargs}
-                )
+def test_errors_say_what_is_wrong(client: openai.OpenAI) -> None:
+    for xargs, said in (
+        ({"acceptance_rule": "cactus:delta=-1"}, "delta must be in"),
+        ({"acceptance_rule": "typical"}, "does not work in vLLM"),
+        ({"acceptance_rule": "cactus:delta=1", "budget": -2}, "budget must be in"),
+        ({"budget": 1}, "without acceptance_rule"),
+        *MALFORMED_PROTECTION,
+    ):
+        with pytest.raises(openai.BadRequestError, match=said) as refusal:
+            ask(client, **xargs)
+        assert refusal.value.status_code == 400
+
+
+def test_protected_positions_are_counted_by_rule(servers: tuple[Server, Server], client: openai.OpenAI) -> None:
+    counts = []
+    for rule, policy in (
+        ("clamped:width=0.41", {}),
+        ("clamped:width=0.42", {"protect": "digits"}),
+        ("clamped:width=0.43", {"lossless_tokens": 1000}),
+    ):
+        for _ in range(4):
+            ask(client, 40, acceptance_rule=rule, **policy)
+        hand_on(servers[0].url)
+        metrics = servers[0].metrics()
+        names = ("protected_positions", "verified_positions", "conditional_nats")
+        counts.append([metrics[f'cactus_{name}_total{{rule="{rule}"}}'] for name in names])
+    free, digits, nothing = counts
+    assert free[0] == 0 < free[1]
+    assert digits[0] > 0
+    assert digits[1] > 0
+    assert nothing[0] > 0
+    assert nothing[1:] == [0, 0]
 
 
 def test_evaluations_of_both_servers_have_the_texts_of_this_process(
@@ -144,16 +140,8 @@ def test_evaluations_of_both_servers_have_the_texts_of_this_process(
         assert main([*given, "0", *asked, "--output", str(there)]) == 0, capsys.readouterr().err
         (found,) = read_results(there)
         assert [found.answers[name] for name in ("id", "text")] == [expected.answers[name] for name in ("id", "text")]
-        rules = (
-            "--rule",
-            "lossless",
-            "--rule",
-            "cactus:delta=2",
-            "--budget",
-            "4",
-            "--output",
-            str(tmp_path / f"ruled{place}.jsonl"),
-        )
+        ruled = ("--output", str(tmp_path / f"ruled{place}.jsonl"))
+        rules = ("--rule", "lossless", "--rule", "cactus:delta=2", "--budget", "4", *ruled)
         code = main([*given, "1", *asked, *rules])
         assert code == (2 if place else 0)
     assert "takes no acceptance rules" in capsys.readouterr().err

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import socket
-import threading
-import time
 
 import pytest
 from support.llama_server import serving
@@ -23,22 +20,12 @@ pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 SMALL = ("--problems", "3", "--max-new-tokens", "40")
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def arguments(gguf, port: int) -> tuple[str, ...]:
-    """Return a server of float32, in which no answer depends on what is read beside it."""
-    target, draft = f"{gguf('target')}:context_size=512,cache=float32", f"{gguf('worded')}:cache=float32"
-    return (target, "--draft", draft, "--threads", "1", "--parallel", "4", "--num-speculative-tokens", "4",
-            "--alias", "ours", "--port", str(port))  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def server(gguf):
-    with serving(*arguments(gguf, 0)) as running:
+    """Run a server of float32, in which no answer depends on what is read beside it."""
+    target, draft = f"{gguf('target')}:context_size=512,cache=float32", f"{gguf('worded')}:cache=float32"
+    asked = ("--threads", "1", "--parallel", "4", "--num-speculative-tokens", "4", "--alias", "ours", "--port", "0")
+    with serving(target, "--draft", draft, *asked) as running:
         yield f"http://127.0.0.1:{running.port}"
 
 
@@ -90,48 +77,6 @@ def test_rules_budgets_and_protection_reach_the_server(run, server, tmp_path):
     page = tmp_path / "report.html"
     assert run("report", str(out), "--output", str(page))[0] == 0
     assert "seconds to first token" in page.read_text()
-
-
-@pytest.mark.slow
-def test_a_server_that_is_killed_and_started_again_loses_nothing_and_counts_nothing_twice(run, gguf, tmp_path):
-    port, whole, broken = free_port(), tmp_path / "whole.jsonl", tmp_path / "broken.jsonl"
-    asked = ("eval", "--server", f"http://127.0.0.1:{port}", "--concurrency", "8", "--no-chat", "--rule", "lossless",
-             "--rule", "clamped:width=2", "--problems", "20", "--max-new-tokens", "30", "--retries", "100")  # fmt: skip
-
-    def kept() -> int:
-        journal = journal_of(broken)
-        return journal.read_bytes().count(b"\n") if journal.exists() else 0
-
-    def kill_and_start_again() -> None:
-        with serving(*arguments(gguf, port)) as first:
-            started.set()
-            while kept() < 10:
-                time.sleep(0.01)
-            first.process.kill()
-            first.process.wait()
-        killed_with.append(kept())
-        with serving(*arguments(gguf, port)):
-            restarted.set()
-            ended.wait()
-
-    started, restarted, ended, killed_with = threading.Event(), threading.Event(), threading.Event(), []
-    keeper = threading.Thread(target=kill_and_start_again)
-    keeper.start()
-    try:
-        started.wait()
-        code, _, err = run(*asked, "--output", str(broken))
-        assert code == 0, err
-        assert run(*asked, "--output", str(whole))[0] == 0
-    finally:
-        ended.set()
-        keeper.join()
-    assert restarted.is_set()
-    assert killed_with[0] < 40
-    names = "id", "text", "finish_reason", "accepted", "drafted"
-    assert columns(broken, *names) == columns(whole, *names)
-    assert all(len(set(result.answers["id"])) == 20 for result in read_results(broken))
-    assert sum(sum(result.answers["retries"]) for result in read_results(broken)) > 0
-    assert not journal_of(broken).exists()
 
 
 def answering(path, body):

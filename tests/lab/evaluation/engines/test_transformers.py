@@ -8,7 +8,8 @@ import pytest
 from support.reads import reads
 
 from cactus_decoding import Request, load_pair
-from cactus_decoding.lab.evaluation.engines.engine import SHARED, TransformersEngine
+from cactus_decoding.lab.evaluation.engines.engine import SHARED, TransformersEngine, load_engine
+from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine
 from cactus_decoding.zoo.word_problems import word_problems
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
@@ -59,3 +60,17 @@ def test_examples_that_prompts_share_are_read_once_and_every_answer_begins_behin
     assert [answer.audited for answer in order] == [answer.audited for answer in reversed(back)]
     alone = TransformersEngine(pair.twin()).answer(prompts[0], request)
     assert alone.token_ids == order[0].token_ids
+
+
+def test_unknown_engines_and_arguments_that_are_not_theirs_are_refused():
+    with pytest.raises(ValueError, match="engine must be one of transformers, llama-cpp, vllm"):
+        load_engine("magic", "bundled", "bundled", audited=True)
+    with pytest.raises(ValueError, match="--engine-args is for --engine vllm"):
+        load_engine("transformers", "bundled", "bundled", audited=True, engine_arguments="{}")
+
+
+@pytest.mark.parametrize("how", ["token", "joint"])
+def test_trees_are_refused_by_name_with_the_reason(how: str) -> None:
+    request = Request(tree="static=2.2", verification=how)
+    with pytest.raises(ValueError, match="vLLM, which has removed tree attention, reads chains of proposals only"):
+        VllmEngine("target", "draft", {}).check(request)

@@ -106,18 +106,6 @@ def test_killed_at_random_points_the_file_becomes_the_same(whole, tmp_path):
     assert not partial.exists()
 
 
-def test_every_cut_of_a_line_is_read_as_unfinished(whole, tmp_path):
-    data, path = whole.read_bytes(), tmp_path / "cut.jsonl"
-    ends = [place + 1 for place, byte in enumerate(data) if byte == ord("\n")]
-    for cut in [0, *range(1, 60), ends[0] - 1, ends[0], ends[0] + 1, ends[2] + 40, len(data) - 1, len(data)]:
-        path.write_bytes(data[:cut])
-        finished = sum(end <= cut for end in ends)
-        assert len(read_results(path)) == finished
-        with opened(path) as file:
-            assert len(file.results) == finished
-        assert path.read_bytes() == data[: ends[finished - 1] if finished else 0]
-
-
 def test_a_finished_file_is_left_as_it_is(run, whole):
     before = whole.read_bytes()
     code, out, err = run("eval", *GRID, "--output", str(whole))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from support.result_files import config_of, several
 
+from cactus_decoding.core.metrics import Metrics
+from cactus_decoding.lab.evaluation.intervals import proportion
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import METRICS, NAMES, summarise
+from cactus_decoding.lab.evaluation.score import Score
+from cactus_decoding.zoo.word_problems import word_problems
 
 CONFIG = config_of(task="sums", target="t", draft="d", num_speculative_tokens=4, problems=4)
 
@@ -171,3 +176,14 @@ def test_ties_have_no_interval_of_width_zero():
         for name, interval in found.metrics.items():
             if interval is not None and name != "max_likelihood_ratio":
                 assert interval.low < interval.high or not interval.has_ends, (name, found.config.label)
+
+
+def test_right_answers_are_counted_and_their_interval_is_exact():
+    problem, score = next(word_problems("test", seed=0)), Score()
+    assert score.interval == (0.0, 1.0)
+    for text in (problem.solution, f"#### {problem.answer + 1}", "nothing"):
+        score.add(problem, SimpleNamespace(text=text, metrics=Metrics(steps=2, seconds=0.5)))
+    assert (score.right, score.answers, score.metrics.steps) == (1, 3, 6)
+    assert score.accuracy == pytest.approx(1 / 3)
+    assert score.interval == proportion(1, 3)[1:]
+    assert score.seconds_per_answer == pytest.approx(0.5)

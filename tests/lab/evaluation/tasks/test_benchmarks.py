@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.evaluation.tasks.task import final_number
+from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, extractor, final_number
 
 GSM8K = [{"question": f"What is {i} + {i}?", "answer": f"It is {2 * i}.\n#### {2 * i}"} for i in range(6)]
 SPEC_BENCH = [
@@ -82,3 +82,15 @@ def test_spec_bench_asks_all_turns_in_a_chat(file):
     ]
     with pytest.raises(ValueError, match="'turns' must be a list of texts, but is \\['a', 1\\]"):
         parse_task(f"spec_bench:path={file([SPEC_BENCH[0] | {'turns': ['a', 1]}])}")
+
+
+def test_extractors_find_nothing_in_nothing():
+    assert [extract("") for extract in EXTRACTORS.values()] == [None] * len(EXTRACTORS)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("-5 and 7", "7"), ("1,234,567.50!", "1234567.5"), ("12,34", "34"), (".5", "0.5"), ("in 1999.", "1999")],
+)
+def test_last_number(text, number):
+    assert extractor("last_number")(text) == number

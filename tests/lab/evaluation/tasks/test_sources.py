@@ -14,10 +14,6 @@ GSM8K = [
     {"question": "A tram has 12 seats. Half are free. How many?", "answer": "12/2 = <<12/2=6>>6 seats.\n#### 6"},
     {"question": "A house costs $900 and 400 more. What in all?", "answer": "900+400=<<900+400=1300>>\n#### 1,300"},
 ]
-SPEC_BENCH = [
-    {"question_id": 81, "category": "writing", "turns": ["Write a note to a baker.", "Now shorter."]},
-    {"question_id": 401, "category": "math", "turns": ["What is 2 + 2?"], "reference": ["4"]},
-]
 OWN = [{"prompt": "Capital of France?", "answer": "Paris"}, {"prompt": "Of Peru?", "answer": "Lima", "group": "far"}]
 
 
@@ -52,15 +48,6 @@ def test_gsm8k_from_its_published_file(file):
     second = task.problems[1]
     for text, right in (("#### 1300", True), ("It is $1,300.00.", True), ("#### 130", False), ("I do not know", False)):
         assert task.is_right(second, text) is right
-
-
-def test_spec_bench_has_prompts_and_no_score(file):
-    task = parse_task(f"spec_bench:path={file(SPEC_BENCH)}")
-    assert [(p.id, p.prompt, p.group) for p in task.problems] == [
-        ("81", "Write a note to a baker.", "writing"),
-        ("401", "What is 2 + 2?", "math"),
-    ]
-    assert task.is_right(task.problems[1], "4") is None
 
 
 def test_any_file_with_a_named_extractor_or_a_pattern(file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from cactus_decoding.lab.training.acceptance.data import (
     read_documents,
     split,
 )
+from cactus_decoding.lab.training.acceptance.trainer import LengthGroups
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +134,26 @@ def test_the_commonest_tokens_are_counted():
     assert commonest([5, 3, 5, 9, 9, 9, 7, 3], size=3) == [3, 5, 9]
     assert commonest([5], size=1, always=[7, 8]) == [7, 8]
     assert commonest([5, 5, 1], size=9) == [1, 5]
+
+
+LENGTHS = random.Random(0).choices(range(20, 200), k=251)
+
+
+def padded(order: list[int]) -> int:
+    return sum(4 * max(LENGTHS[place] for place in order[i : i + 4]) for i in range(0, len(order), 4))
+
+
+def test_every_sequence_comes_once_and_little_is_padded():
+    order = list(LengthGroups(LENGTHS, 4, seed=0))
+    assert sorted(order) == list(range(len(LENGTHS)))
+    assert padded(order) < 1.1 * sum(LENGTHS) < padded(list(range(len(LENGTHS))))
+
+
+def test_orders_are_those_of_seed_and_epoch():
+    groups = LengthGroups(LENGTHS, 4, seed=0)
+    first = list(groups)
+    assert list(groups) == first != list(LengthGroups(LENGTHS, 4, seed=1))
+    groups.set_epoch(1)
+    assert list(groups) != first
+    groups.set_epoch(0)
+    assert list(groups) == first

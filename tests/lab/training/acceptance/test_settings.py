@@ -7,6 +7,7 @@ import json
 import pytest
 
 from cactus_decoding.lab.training import TrainingSettings
+from cactus_decoding.lab.training.acceptance.fitting import last_whole
 from cactus_decoding.lab.training.acceptance.settings import AdaSpec, parse_filter
 
 GIVEN = {"target": "bundled", "data": "a.jsonl", "draft": "bundled:worded"}
@@ -43,3 +44,22 @@ def test_what_does_not_go_together_is_refused(others, message):
 def test_the_filter_is_spelled():
     assert parse_filter("adaspec") == AdaSpec(keep=0.4)
     assert str(AdaSpec(keep=0.25)) == "adaspec:keep=0.25"
+
+
+def test_the_last_whole_checkpoint_is_gone_on_from_and_later_ones_are_removed(tmp_path):
+    assert last_whole(tmp_path / "missing") is None
+    for step, whole in ((2, True), (10, True), (9, False), (12, False)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(b"weights")
+        if whole:
+            (folder / "whole").touch()
+    (tmp_path / "notes").mkdir()
+    assert last_whole(tmp_path) == tmp_path / "checkpoint-10"
+    assert {each.name for each in tmp_path.iterdir()} == {"checkpoint-2", "checkpoint-9", "checkpoint-10", "notes"}
+
+
+def test_without_a_whole_one_training_begins_anew(tmp_path):
+    (tmp_path / "checkpoint-3").mkdir()
+    assert last_whole(tmp_path) is None
+    assert not any(tmp_path.iterdir())

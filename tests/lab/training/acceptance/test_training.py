@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,6 @@ from cactus_decoding import Request, generate, load_pair, stream
 from cactus_decoding.core.files.writing import part_of
 from cactus_decoding.lab.training import TrainingSettings, train_draft
 from cactus_decoding.lab.training.acceptance.data import digest_of, read_documents
-from cactus_decoding.lab.training.acceptance.material import start
 from cactus_decoding.lab.training.acceptance.saving import occupied
 from cactus_decoding.lab.training.acceptance.trainer import AcceptanceTrainer
 from cactus_decoding.zoo.word_problems import EXAMPLES
@@ -125,14 +123,6 @@ def test_every_start_filter_and_source_of_rows_trains(folder, tmp_path, monkeypa
         assert (model.model.layers[0].mlp.up_proj.weight - first).abs().max() < 0.05
 
 
-def test_a_draft_gives_its_first_layers(folder):
-    draft, target = (AutoModelForCausalLM.from_pretrained(folder / name) for name in ("draft", "target"))
-    model = start(settings(folder, draft=str(folder / "draft"), first_layers=1), target)
-    assert model.config.num_hidden_layers == len(model.model.layers) == 1
-    weights = draft.state_dict()
-    assert all(value.equal(weights[name]) for name, value in model.state_dict().items())
-
-
 def test_the_target_answers_prompts_and_its_answers_are_kept(folder, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     lines = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
@@ -140,14 +130,6 @@ def test_the_target_answers_prompts_and_its_answers_are_kept(folder, tmp_path):
     asked = settings(folder, data=str(prompts), steps=2, max_new_tokens=4)
     output = train_draft(asked, tmp_path / "draft")
     assert len((output / "answers.jsonl").read_text().splitlines()) == 12
-
-
-def test_whole_texts_are_learned_too(folder, tmp_path):
-    texts = tmp_path / "texts.jsonl"
-    lines = [json.loads(line) for line in (folder / "data.jsonl").read_text().splitlines()]
-    texts.write_text("".join(json.dumps({"text": each["completion"]}) + "\n" for each in lines))
-    output = train_draft(settings(folder, data=str(texts), steps=2, loss="cross_entropy"), tmp_path / "draft")
-    assert not (output / "answers.jsonl").exists()
 
 
 @pytest.mark.parametrize(("loss", "reads"), [("cross_entropy", False), ("lk", True)])
@@ -196,24 +178,6 @@ def test_continuations_of_the_draft_are_gone_on_with_too(folder, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("killed_at", [3, 6])
-def test_a_killed_training_resumes_to_the_same_weights(folder, trained, tmp_path, killed_at):
-    output = tmp_path / "draft"
-    with subprocess.Popen(process(folder, output), stdout=subprocess.PIPE, text=True, cwd=TESTS) as running:
-        for line in running.stdout:
-            if line.split()[-1] == str(killed_at):
-                running.send_signal(signal.SIGKILL)
-                break
-        running.communicate()
-    assert not output.exists()
-    steps: list[int] = []
-    train_draft(settings(folder), output, lambda stage, done, *_: stage == "Training" and steps.append(done))
-    assert 1 < steps[0] <= killed_at + 2, "it went on where it was"
-    mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
-    assert all(mine[name].equal(theirs[name]) for name in theirs)
-
-
-@pytest.mark.slow
 def test_two_processes_give_the_same_losses_as_one(folder, tmp_path):
     one = train_draft(settings(folder, batch_size=4), tmp_path / "one")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -257,22 +221,6 @@ def test_what_is_trained_is_not_trained_again(folder, trained, tmp_path):
     assert stages == {"Measuring the start", "Measuring the draft"}
     mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
     assert all(mine[name].equal(theirs[name]) for name in theirs)
-
-
-def test_a_later_epoch_is_gone_on_with_too(folder, tmp_path):
-    asked = settings(folder, batch_size=8)  # three steps an epoch
-    assert_resumes_to_the_same_weights(asked, tmp_path, interrupted_at=7)
-
-
-def test_a_loss_that_is_no_number_stops_in_one_line(folder, tmp_path):
-    model = LlamaForCausalLM.from_pretrained(folder / "draft")
-    model.model.norm.weight.data[0] = float("nan")
-    model.save_pretrained(tmp_path / "broken")
-    AutoTokenizer.from_pretrained(folder / "draft").save_pretrained(tmp_path / "broken")
-    asked = settings(folder, draft=str(tmp_path / "broken"))
-    with pytest.raises(ValueError, match="the loss is nan after step 0; what was saved before is whole"):
-        train_draft(asked, tmp_path / "draft")
-    assert not (tmp_path / "draft").exists()
 
 
 def test_a_training_that_diverges_leaves_the_checkpoint_before(folder, tmp_path):

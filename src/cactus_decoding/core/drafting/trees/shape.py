@@ -183,7 +183,7 @@ class StaticTree(TreeShape):
     """
 
     static: Annotated[
-        str, Field(description="children of the text and of each token behind it, level by level, such as 4.2.2.1")
+        str, Field(description="children of the text and of each token after it, level by level, such as 4.2.2.1")
     ]
     drawn: Annotated[
         int, Field(ge=0, description="children of each that are drawn; the others are the likeliest"), Setting("tokens")

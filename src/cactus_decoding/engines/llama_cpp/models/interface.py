@@ -41,12 +41,7 @@ def first_changed(structure: Any, values: Mapping[str, Any]) -> str | None:
 
 
 def letter(kind: Any) -> str:
-    """Return ctypes' own for a number, L for a size on any system, P for a pointer, S for a structure, - for nothing.
-
-    Example:
-        >>> "".join(map(letter, (ctypes.c_int32, ctypes.c_size_t, ctypes.c_char_p, None)))
-        'iLP-'
-    """
+    """Return ctypes' own for a number, L for a size P for a pointer, S for a structure, - for nothing."""
     if kind is None:
         return "-"
     if issubclass(kind, ctypes.Structure):
@@ -56,12 +51,7 @@ def letter(kind: Any) -> str:
 
 
 def reason(errors: list[str]) -> str:
-    """Return the first error without the names of the functions that report it.
-
-    Example:
-        >>> reason(["llama_model_load: error loading model: tensor 'x' is missing", "llama_load: failed"])
-        "tensor 'x' is missing"
-    """
+    """Return the first error without the names of the functions that report it."""
     if not errors:
         return "llama.cpp does not say why"
     return re.sub(r"^(\w+: )+|error loading model: ", "", " ".join(errors[0].split()))

@@ -346,7 +346,7 @@ class Batch:
     """The memory of what is read at once.
 
     Attributes:
-        tokens, positions, wanted: of each token its number, its place, and whether logits behind it are.
+        tokens, positions, wanted: of each token its number, its place, and whether logits after it are.
         sequence_of, num_sequences: pointers to the numbers of its texts, and how many these are: usually one.
     """
 
@@ -371,7 +371,7 @@ class Batch:
 
 
 def logits(context: int, rows: int, width: int) -> np.ndarray[Any, Any]:
-    """Return those behind the wanted tokens of the last batch, in llama.cpp's own memory."""
+    """Return those after the wanted tokens of the last batch, in llama.cpp's own memory."""
     return np.ctypeslib.as_array(library().llama_get_logits(context), (rows, width))
 
 
@@ -394,7 +394,7 @@ def mask_by_grammar(state: Any, candidates: np.ndarray[Any, Any]) -> None:
 
 
 def grammar_behind(state: Any, token: int) -> Any:
-    """Return the state behind one more token, which must be allowed."""
+    """Return the state after one more token, which must be allowed."""
     after = library().llama_sampler_clone(state)
     library().llama_sampler_accept(after, token)
     return after

@@ -235,6 +235,6 @@ class LlamaCppForward:
         return self._text.save(partial=True)
 
     def restore_state(self, state: np.ndarray[Any, Any], length: int) -> None:
-        """Take a copy of the state, and forget keys and values behind it."""
+        """Take a copy of the state, and forget keys and values after it."""
         self._text.restore(state, partial=True)
         self._text.forget_from(length)

@@ -162,12 +162,7 @@ class BatchScheduler:
 
 
 def shares(wanted: Sequence[int], room: int) -> list[int]:
-    """Return how many tokens each text may have read in a pass: short chains whole, the rest in equal parts.
-
-    Example:
-        >>> shares([5, 1000, 4, 300], 109)
-        [5, 50, 4, 50]
-    """
+    """Return how many tokens each text may have read in a pass: short chains whole, the rest in equal parts."""
     given = [0] * len(wanted)
     for rank, place in enumerate(sorted(range(len(wanted)), key=wanted.__getitem__)):
         given[place] = min(wanted[place], room // (len(wanted) - rank))

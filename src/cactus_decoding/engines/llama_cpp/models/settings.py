@@ -67,16 +67,10 @@ class GgufFile(NamedTuple):
 
 
 def parse_gguf(name: str | Path) -> GgufFile | None:
-    """Return the file of a name that ends in ``.gguf``, as text with settings behind it; None for other names.
+    """Return the file of a name that ends in ``.gguf``, as text with settings after it; None for other names.
 
     Raises:
         ValueError: for an unknown setting or a value that is not allowed.
-
-    Example:
-        >>> parse_gguf("qwen.gguf:context_size=8192,gpu_layers=20").settings.context_size
-        8192
-        >>> parse_gguf("Qwen/Qwen3-8B") is None
-        True
     """
     found = re.fullmatch(r"(.*\.gguf)(?::(.*))?", str(name), re.DOTALL | re.IGNORECASE)
     if found is None:

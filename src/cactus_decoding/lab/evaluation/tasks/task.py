@@ -49,12 +49,7 @@ def last_number(text: str) -> str | None:
 
 
 def letter(text: str) -> str | None:
-    """Return the last capital from A to J that stands alone: the answer to a multiple choice.
-
-    Example:
-        >>> letter("Not A, so the answer is (C).")
-        'C'
-    """
+    """Return the last capital from A to J that stands alone: the answer to a multiple choice."""
     found = _LETTER.findall(text)
     return found[-1] if found else None
 
@@ -66,23 +61,13 @@ def final_number(text: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    r"""Return what the last ``\boxed{...}`` holds, a number in its canonical spelling.
-
-    Example:
-        >>> boxed(r"so \\boxed{1,000}")
-        '1000'
-    """
+    r"""Return what the last ``\boxed{...}`` holds, a number in its canonical spelling."""
     found = _BOXED.findall(text)
     return (number(found[-1]) or found[-1].strip()) if found else None
 
 
 def exact(text: str) -> str | None:
-    """Return the whole text without space at its ends.
-
-    Example:
-        >>> exact(" yes ")
-        'yes'
-    """
+    """Return the whole text without space at its ends."""
     return text.strip() or None
 
 
@@ -192,13 +177,7 @@ def prompt_of(problem: Problem, chat: Chat | None) -> Prompt:
 
 
 def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
-    r"""Return a task with the chat template applied to its prompts; follow-up turns are dropped.
-
-    Example:
-        >>> from cactus_decoding.lab.evaluation.chat import tokenizer_of
-        >>> in_chat(Task("a", (Problem("1", "How?"),)), tokenizer_of("bundled"), Chat()).problems[0].prompt
-        'Question: How?\nAnswer:'
-    """
+    r"""Return a task with the chat template applied to its prompts; follow-up turns are dropped."""
     if chat is None:
         return task
     asked = (text_of(prompt_of(problem, chat), tokenizer) for problem in task.problems)

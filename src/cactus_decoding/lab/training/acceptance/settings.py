@@ -32,14 +32,6 @@ class AdaSpec:
     the largest KL(q || p) - KL(q || p_ref) of each batch (of each process) count.
 
     Source: AdaSPEC, arXiv 2510.19779.
-
-    Example:
-        >>> import torch
-        >>> from cactus_decoding.lab.training.acceptance.losses.base import Rows
-        >>> q, p = torch.tensor([[[0.9, 0.1], [0.5, 0.5]]]).log(), torch.zeros(1, 2, 2)
-        >>> draft, reference = (Rows.of(q, each, torch.zeros(1, 2, dtype=torch.long)) for each in (p, q))
-        >>> AdaSpec(keep=0.5).chosen(draft, reference)
-        tensor([0])
     """
 
     keep: Annotated[float, Field(gt=0, le=1, description="share of a batch's tokens")] = 0.4

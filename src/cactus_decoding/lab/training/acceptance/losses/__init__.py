@@ -35,10 +35,6 @@ def parse_loss(text: str) -> Loss:
 
     Raises `TypeError` if ``text`` is no string; `ValueError` for an unknown loss, rule or parameter, one that is
     missing or given twice, or a value out of range.
-
-    Example:
-        >>> parse_loss("lk"), str(parse_loss("relaxed:clamped:width=3"))
-        (Lk(eta=3.0), 'relaxed:clamped:width=3.0')
     """
     if not isinstance(text, str):
         raise TypeError(f"a loss's spelling must be a string such as 'lk', but is {short_repr(text)}")

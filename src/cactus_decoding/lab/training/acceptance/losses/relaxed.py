@@ -30,12 +30,6 @@ class Relaxed(Loss):
     Raises `TypeError`, `ValueError` for another rule, or a weight out of range.
 
     Source: our derivation (see the docs on the theory).
-
-    Example:
-        >>> rows = Rows.of(torch.tensor([[[0.5, 0.5]]]).log(), torch.tensor([[[0.9, 0.1]]]).log(), torch.tensor([[0]]))
-        >>> loss = Relaxed(ClampedRatio(width=math.log(3)), kl_weight=0.0)  # which clamps p to 0.75, 0.25
-        >>> round(loss(rows).item(), 6)
-        0.15
     """
 
     rule: Cactus | ClampedRatio

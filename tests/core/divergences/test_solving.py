@@ -1,4 +1,4 @@
-"""The clamped ratio of one row without a sort, against the sorted table and against plain bisection."""
+"""Roots, ratios and clamps: found by halving, by order and without a sort."""
 
 from __future__ import annotations
 
@@ -9,7 +9,73 @@ import torch
 from support.exact_enumeration import make_rows, paired_rows
 from torch import Tensor
 
-from cactus_decoding.core.divergences.ratio_clamp import MAX_WIDTH, ClampedRow, RatioClamp, clamp_bounds
+from cactus_decoding.core.audit import audit
+from cactus_decoding.core.divergences.ratio_clamp import MAX_WIDTH, ClampedRow, RatioClamp, clamp_bounds, find_root
+from cactus_decoding.core.divergences.ratio_order import count_up_to
+
+GENERATOR_SEEDS = range(3)
+
+
+def entries_of(kind: str, generator: torch.Generator) -> Tensor:
+    uniform = torch.rand(300, dtype=torch.float64, generator=generator)
+    match kind:
+        case "even":
+            return uniform
+        case "crowded":
+            return 1 - uniform * 1e-9
+        case "equal":
+            return torch.full((300,), 0.5, dtype=torch.float64)
+        case "infinite":
+            return torch.cat([uniform, torch.tensor([torch.inf])])
+        case _:
+            return torch.exp(40 * uniform - 30)
+
+
+@pytest.mark.parametrize("kind", ["even", "crowded", "equal", "infinite", "far apart"])
+@pytest.mark.parametrize("seed", GENERATOR_SEEDS)
+def test_counts_are_those_of_halving(kind: str, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    entries = entries_of(kind, generator).sort().values.unsqueeze(0)
+    values = torch.exp(4 * torch.randn(9_000, dtype=torch.float64, generator=generator))
+    # ties with entries, and the floats next to them, decide which side of a bin a value is on
+    near = entries[0].repeat(3)
+    near[300:600] = torch.nextafter(near[300:600], torch.tensor(torch.inf, dtype=torch.float64))
+    near[600:900] = torch.nextafter(near[600:900], torch.tensor(-torch.inf, dtype=torch.float64))
+    values = torch.cat([values, near, torch.tensor([0.0, torch.inf], dtype=torch.float64)]).unsqueeze(0)
+    assert torch.equal(count_up_to(entries, values), torch.searchsorted(entries, values, right=True))
+
+
+def test_audit_of_a_large_vocabulary_equals_that_of_small_ones() -> None:
+    # two halves of a row that never meet have the audits of their own rows: grid against halving
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(2_000, dtype=torch.float64, generator=generator) * 3
+    target = logits.softmax(-1)
+    draft = (logits + torch.randn(2_000, dtype=torch.float64, generator=generator)).softmax(-1)
+    padding = torch.zeros(8_000, dtype=torch.float64)
+    for rule in ("cactus:delta=0.001", "cactus:delta=0.5"):
+        small = audit(rule, target, draft)
+        large = audit(rule, torch.cat([padding, target]), torch.cat([padding, draft]))
+        torch.testing.assert_close(large.output_probs[8_000:], small.output_probs, rtol=0, atol=1e-14)
+        torch.testing.assert_close(large.kl, small.kl, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("root", [-3.0, 0.0, 1e-9, 0.7, 5.0, 9.0])
+def test_find_root_closes_the_bracket_or_ends_where_the_root_is_beyond(root: float) -> None:
+    for steepness in (1e-3, 1.0, 1e3):
+        low, high = find_root(
+            lambda x, s=steepness: (
+                (math.sinh(s * (x - root)), False) if s < 1e2 else (math.copysign(math.inf, x - root), False)
+            ),
+            0.0,
+            7.0,
+            3.0,
+            1.0,
+        )
+        expected = min(max(root, 0.0), 7.0)
+        assert low == pytest.approx(expected, abs=1e-12)
+        assert high == pytest.approx(expected, abs=1e-12)
+        assert low <= high
+
 
 PAIRS = [*paired_rows(), make_rows(50, 40, seed=6)]
 EVERY_ROW = [(target[i : i + 1], draft[i : i + 1]) for target, draft in PAIRS for i in range(len(target))]

@@ -1,0 +1,192 @@
+"""Every study runs to its tables: with a problem or two, and where it can be, to the same end after an interruption."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from support.importances import digits_file
+from support.scripts import ROOT, copied_page, run_script
+
+from cactus_decoding import load_pair
+from cactus_decoding.core.policy.vocabulary import Vocabulary
+from studies.constraints import run as constraints
+from studies.pages import tables_of
+from studies.stored import read_packed
+
+PAGES = ROOT / "docs" / "studies"
+TABLES = PAGES / "tables"
+pytestmark = pytest.mark.slow
+
+
+def ran(study: str, *given: object) -> None:
+    done = run_script(f"studies.{study}", *given)
+    assert done.returncode == 0, done.stderr
+
+
+def test_rules(tmp_path: Path) -> None:
+    page, folder = copied_page(PAGES / "rules.md", tmp_path), tmp_path / "study"
+    ran("rules.run", "--problems", 1, "--positions", 40, "--page", page, "--folder", folder)
+    assert "clamped:width=" in tables_of(page).read_text()
+    assert sorted(path.suffix for path in folder.iterdir()) == [".gz"] * 2 + [".json"] * 2
+    assert len(list((tmp_path / "pictures" / "rules").glob("*.svg"))) == 6
+
+
+def test_relaxing(tmp_path: Path) -> None:
+    page, folder = copied_page(PAGES / "relaxing.md", tmp_path), tmp_path / "relaxing"
+    given = ("--problems", 1, "--sampling", "truncated", "--page", page, "--folder", folder)
+    ran("relaxing.run", *given, "--only-answer")
+    parts = {"chosen", "tuned", "paper", "grid"}
+    assert {path.name for path in folder.glob("*.jsonl*")} == {f"truncated-{part}.jsonl.gz" for part in parts}
+    ran("relaxing.run", *given, "--only-render")  # a sampling that was not answered is not rendered
+    assert "protecting digits" in tables_of(page).read_text()
+
+
+def test_trees(tmp_path: Path) -> None:
+    page, folder = copied_page(PAGES / "trees.md", tmp_path), tmp_path / "trees"
+    folder.mkdir()
+    shutil.copy(ROOT / "studies" / "trees" / "results" / "passes.json", folder)  # passes are not timed again
+    ran("trees.run", "--problems", 1, "--sampling", "plain", "--page", page, "--folder", folder)
+    assert "adaptive tree: `tree=adaptive`" in tables_of(page).read_text()
+    assert (tmp_path / "pictures" / "trees" / "where-trees-pay.svg").exists()
+
+
+def test_training(tmp_path: Path) -> None:
+    page, folder, work = copied_page(PAGES / "training.md", tmp_path), tmp_path / "training", tmp_path / "work"
+    # The shard trains five of the drafts, and as the last one measures all that are there.
+    ran("training.run", "--small", 3, "--page", page, "--folder", folder, "--work", work, "--shard", "10/11")
+    losses = json.loads(read_packed(folder / "losses.json"))["drafts"]
+    assert [each["loss"] for each in losses].count("lk") == 1
+    assert "trained for clamped, relaxed, protected" in tables_of(page).read_text()
+    assert "bundled:worded adapting" in tables_of(page).read_text()
+    assert (tmp_path / "pictures" / "training" / "adaptation.svg").exists()
+
+
+def test_constraints(tmp_path: Path) -> None:
+    plans = [(replace(plan, steps=1, batch_size=4), share) for plan, share in constraints.PLANS]
+    folder = constraints.train(tmp_path, plans)
+    assert constraints.train(tmp_path) == folder, "it is there already"
+    page, results = copied_page(PAGES / "constraints.md", tmp_path), tmp_path / "r.json"
+    given = ("--work", tmp_path, "--stories", 4, "--settings", 2, "--results", results, "--page", page)
+    given += ("--picture", tmp_path / "p.svg")
+    ran("constraints.run", *given)
+    content = json.loads(results.read_text())
+    assert [len(each["outcomes"]) for each in content["settings"]] == [4, 4]
+    [journal] = tmp_path.glob("answers-*.jsonl")
+    whole = journal.read_text()
+    journal.write_text(whole[: len(whole) - 30])  # killed while it wrote the last answer
+    ran("constraints.run", *given)
+    assert journal.read_text() == whole
+    journal.write_text(whole.replace('"target": "', '"target": "0', 1))
+    assert "other models" in run_script("studies.constraints.run", *given).stderr
+
+
+def test_budgets(tmp_path: Path) -> None:
+    page, results = Path(shutil.copy(TABLES / "budgets.md", tmp_path / "page.md")), tmp_path / "r.jsonl"
+    given = ("--problems", 1, "--results", results, "--page", page, "--picture", tmp_path / "p.svg")
+    ran("budgets.run", *given)
+    whole, table = results.read_text().splitlines(), page.read_text()
+    results.write_text("\n".join(whole[:-1]) + "\n" + whole[-1][:100])  # killed while it wrote the last
+    assert run_script("studies.budgets.run", *given, "--only-render").returncode == 2
+    ran("budgets.run", *given)
+    assert results.read_text().splitlines()[:-1] == whole[:-1]
+    assert page.read_text() == table
+
+
+def test_importance(tmp_path: Path) -> None:
+    pair = load_pair()
+    file = digits_file(tmp_path, Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size))
+    page, out, results = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "results.jsonl"
+    shutil.copy(TABLES / "importance.md", page)
+    given = ("--importance", file, "--problems", 2, "--matching", 3, "--results", results, "--out", out)
+    ran("importance.run", *given, "--page", page)
+    found = json.loads(out.read_text())
+    assert len(found["settings"]) == len(results.read_text().splitlines()) == 11
+    # the nineteen digits of the vocabulary lead; every other token weighs nothing
+    assert found["found"]["numbers_and_operators_among_top_20_of_target"] == 0.95
+    assert "importance ≤ 0.2" in page.read_text()
+
+
+def test_no_weight_of_an_ensemble_costs_less_than_the_clamped_ratio(tmp_path: Path) -> None:
+    page, out = Path(shutil.copy(TABLES / "importance.md", tmp_path / "page.md")), tmp_path / "out.json"
+    ran("importance.ensemble", "--problems", 12, "--out", out, "--page", page)
+    for pair in json.loads(out.read_text())["pairs"]:
+        rows = {row["way"]: row for row in pair["rows"]}
+        clamped = rows["clamped ratio"]
+        assert clamped["kl"] < rows["ensemble, cheapest weights"]["kl"] < rows["ensemble, one weight"]["kl"]
+        assert all(row["acceptance"] == pytest.approx(clamped["acceptance"], abs=1e-3) for row in rows.values())
+
+
+def test_a_memory_keeps_a_part_of_what_a_rule_gains(tmp_path: Path) -> None:
+    page, out, results = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "results.jsonl"
+    shutil.copy(ROOT / "docs/recurring.md", page)
+    ran("importance.recurring", "--problems", 4, "--results", results, "--out", out, "--page", page)
+    found = json.loads(out.read_text())["settings"]
+    assert len(found) == len(results.read_text().splitlines()) == 8
+    assert found["0, relaxed_greedy:margin=1.2 after 1 like rejections"]["setting"]["recurring"] == 1
+
+
+def test_laptop_overhead(tmp_path: Path) -> None:
+    page, results = Path(shutil.copy(TABLES / "laptop.md", tmp_path / "page.md")), tmp_path / "r.json"
+    ran("laptop.overhead", "--layers", 1, "--tokens", 6, "--results", results, "--page", page)
+    for row in json.loads(results.read_text())["rows"]:
+        assert min(row["target_ms"], row["draft_ms"], row["overhead_ms"], row["steps"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("study", "option"), [("benchmark", "--llama-server"), ("self_speculation", "--llama-quantize")]
+)
+def test_llama_cpps_own_programs_must_be_named(study: str, option: str) -> None:
+    done = run_script(f"studies.laptop.{study}")
+    assert done.returncode == 2
+    assert f"{option} must be the path" in done.stderr
+
+
+def test_gguf_agreement_is_exact_in_float32_alone(tmp_path: Path) -> None:
+    page, results = Path(shutil.copy(TABLES / "laptop.md", tmp_path / "page.md")), tmp_path / "r.json"
+    ran("laptop.gguf_agreement", "--rows", 3, "--answers", 3, "--results", results, "--page", page)
+    exact, *_, quantised = json.loads(results.read_text())["rows"]
+    assert exact["transformers"]["largest"] < 1e-4 < 1e-3 < quantised["transformers"]["largest"]
+    assert (exact["equal"], exact["answers"]) == (3, 3)
+
+
+def test_in_float32_greedy_answers_are_the_engine_s_own_and_other_engines_are_kept(tmp_path: Path) -> None:
+    page, results = Path(shutil.copy(ROOT / "docs/hugging_face.md", tmp_path / "page.md")), tmp_path / "r.json"
+    for engine in ("llama.cpp", "transformers"):
+        ran("greedy_agreement.run", engine, "--problems", 2, "--results", results, "--page", page)
+    rows = json.loads(results.read_text())["rows"]
+    assert [row["engine"] for row in rows] == ["transformers"] * 10 + ["llama.cpp"] * 8
+    assert {row["equal"] for row in rows if row["dtype"] == "float32"} == {2}
+    assert "| llama.cpp, float32 |  | 2 of 2 |" in page.read_text()
+
+
+def test_the_enumeration_of_budgets_is_that_of_the_page(tmp_path: Path) -> None:
+    page = Path(shutil.copy(TABLES / "budgets.md", tmp_path / "page.md"))
+    ran("budgets.enumeration", "--results", tmp_path / "r.json", "--page", page)
+    assert page.read_text() == (TABLES / "budgets.md").read_text()
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    kept = {row["rule"]: all(kl <= most for kl, most in zip(row["budgets"], (0.02, 0.1, 0.5), strict=True))
+            for row in rows}  # fmt: skip
+    assert all(held for rule, held in kept.items() if "wrong" not in rule)
+    assert not all(kept.values())
+
+
+def test_the_enumeration_of_schemes_has_the_order_of_the_page(tmp_path: Path) -> None:
+    stored = json.loads((ROOT / "studies" / "trees" / "results" / "schemes.json").read_text())["rows"]
+    accepted = {row["way"].removeprefix("a tree, ").strip("`"): row["accepted_per_step"] for row in stored}
+    _, block, hsd, *_ = accepted.values()
+    assert hsd == pytest.approx(block, abs=1e-12)
+    drafts = [means for way, means in accepted.items() if way.startswith("two")]
+    for ways in ([block, *drafts], [accepted[name] for name in ("recursive", "traversal", "match", "joint")]):
+        for less, more in pairwise(ways):
+            assert less[0] < more[0]
+            assert less[1] <= more[1]
+    page = Path(shutil.copy(TABLES / "trees.md", tmp_path / "page.md"))
+    ran("trees.schemes", "--toys", 2, "--results", tmp_path / "r.json", "--page", page)
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert [row["way"] for row in rows] == [row["way"] for row in stored]
+    assert all(0 < mean <= 2 for row in rows for mean in row["accepted_per_step"])
