@@ -20,7 +20,7 @@ from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.lab.evaluation.engines.engine import load_engine
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import opened
 from cactus_decoding.lab.evaluation.runs.runner import run

@@ -30,7 +30,7 @@ from cactus_decoding.core.policy.protection import PATTERNS, Protection, may_rel
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
-from cactus_decoding.lab.evaluation.engines.engine import load_engine
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.intervals import bootstrapped, paired_difference, proportion, resampled_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
 from cactus_decoding.lab.evaluation.runs.results import RunResult, opened

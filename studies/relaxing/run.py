@@ -31,7 +31,7 @@ from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.lab.evaluation.engines.engine import load_engine
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.runner import pending, run

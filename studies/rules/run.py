@@ -22,7 +22,7 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
-from cactus_decoding.lab.evaluation.engines.engine import load_engine
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.runner import pending, run
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task

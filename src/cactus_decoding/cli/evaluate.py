@@ -134,7 +134,7 @@ def evaluate(
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import check_writable
     from cactus_decoding.core.policy.protection import Protection
-    from cactus_decoding.lab.evaluation.engines.engine import check_reads, load_engine
+    from cactus_decoding.lab.evaluation.engines.loading import check_reads, load_engine
     from cactus_decoding.lab.evaluation.intervals import check_installed
     from cactus_decoding.lab.evaluation.run_config import grid, proposing, protecting
     from cactus_decoding.lab.evaluation.runs.results import journal_of, opened

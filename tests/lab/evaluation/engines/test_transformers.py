@@ -8,7 +8,8 @@ import pytest
 from support.reads import reads
 
 from cactus_decoding import Request, load_pair
-from cactus_decoding.lab.evaluation.engines.engine import SHARED, TransformersEngine, load_engine
+from cactus_decoding.lab.evaluation.engines.engine import SHARED, TransformersEngine
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine
 from cactus_decoding.zoo.word_problems import word_problems
 

@@ -7,17 +7,15 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
-from cactus_decoding.core.checks import check_choice
 from cactus_decoding.core.generate import check_prompt, generate, stream
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.base import num_shared
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
-from cactus_decoding.core.pair import Pair, load_pair
+from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.types import AcceptanceRule, Outcome, Visit, judges_untempered
-from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
 
 @dataclass
@@ -206,30 +204,3 @@ class TransformersEngine(Engine):
             audited,
             token_ids=tuple(response.token_ids),
         )
-
-
-ENGINES = ("transformers", "llama-cpp", "vllm")
-"""What reads the target; the first two are the package's own loop, over models of Hugging Face and GGUF files."""
-
-
-def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arguments: str | None = None) -> Engine:
-    """Return the engine of a name with its models loaded.
-
-    Target and draft are named as in `load_pair`. With ``audited`` answers carry their exact costs, except in vLLM;
-    ``engine_arguments`` are vLLM's, as a JSON object.
-    """
-    check_choice("engine", name, ENGINES)
-    if name == "vllm":
-        from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine, located
-
-        return VllmEngine(*located(target, draft, engine_arguments))
-    if engine_arguments is not None:
-        raise ValueError(f"--engine-args is for --engine vllm, but the engine is {name!r}")
-    check_reads(name, target)
-    return TransformersEngine(load_pair(target, draft), audited=audited)
-
-
-def check_reads(name: str, target: str) -> None:
-    check_choice("engine", name, ENGINES)
-    if name == "llama-cpp" and parse_gguf(target) is None:
-        raise ValueError(f"--engine llama-cpp reads GGUF files, but the target is {target!r}")

@@ -11,7 +11,8 @@ from typing import Any
 
 from cactus_decoding.core.extras import needing
 from cactus_decoding.core.mistakes import suggestion
-from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem, load_engine
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem
+from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.tasks.task import Task
 from cactus_decoding.zoo import BUNDLED, full_name
