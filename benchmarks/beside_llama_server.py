@@ -127,8 +127,9 @@ def schemas(given: argparse.Namespace, commands: dict[str, list[str]]) -> dict[s
     for who in commands:
         for form in (False, True):
             each = [row for row in rows if row["server"] == who and row["json"] == form]
-            tokens, seconds = (sum(row[name] for row in each) for name in ("tokens", "seconds"))
-            speeds.append({"server": who, "json": form, "tokens": tokens, "tokens_per_second": tokens / seconds})
+            tokens, seconds, used = (sum(row[name] for row in each) for name in ("tokens", "seconds", "processor"))
+            speed = {"tokens": tokens, "tokens_per_second": tokens / seconds, "per_processor_second": tokens / used}
+            speeds.append({"server": who, "json": form} | speed)
             print(speeds[-1], flush=True)
     pair, steps = load_pair(f"{given.target}:threads={given.threads}", "suffix"), list[dict[str, Any]]()
     for name, schema in some.items():
