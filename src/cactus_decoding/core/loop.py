@@ -86,10 +86,11 @@ def decode(
         length.begin_response()
         drafter.begin_response(target, length)
         state, finish_reason, clock = verifier.begin(prompt_ids), None, time.perf_counter
+        timer = target.clock
     while finish_reason is None:
         try:
             with torch.inference_mode():  # per step: an abandoned response must not hold it at exit
-                began = clock()
+                began, started = clock(), timer()
                 room = max_length - len(ids) - 1  # one place is for the next token
                 before = forced(ids, min(room, MAX_FORCED)) if forced else []
                 text, limit = ids + before, min(length.begin_step(), room - len(before))
@@ -103,6 +104,7 @@ def decode(
                     after = forced(text + drafts.token_ids, min(room, MAX_FORCED))
                 proposal = with_forced(before, drafts, after)
                 block, unread, drafted = ids + proposal.token_ids, len(ids) - target.length, clock()
+                passing = timer()
                 logits = append_proposal(target, ids, proposal)
                 read = clock()
                 state, outcome = verifier(state, logits, block, proposal, generator)
@@ -112,7 +114,7 @@ def decode(
                 if isinstance(length, TreeShape):
                     length.end_walk(kept)
                 if isinstance(length, TimedLength):
-                    length.timed(unread + len(proposal.token_ids), drafted - began, clock() - drafted)
+                    length.timed(unread + len(proposal.token_ids), passing - started, timer() - passing)
                 length.end_step(len(kept))
                 verified, num_emitted = clock(), 0
                 for token in outcome.all_token_ids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -106,6 +107,12 @@ class BaseCachedModel(ABC):
         except ValueError:
             return 1
         return None
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What its passes are timed with: with one thread its own time, which other programs do not change."""
+        threads = torch.get_num_threads() if self.threads is None else self.threads
+        return time.thread_time if self.on_cpu and threads == 1 else time.perf_counter
 
     @property
     def build(self) -> str:

@@ -119,7 +119,7 @@ def test_a_text_is_the_same_where_the_draft_reads_its_end(known: dict[Any, Exper
 
     other = pair(Watched(CachedModel(tiny_llama(0))))
     experience = Experience(automatic.AutoLength().times(other.target, other.drafter), 15)
-    experience.left = 0.3  # of which half may be spent on reading at 0.01 a token
+    experience.balance = 0.3  # of which half may be spent on reading at 0.01 a token
     known[str(place_of_pair(other.target, other.drafter)[0]), 15] = experience
     found = generate(other, prompt, temperature=0, **AUTO)
     assert found.token_ids == plain.token_ids

@@ -30,7 +30,7 @@ _HOPE = 0.005
 tried again, and what that costs is about so large a share of the time, however bad the draft is."""
 _FEW = 2
 """More unread tokens than these are read once, and not in every step."""
-_RISK = 0.5
+_RISK = 0.6
 """Share of what may be lost that a step may cost which could propose less: one failure must not be the last."""
 _CHOOSING, _MOST_RESTS = 5e-5, 7
 """Seconds that a choice takes, and how many steps it may be left out of where it would take over 1 % of each."""
@@ -66,8 +66,8 @@ class Chooser(TimedLength):
     is included. A second account sees to it that what fails after it has gained much is left as soon.
 
     Where it ``learns``, steps are timed, and the account too goes by the clock. What is learnt is kept in
-    ``experience``, an unspent stake as well, so that the next response loses none by trying the same again. Else the
-    times are the profile's, and the same tokens make the same choices.
+    ``experience``. If all responses together have lost their stake, the next one has none until they have made up for
+    it. Else the times are the profile's, and the same tokens make the same choices.
 
     The time in which a draft reads the prompt is to come back within 128 tokens, or ``num_tokens`` if the response may
     have no more. Where it may not read all, it reads the end, if it can (``reads_ends``). ``drafts`` says whether there
@@ -92,7 +92,7 @@ class Chooser(TimedLength):
         self.max_draft_tokens, self._drafts, self._reads_ends = max_draft_tokens, drafts, reads_ends
         self._horizon = max(1, min(_HORIZON, num_tokens))
         self._copies, self._kept = CopyChances(experience.copies), DraftChances(experience.drafts)
-        self._left = self._account = experience.left
+        self._left = self._account = experience.stake
         self._tokens = self._passes = self._unasked = 0.0
         self._ahead = [0.0]  # what it is worth to draft on after so many tokens of this step
         self._begin(_NOTHING)
@@ -203,23 +203,29 @@ class Chooser(TimedLength):
         if width == self._num_drafted + 1:  # else it also read a prompt, or what a constraint forced
             self._timed = drafting, passing
 
+    @property
+    def _drafting(self) -> float:
+        """What drafting takes in this step."""
+        if self._choice.way != "draft":
+            return 0.0
+        return self._rows * self._times.draft + self._times.reading(self._choice.reading)
+
     def end_step(self, num_accepted: int) -> None:
         emitted, choice, drafted, times = num_accepted + 1, self._choice, self._num_drafted, self._times
-        drafting, self._unasked = 0.0, self._unasked + emitted
+        self._unasked += emitted
         if choice.way == "draft":
-            drafting, self._unasked = self._rows * times.draft + times.reading(choice.reading), 0.0
-            self._experience.tried = True
+            self._unasked, self._experience.tried = 0.0, True
             self._kept.learn(self._confidences or [0.0], drafted, num_accepted)
+        taken = times.most(drafted)
         if self.learns and self._timed is not None:
-            taken = times.took(drafted, drafting, *self._timed)
-        else:
-            taken = times.most(drafted) + drafting
+            taken = times.learn(drafted, self._drafting, *self._timed)
+        taken += self._drafting
         self._tokens = _RATE_MEMORY * self._tokens + emitted
         self._passes = _RATE_MEMORY * self._passes + taken
         lost = 0.0 if choice is _NOTHING else taken - emitted
         self._left += SHARE * emitted - lost
         self._account = min(STAKE, self._account + _AGAIN * emitted - lost)
-        self._experience.left = min(STAKE, self._left)
+        self._experience.balance += SHARE * emitted - lost
 
     def learn_copies(self, match: Match, token_ids: list[int]) -> None:
         self._copies.learn(match, token_ids)

@@ -182,10 +182,11 @@ class StepTimes:
         """Return what the draft takes to read so many tokens before the last one."""
         return self.profile.catching_up(unread) * self._slower
 
-    def took(self, num_proposed: int, expected: float, drafting: float, passing: float) -> float:
-        """Learn from a step, and return what it took, without what was an interruption.
+    def learn(self, num_proposed: int, expected: float, drafting: float, passing: float) -> float:
+        """Learn from a step, and return what the target took: what it usually takes, where that is known.
 
-        ``expected`` is what drafting should have taken, in passes over one token; the other two are seconds.
+        So nobody pays for what interrupts a step. ``expected`` is what drafting should have taken, in passes over one
+        token; the other two are seconds.
         """
         ratio = passing / self.plain / self.passes[num_proposed]
         if num_proposed == 0:
@@ -200,16 +201,14 @@ class StepTimes:
             self._off, self._since = 0.7 * self._off + 0.3 * math.log(_limited(ratio)), self._since + 1
             self.doubtful = abs(self._off) > _CHANGED and self._since >= _PATIENCE
             self.doubtful |= passing < 0.9 * self.plain  # more tokens do not take less time
-        passed = min(ratio, _LONGEST) * self.passes[num_proposed]
         if num_proposed and self.known:
             self._correct(num_proposed, _limited(ratio))
-        if not expected:
-            return passed
-        slower = drafting / self.plain / expected
-        if self.known:
+        if expected and self.known:
             self._num_drafts += 1
-            self._slower *= _limited(slower) ** max(0.1, 1 / (1 + self._num_drafts))
-        return passed + min(slower, _LONGEST) * expected
+            slower = _limited(drafting / self.plain / expected)
+            self._slower *= slower ** max(0.1, 1 / (1 + self._num_drafts))
+        usual = self.passes[num_proposed]
+        return max(usual, min(passing / self.plain, _LONGEST * usual)) if self._seen[num_proposed] < _SEEN else usual
 
     def _correct(self, count: int, ratio: float) -> None:
         """Correct what so many proposals take, and with them those next to them that were never timed."""
@@ -227,8 +226,18 @@ def _limited(ratio: float) -> float:
 
 
 class Experience:
-    """What responses of one pair of models learn: times, chances, and what is left of the time that may be lost."""
+    """What responses of one pair of models learn: times, chances, and what they may lose.
+
+    Attributes:
+        balance: by how many passes over one token all responses have fallen short of what they might lose; those that
+            gain pay for those that lose.
+    """
 
     def __init__(self, profile: PassTimes, max_draft_tokens: int) -> None:
         self.times = StepTimes(profile, max_draft_tokens)
-        self.copies, self.drafts, self.tried, self.left = CopyChances(), DraftChances(), False, STAKE
+        self.copies, self.drafts, self.tried, self.balance = CopyChances(), DraftChances(), False, STAKE
+
+    @property
+    def stake(self) -> float:
+        """How much time the next response may lose before it has gained anything."""
+        return min(STAKE, max(self.balance, 0.0))

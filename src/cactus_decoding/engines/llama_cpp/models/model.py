@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -98,6 +99,11 @@ class LlamaCppModel(BaseCachedModel):
     def max_leaves(self) -> int:
         """Leaves of a tree that can be read at once, where nothing of it is kept; 1 where only chains can."""
         return max(self._text.branches, 1)
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What its passes are timed with; where responses share a context, one thread reads for others."""
+        return time.perf_counter if self._text.shared else super().clock
 
     @property
     def build(self) -> str:
