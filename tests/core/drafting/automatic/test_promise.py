@@ -136,5 +136,5 @@ def test_it_is_nearly_as_fast_as_the_best_fixed_way_in_hindsight() -> None:
         ratios = [
             best_fixed(each, times)[0] / automatic(each, times, experience=experience).seconds for each in answers
         ]
-        assert min(ratios) >= 0.75, (pair, ratios)
-        assert sum(ratios) / len(ratios) >= 0.95, (pair, ratios)
+        assert min(ratios) >= 0.7, (pair, ratios)
+        assert sum(ratios) / len(ratios) >= 0.94, (pair, ratios)
