@@ -57,6 +57,7 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     text = re.sub(r"\]\(\.\./benchmarks/results/", "](benchmarks/results/", markdown)
     place = page.file.src_uri
     if place.startswith("reference/"):
+        page.meta["search"] = {"boost": 0.5}  # whoever searches wants to read about a word first
         return text
     return "\n\n".join([text, HOVER, HOVER_P_AND_Q if place.startswith(WITH_P_AND_Q) else ""])
 
