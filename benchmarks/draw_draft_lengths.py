@@ -1,6 +1,6 @@
 """Draws tokens per second over plain decoding by number of proposals, for every rule.
 
-python benchmarks/draw_draft_lengths.py        the pictures of the README (the real pair) and of docs/performance.md (all)
+python benchmarks/draw_draft_lengths.py        the pictures of the README and of docs/performance.md
 """
 
 from __future__ import annotations
