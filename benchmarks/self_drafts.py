@@ -31,12 +31,12 @@ from cactus_decoding.lab.tuning.tuning import tune
 from cactus_decoding.zoo import BUNDLED, DRAFTS
 
 
-def measure(name: str, minutes: float) -> dict[str, Any]:
+def measure(name: str, minutes: float, num_prompts: int) -> dict[str, Any]:
     """Return what each draft of a target brings at its best number of proposals, and how long choosing took."""
     pair = load_pair(name, LOOK_UP)
-    prompts, began = pair.sample_prompts(), time.perf_counter()
+    prompts, began = pair.sample_prompts()[:num_prompts], time.process_time()
     found = candidates(pair.target.model, [pair.tokenizer(each).input_ids for each in prompts])
-    choosing = time.perf_counter() - began
+    choosing = time.process_time() - began
     layers = len(layers_of(pair.target.model))
     parts = parts_of(pair.target.model)
     skips = [str(Skip.of_parts(each.skipped, parts)) for each in found]
@@ -76,6 +76,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="+")
     parser.add_argument("--minutes", type=float, default=4, help="for tuning each target, beside choosing")
+    parser.add_argument("--prompts", type=int, default=10, help="of ten, to choose and to tune by")
     parser.add_argument("--output", type=Path, default=RESULTS / "self_drafts.json")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -83,7 +84,8 @@ def main() -> None:
     for name in given.targets:
         shown = name if name == BUNDLED else Path(name).name
         if shown not in results:
-            results[shown] = measure(name, given.minutes) | {"provenance": provenance({"minutes": given.minutes})}
+            results[shown] = measure(name, given.minutes, given.prompts)
+            results[shown]["provenance"] = provenance({"minutes": given.minutes, "prompts": given.prompts})
             write_atomically(given.output, json.dumps({"results": results}, indent=1) + "\n")
             print(json.dumps(results[shown]["rows"], indent=1), flush=True)
 
