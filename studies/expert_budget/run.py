@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 from transformers import AutoTokenizer, MixtralConfig, MixtralForCausalLM, PreTrainedTokenizerBase
 
 from cactus_decoding import zoo
@@ -77,7 +77,7 @@ def experts_limited(model: MixtralForCausalLM, budget: int, way: Way) -> Iterato
 
     def limit(router: nn.Module, given: Any, output: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         logits, scores, indices = output
-        probs = logits.float().softmax(-1)
+        probs = linear(given[0].flatten(0, -2), router.weight).float().softmax(-1)  # versions return other things
         shortlist = torch.zeros(probs.shape[-1], dtype=torch.bool)
         shortlist[probs.sum(0).topk(budget).indices] = True
         if way == "substitute":
