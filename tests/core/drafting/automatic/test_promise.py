@@ -7,13 +7,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from support.simulated_answers import Clock, RecordedAnswer, automatic, best_fixed, recorded
+from support.simulated_answers import ONE_CORE, Clock, RecordedAnswer, automatic, best_fixed, recorded
 
 from cactus_decoding.core.drafting.automatic.experience import STAKE, Experience
 from cactus_decoding.core.drafting.timing import PassTimes
 
 MACHINES = {
-    "one core": PassTimes(((1, 0.15), (2, 0.23), (3, 0.33), (4, 0.38), (8, 0.75), (16, 1.2)), 0.04, 0.014, pair=0.06),
+    "one core": ONE_CORE,
     "short of memory": PassTimes(((1, 1.0), (2, 1.01), (4, 1.03), (8, 1.08), (16, 1.2)), draft=0.1, reading=0.001),
     "a dear draft": PassTimes(((1, 1.0), (2, 1.02), (4, 1.1), (8, 1.3), (16, 1.7)), draft=0.6, reading=0.1),
     "wide is dear": PassTimes(((1, 1.0), (2, 1.9), (4, 3.5), (8, 7.8), (16, 10.7)), draft=0.05, reading=0.01),

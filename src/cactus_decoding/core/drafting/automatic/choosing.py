@@ -200,7 +200,7 @@ class Chooser(TimedLength):
             self._confidences += [1.0] * (num_drafted - len(self._confidences))
 
     def timed(self, width: int, drafting: float, passing: float) -> None:
-        if width == self._num_drafted + 1:  # else it also read a prompt, or what a constraint forced
+        if width == self._num_drafted + 1 and passing > 0:  # else it also read a prompt, or what a constraint forced
             self._timed = drafting, passing
 
     @property
