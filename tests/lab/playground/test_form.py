@@ -56,7 +56,7 @@ def test_the_form_is_json_and_names_every_rule():
     assert len({each["question"] for each in offered["examples"]}) == len(offered["examples"])
     fields = [field for part in offered["settings"] for field in part["fields"]]
     assert all(field["doc"] for field in fields)
-    assert {field["needs"] for field in fields} == {"", "protect"}  # no file is read by name
+    assert {field["needs"] for field in fields} == {"", "protect", "recurring"}  # no file is read by name
 
 
 @pytest.mark.parametrize("models", [True, False])

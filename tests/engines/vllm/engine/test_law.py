@@ -34,7 +34,7 @@ RULES = (
     "clamped:max_kl=0.05",
     "fuzzy:threshold=0.5",
     "kl_gate:threshold=1.0",
-    "cascade:alpha=-0.2",
+    "cascade:alpha=2",
     "ears:tolerance=0.5",
 )
 CUTS = (Cut(), Cut(0.6), Cut(1.4, top_k=6), Cut(1.0, top_p=0.85), Cut(0.8, top_k=7, top_p=0.9))
