@@ -47,19 +47,16 @@ def answerer(part: str, models: Path) -> Callable[[str, dict[str, Any]], list[in
     from cactus_decoding import zoo
 
     if part == "gguf":
+        from cactus_decoding.engines.llama_cpp import CactusLlama
+
         files = (str(models / f"{name}-float32.gguf") for name in ("target", "worded"))
-        llama = cactus_decoding.CactusLlama(
-            next(files), draft=next(files), n_ctx=512, verbose=False, num_speculative_tokens=5
-        )
+        llama = CactusLlama(next(files), draft=next(files), n_ctx=512, verbose=False, num_speculative_tokens=5)
         sampled = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repeat_penalty": 1.0, "max_tokens": 24}
         return lambda text, given: [*llama.create_completion(text, **sampled | given)["choices"][0]["text"].encode()]
     if part == "generate":
         pair = cactus_decoding.load_pair(dtype=torch.float32)
-        return lambda text, given: (
-            cactus_decoding.generate(
-                pair, text, **{"num_speculative_tokens": 5, "max_new_tokens": 24} | given
-            ).token_ids
-        )
+        usual = {"num_speculative_tokens": 5, "max_new_tokens": 24}
+        return lambda text, given: cactus_decoding.generate(pair, text, **usual | given).token_ids
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     names = zoo.path("target"), zoo.path("worded")
@@ -74,9 +71,8 @@ def answerer(part: str, models: Path) -> Callable[[str, dict[str, Any]], list[in
             sampled["tokenizer"] = tokenizer
         ids = tokenizer(text, return_tensors="pt").input_ids
         custom = cactus_decoding.speculative_generate
-        return target.generate(ids, custom_generate=custom, assistant_model=draft, max_new_tokens=24, **sampled)[
-            0
-        ].tolist()
+        output = target.generate(ids, custom_generate=custom, assistant_model=draft, max_new_tokens=24, **sampled)
+        return output[0].tolist()
 
     return answer
 
@@ -126,7 +122,8 @@ def main() -> int:
                 both = [asked(part, given.seeds, tree, models) for tree in (old, ROOT)]
                 rows = [*zip(requests(part, given.seeds), *both, strict=True)]
                 others = [row for row in rows if row[1] != row[2]]
-                print(f"{part}: {len(rows)} requests, {len(others)} answered otherwise")
+                refused = sum(isinstance(now, str) for *_, now in rows)
+                print(f"{part}: {len(rows)} requests, {refused} of them refused, {len(others)} answered otherwise")
                 for request, before, after in others[:5]:
                     print(f"  {request}\n    {before}\n    {after}")
                 differing += len(others)
