@@ -8,6 +8,7 @@ import random
 import pytest
 
 from benchmarks.servers import Answer
+from cactus_decoding.engines.llama_cpp.server.request import read_completion
 from scripts.serve_soak import RULES, Soak, main, requests
 
 
@@ -29,6 +30,15 @@ def test_requests_differ_and_have_every_rule():
     made = requests(2 * len(RULES))
     assert len({json.dumps(each) for each in made}) == len({each["seed"] for each in made}) == len(made)
     assert {each.get("acceptance_rule") for each in made} == {each.get("acceptance_rule") for each in RULES}
+
+
+def test_agents_begin_alike_and_have_tools_that_the_server_takes():
+    made = requests(4, tools=30)
+    assert len({json.dumps([each["messages"][0], each["tools"]]) for each in made}) == 1
+    assert [len(each["tools"]) for each in made] == [30] * 4
+    for body in made:
+        asked = read_completion(body, {}, chat=True)
+        assert (asked.grammar is not None) == (body["tool_choice"] == "required")
 
 
 @pytest.mark.parametrize(
