@@ -169,7 +169,7 @@ def _self_drafts() -> str:
             pays = "yes" if value >= 1.05 else "no"
             rows.append(
                 [
-                    name,
+                    name.replace("-", " "),  # a narrow screen would break a hyphen
                     draft,
                     *cells,
                     f"{each['num_speculative_tokens']}",
