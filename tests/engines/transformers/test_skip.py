@@ -174,7 +174,7 @@ def test_layers_with_other_modules_are_refused():
         skip("mlp=0").of(model)
 
 
-@pytest.mark.parametrize("wrong", ["3,", "a", "-1", "1.", "1..2", "3-", "12345"])
+@pytest.mark.parametrize("wrong", ["3,", "a", "-1", "1.", "1..2", "3-", "12345", "5-3", "1.5-3"])
 def test_wrong_layers_are_named(wrong):
     with pytest.raises(ValueError, match=r"mlp must be layers such as 3.5-7, or all, but is"):
         Skip(mlp=wrong)
@@ -245,8 +245,9 @@ def test_a_choice_is_measured_once_and_kept(monkeypatch, tmp_path):
     (kept,) = (tmp_path / "cactus-decoding" / "skips").iterdir()
     monkeypatch.undo()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kept.write_text("{}")
-    assert choose(target, prompts)
+    for damaged in ("{}", '{"forecast": {"skipped": []}}', '{"forecast": {"skipped": 3}}'):
+        kept.write_text(damaged)
+        assert choose(target, prompts)
     assert "forecast" in kept.read_text()
     with pytest.raises(ValueError, match="needs prompts that fit"):
         candidates(target, [[1] * 690])

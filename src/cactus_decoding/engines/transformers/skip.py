@@ -58,7 +58,8 @@ class Skip:
         check_fields(self)
         for each in fields_of(type(self)):
             text = getattr(self, each.name)
-            if not _LAYERS.fullmatch(text):
+            ranges = [] if text == "all" else text.split(".")
+            if not _LAYERS.fullmatch(text) or not all(_numbers(part) for part in ranges if part):
                 raise ValueError(f"{each.name} must be layers such as 3.5-7, or all, but is {short_repr(text)}")
 
     def __str__(self) -> str:

@@ -67,9 +67,12 @@ def choose(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> frozens
     place, about = measuring.place_of(CachedModel(target), "skips")
     try:
         kept = part_of_profile(place, "forecast")["skipped"]
-        return frozenset(part for part in parts_of(target) if [*part] in kept)
+        known = frozenset(part for part in parts_of(target) if [*part] in kept)
     except (KeyError, TypeError, ValueError):  # there is none yet, or one that was damaged
-        found = best_of(candidates(target, prompts))
+        known = frozenset()
+    if known:
+        return known
+    found = best_of(candidates(target, prompts))
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         content = {"about": about, "forecast": found._asdict() | {"skipped": sorted(found.skipped)}}
