@@ -23,9 +23,9 @@ class Ears(Rule):
 
     .. math:: h(n) = q(n) + t\, p(n) \ \text{ where } q(n) > 0 \text{ and } q(n) \ge floor \cdot p(n), \text{ else } 0
 
-    and s = 1. What is emitted is min(p, h) + m (q - p)+ / TV(p, q), with m the mass that is rejected. So without a
-    floor the total variation to the target is at most t, and each nat of acceptance is paid with as much of it: no rule
-    accepts more at that total variation. KL and likelihood ratios are not bounded.
+    and s = 1. What is emitted is min(p, h) + m (q - p)+ / TV(p, q), with m the mass that is rejected. Without a floor
+    its total variation to the target is at most t, and exactly what acceptance gains: no rule accepts more at it.
+    KL and likelihood ratios are not bounded.
 
     Source: Sun et al., "EARS" (arXiv 2512.13194). Its abstract was at hand, which says that the tolerance is in
     proportion to 1 - max q; how it enters the test is that of its authors' code (vllm-ascend, pull requests 5587 and
