@@ -107,7 +107,9 @@ def test_a_draft_that_reads_the_end_proposes_what_follows_from_that(temperature:
     assert len(found) == 20
 
 
-def test_a_text_is_the_same_where_the_draft_reads_its_end(known: dict[Any, Experience]) -> None:
+def test_a_text_is_the_same_where_the_draft_reads_its_end(
+    known: dict[Any, Experience], monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, prompt = pair(), "abcdefgh" * 4
     plain = generate(one, prompt, temperature=0, num_speculative_tokens=0, max_new_tokens=24)
     starts = list[int]()
@@ -119,6 +121,7 @@ def test_a_text_is_the_same_where_the_draft_reads_its_end(known: dict[Any, Exper
 
     other = pair(Watched(CachedModel(tiny_llama(0))))
     experience = Experience(automatic.AutoLength().times(other.target, other.drafter), 15)
+    monkeypatch.setattr("cactus_decoding.core.drafting.automatic.experience._LEAST", 0.3)
     experience.balance = 0.3  # of which half may be spent on reading at 0.01 a token
     known[str(place_of_pair(other.target, other.drafter)[0]), 15] = experience
     found = generate(other, prompt, temperature=0, **AUTO)

@@ -225,6 +225,10 @@ def _limited(ratio: float) -> float:
     return min(max(ratio, 1 / _LONGEST), _LONGEST)
 
 
+_LEAST = 2.0
+"""What a response may lose at least, or bad luck in one would keep all others from a draft that pays."""
+
+
 class Experience:
     """What responses of one pair of models learn: times, chances, and what they may lose.
 
@@ -240,4 +244,4 @@ class Experience:
     @property
     def stake(self) -> float:
         """How much time the next response may lose before it has gained anything."""
-        return min(STAKE, max(self.balance, 0.0))
+        return min(STAKE, max(self.balance, _LEAST))
