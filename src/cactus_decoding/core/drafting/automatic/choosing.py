@@ -66,7 +66,8 @@ class Chooser(TimedLength):
     is included. A second account sees to it that what fails after it has gained much is left as soon.
 
     Where it ``learns``, steps are timed, and the account too goes by the clock. What is learnt is kept in
-    ``experience``. If all responses together have lost their stake, the next one has two thirds of it. Else the times are the profile's, and the same tokens make the same choices.
+    ``experience``. If all responses together have lost their stake, the next one has two thirds of it. Else the times
+    are the profile's, and the same tokens make the same choices.
 
     The time in which a draft reads the prompt is to come back within 128 tokens, or ``num_tokens`` if the response may
     have no more. Where it may not read all, it reads the end, if it can (``reads_ends``). ``drafts`` says whether there
