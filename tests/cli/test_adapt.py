@@ -32,11 +32,11 @@ def test_generate_begins_a_draft_and_goes_on_with_it(run, tmp_path):
 
 
 def test_generate_says_what_was_learned_and_promises_no_text_of_a_draft_that_changes(run, tmp_path):
-    code, _, err = run("generate", QUESTION, "--seed", "1", "--adapt", str(tmp_path / "mine"))
+    code, _, err = run("generate", QUESTION, "--seed", "1", "--verbose", "--adapt", str(tmp_path / "mine"))
     assert code == 0, err
     assert "adapted by " in err
     assert "the same seed gives the same text while the draft is the same" in err
-    _, _, err = run("generate", QUESTION, "--seed", "1")
+    _, _, err = run("generate", QUESTION, "--seed", "1", "--verbose")
     assert any(line.rstrip().endswith("the same seed gives the same text") for line in err.splitlines())
 
 
