@@ -40,7 +40,7 @@ def test_every_option_reaches_the_request(tmp_path):
     given = "--rule clamped:width=2 --budget 0.5 --expected-tokens 60 --num-speculative-tokens 4 --verification token"
     given += " --temperature 0.6 --top-k 20 --top-p 0.9 --min-p 0.1 --max-new-tokens 12 --seed 3 --stop A --stop B"
     given += " --protect digits --protect-threshold 0.02 --lossless-tokens 5 --relax-within <a> </a>"
-    given += f" --importance {file} --max-importance 0.3 --importance-scale"
+    given += f" --importance {file} --max-importance 0.3 --importance-scale --recurring 2 --recurring-ratio 0.3"
     request = as_request(asked(*given.split()))
     assert request.as_dict() == {
         "rule": "clamped:width=2.0",
@@ -54,6 +54,8 @@ def test_every_option_reaches_the_request(tmp_path):
         "importance_scale": True,
         "lossless_tokens": 5,
         "relax_within": ["<a>", "</a>"],
+        "recurring": 2,
+        "recurring_ratio": 0.3,
         "verification": "token",
         "num_speculative_tokens": 4,
         "tree": None,
