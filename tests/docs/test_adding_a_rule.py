@@ -15,7 +15,7 @@ from support.code_blocks import ROOT, blocks_of
 
 PAGE = (ROOT / "docs/adding_a_rule.md").read_text()
 LISTED = re.findall(r"^\| `([\w./]+)` \|", PAGE, re.MULTILINE)
-COPIED = ("src", "tests", "docs", "scripts", "README.md", "CHANGELOG.md", "pyproject.toml")
+COPIED = ("src", "tests", "docs", "scripts", "benchmarks", "README.md", "CHANGELOG.md", "pyproject.toml")
 ASKED = """
 import json
 import cactus_decoding
