@@ -49,7 +49,7 @@ def settings(problems: int) -> dict[str, RunConfig]:
 def measure(given: argparse.Namespace) -> None:
     options.prepare(1, small=True)
     configs, task = settings(given.problems), parse_task(ANSWERED, given.problems)
-    named = {name: str(value) for name, value in vars(given).items()}
+    named = {name: str(value) for name, value in vars(given).items() if not isinstance(value, Path)}
     with opened(given.results) as file:
         with counting("Answering", sum(config.problems for config in configs.values())) as progress:
             done = count(1)

@@ -67,7 +67,7 @@ def measure(given: argparse.Namespace) -> None:
     limits = matched_limits(given.draft, importance, given.matching)
     configs = settings(given.draft, given.importance, limits, given.problems)
     task = parse_task(ANSWERED, given.problems)
-    named = {name: str(value) for name, value in vars(given).items()}
+    named = {name: str(value) for name, value in vars(given).items() if not isinstance(value, Path)}
     with opened(given.results) as file:
         todo = pending(list(configs.values()), file.results)
         with counting("Answering", sum(config.problems for config in todo)) as progress:
