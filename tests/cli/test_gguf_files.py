@@ -21,6 +21,7 @@ def models(gguf, tmp_path, monkeypatch):
 
 def test_generate_and_trace(run, models, tmp_path):
     given = ("--rule", "cactus:delta=1", "--top-p", "0.95", "--protect", "digits", "--budget", "0.5", "--seed", "1")
+    given += ("--num-speculative-tokens", "6")
     code, out, err = run("generate", PROMPT, *models, *given, "--trace", "new.jsonl", "--json")
     assert code == 0, err
     answer = json.loads(out)

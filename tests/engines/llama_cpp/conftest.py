@@ -11,7 +11,8 @@ SHAPE = {"n_ctx": 512, "n_threads": 1, "n_threads_batch": 1, "type_k": 0, "type_
 
 @pytest.fixture(scope="module")
 def ours(gguf):
-    llama = CactusLlama(gguf("target"), draft=f"{gguf('worded')}:cache=float32", logits_all=True, **SHAPE)
+    draft = f"{gguf('worded')}:cache=float32"
+    llama = CactusLlama(gguf("target"), draft=draft, num_speculative_tokens=4, logits_all=True, **SHAPE)
     yield llama
     llama.close()
 

@@ -49,6 +49,7 @@ def test_a_conversation_under_a_rule_of_its_own_is_counted(server):
     before = server.counted("cactus_verified_positions").get("clamped:width=0.5", 0)
     conversation = {"messages": [{"role": "user", "content": EXAMPLES[0].question}], "temperature": 1}
     asked = conversation | {"acceptance_rule": "clamped:width=0.5", "budget": 0.2, "protect": "digits", "seed": 1}
+    asked |= {"num_speculative_tokens": 4}
     status, answer = server.ask("POST", "/v1/chat/completions", asked)
     assert status == 200, answer
     assert answer["choices"][0]["message"]["role"] == "assistant"
