@@ -106,7 +106,7 @@ def summary_line(response: Response) -> str:
     """Return what a response took, in one line for people."""
     metrics, request = response.metrics, response.request
     parts = [
-        f"{_counted(metrics.generated, 'token')} in {_counted(metrics.steps, 'step')}, "
+        f"{counted(metrics.generated, 'token')} in {counted(metrics.steps, 'step')}, "
         f"{number(metrics.generated / max(1, metrics.steps), 1)} per step, {metrics.seconds:.1f} s"
     ]
     if str(request.rule) != "lossless":
@@ -115,13 +115,13 @@ def summary_line(response: Response) -> str:
         limit = math.inf if request.budget is None else request.budget.limit
         parts.append(f"{metrics.nats:.3f} nats" + (f" of {limit:.3g}" if math.isfinite(limit) else ""))
     if not request.policy.everywhere:
-        parts.append(f"{_counted(metrics.protected, 'position')} protected")
+        parts.append(f"{counted(metrics.protected, 'position')} protected")
     if response.finish_reason == "length":
         parts.append("cut by --max-new-tokens or the context window")
     return "; ".join([*parts, f"seed {request.seed}"])
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 

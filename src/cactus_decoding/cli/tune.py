@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cactus_decoding.cli import INTERRUPTED, notes, options
-from cactus_decoding.cli.display import Stages
+from cactus_decoding.cli.display import Stages, counted
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 from cactus_decoding.zoo import BUNDLED, DRAFTS
 
@@ -202,7 +202,7 @@ def _line(profile: Profile, asked: Request) -> str:
 def _about(found: Tuned) -> list[str]:
     tokens = sum(len(each.token_ids) for each in found.answers)
     lines = [
-        f"{tokens} tokens of {_counted(len(found.answers), 'answer')}; the target reads with {_threads(found.threads)}"
+        f"{tokens} tokens of {counted(len(found.answers), 'answer')}; the target reads with {_threads(found.threads)}"
     ]
     for name, draft in found.drafts.items():
         kept = ", ".join(f"{found.acceptance(name, rule):.3f} by {rule}" for rule in found.rules)
@@ -212,11 +212,7 @@ def _about(found: Tuned) -> list[str]:
 
 
 def _threads(count: int) -> str:
-    return _counted(count, "thread")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return counted(count, "thread")
 
 
 def _table(found: Tuned) -> Table:
