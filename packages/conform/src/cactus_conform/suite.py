@@ -28,8 +28,9 @@ from cactus_conform.engine import (
     check_drawn,
 )
 from cactus_conform.evidence import UNNAMED, Evidence, Found, deviation_not_excluded, together
+from cactus_conform.processing import Rows
 from cactus_conform.report import Acceptance, Finding, Report
-from cactus_conform.truth import Truth
+from cactus_conform.truth import Scored, Truth
 
 SAMPLES, FALSE_ALARM = 200, 1e-3
 GATE_SECONDS = 60.0
@@ -263,47 +264,50 @@ class _Run:
 
     def _greedy(self, check: Check, samples: int) -> Finding:
         """Compare with the most likely tokens; the target's probabilities tell near-ties from mistakes."""
-        queries, answers = self._ask(check, len(check.prompts))
-        ties = tokens = 0
+
+        def below(query: Query, rows: Scored) -> Rows:
+            logs = np.log(rows.raw_target)
+            best: Rows = logs.max(-1, keepdims=True)
+            return best - logs
+
+        right = f"excluded: any of {{}} tokens lies more than {_NEAR_TIE:g} nats below the likeliest"
+        return self._decided(check, len(check.prompts), below, "is {}, but the target's likeliest is", right)
+
+    def _coupled(self, check: Check, samples: int) -> Finding:
+        """Compare with the tokens that the seeds decide; the scores tell near-ties from mistakes."""
+
+        def below(query: Query, rows: Scored) -> Rows:
+            places = itertools.count(len(query.prompt))
+            return np.stack([expected_token(row, query.seed, next(places))[1] for row in rows.target])
+
+        right = "all of {} tokens are those that the seeds decide for"
+        return self._decided(check, 2 * len(check.prompts), below, "is {}, but the seed decides for", right)
+
+    def _decided(
+        self, check: Check, count: int, below: Callable[[Query, Scored], Rows], wrong: str, right: str
+    ) -> Finding:
+        """Compare with tokens that are known beforehand.
+
+        ``below`` returns by how many nats each token is worse than the known one, ``[positions, vocabulary]``.
+        """
+        queries, answers = self._ask(check, count)
         if said := _malformed(queries, answers):
             return Finding(check, False, len(queries), math.inf, said=said)
+        ties = tokens = 0
         for query, answer in zip(queries, answers, strict=True):
             rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
-            logs = np.log(rows.raw_target)
-            gaps = logs.max(-1) - np.take_along_axis(logs, rows.tokens[:, None], -1)[:, 0]
-            if (gaps > _NEAR_TIE).any():
-                place = int((gaps > _NEAR_TIE).argmax())
+            nats = below(query, rows)
+            gaps = np.take_along_axis(nats, rows.tokens[:, None], -1)[:, 0]
+            if (mistaken := (gaps > _NEAR_TIE) & rows.clear).any():
+                place = int(mistaken.argmax())
                 said = (
-                    f"token {place + 1} is {int(rows.tokens[place])}, but the target's likeliest is "
-                    f"{int(logs[place].argmax())}, by {gaps[place]:.3g} nats: no rounding"
+                    f"token {place + 1} with seed {query.seed} {wrong.format(rows.tokens[place])} "
+                    f"{int(nats[place].argmin())}, by {gaps[place]:.3g} nats: no rounding"
                 )
                 return Finding(check, False, len(queries), math.inf, said=said)
             ties += int((gaps > 0).sum())
             tokens += len(gaps)
-        said = f"excluded: any of {tokens} tokens lies more than {_NEAR_TIE:g} nats below the likeliest"
-        said += f"; {ties} near-ties were decided by rounding" * bool(ties)
-        return Finding(check, True, len(queries), said=said)
-
-    def _coupled(self, check: Check, samples: int) -> Finding:
-        """Compare with the tokens that the seeds decide; the scores tell near-ties from mistakes."""
-        queries, answers = self._ask(check, 2 * len(check.prompts))
-        if said := _malformed(queries, answers):
-            return Finding(check, False, len(queries), math.inf, said=said)
-        ties = tokens = 0
-        for query, answer in zip(queries, answers, strict=True):
-            rows = self._truth.score(query.prompt, [answer.token_ids], check.sampling)
-            for place, (row, token) in enumerate(zip(rows.target, rows.tokens, strict=True)):
-                best, gaps = expected_token(row, query.seed, len(query.prompt) + place)
-                if gaps[token] > _NEAR_TIE and rows.clear[place]:
-                    said = (
-                        f"token {place + 1} with seed {query.seed} is {int(token)}, but the seed decides for {best}, "
-                        f"by {gaps[token]:.3g} nats: no rounding"
-                    )
-                    return Finding(check, False, len(queries), math.inf, said=said)
-                ties += bool(gaps[token] > 0)
-                tokens += 1
-        said = f"all of {tokens} tokens are those that the seeds decide for"
-        said += f", but for {ties} near-ties" * bool(ties)
+        said = right.format(tokens) + f"; {ties} near-ties were decided by rounding" * bool(ties)
         return Finding(check, True, len(queries), said=said)
 
     def _seeds_repeat(self, check: Check, samples: int) -> Finding:
