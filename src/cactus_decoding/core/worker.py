@@ -52,6 +52,18 @@ class WorkerProcess:
                 raise TimeoutError if late else ChildProcessError
             return reply
 
+    def text(self, message: object, seconds: float, key: str, doing: str = "") -> str:
+        """Return a text of the reply, by its key; raise `ValueError` that says why there is none."""
+        try:
+            reply = self.ask(message, seconds)
+        except TimeoutError:
+            raise ValueError(f"it takes longer than {seconds:g} seconds{doing}") from None
+        except ChildProcessError:
+            raise ValueError("it needs more memory, or nests more deeply, than is allowed") from None
+        if "error" in reply:
+            raise ValueError(reply["error"])
+        return str(reply[key])
+
     def close(self) -> None:
         """End the process."""
         self._closed = True  # who asks just now is not waited for: that fails

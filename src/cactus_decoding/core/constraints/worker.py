@@ -65,12 +65,4 @@ class GrammarWorker(WorkerProcess):
 
     def _try(self, grammar: Grammar) -> str:
         asked = {"kind": grammar.kind, "text": grammar.text, "seconds": self._seconds}
-        try:
-            reply = self.ask(asked, self._seconds)
-        except TimeoutError:
-            raise ValueError(f"it takes longer than {self._seconds:g} seconds to compile") from None
-        except ChildProcessError:
-            raise ValueError("it needs more memory, or nests more deeply, than is allowed") from None
-        if "error" in reply:
-            raise ValueError(reply["error"])
-        return str(reply["grammar"])
+        return self.text(asked, self._seconds, "grammar", " to compile")

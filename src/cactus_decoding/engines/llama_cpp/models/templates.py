@@ -31,15 +31,7 @@ def render(template: str, conversation: list[dict[str, Any]], options: Mapping[s
     """
     seconds = tokenizers.TEMPLATE_SECONDS
     asked = {"template": template, "conversation": conversation, "options": dict(options), "seconds": seconds}
-    try:
-        reply = _worker().ask(asked | {"most": tokenizers.MAX_TEMPLATE_TEXT}, seconds)
-    except TimeoutError:
-        raise ValueError(f"it takes longer than {seconds:g} seconds") from None
-    except ChildProcessError:
-        raise ValueError("it needs more memory, or nests more deeply, than is allowed") from None
-    if "error" in reply:
-        raise ValueError(reply["error"])
-    return str(reply["text"])
+    return _worker().text(asked | {"most": tokenizers.MAX_TEMPLATE_TEXT}, seconds, "text")
 
 
 @cache
