@@ -40,7 +40,7 @@ class Allowed:
         self._where = where.tolist()
 
     def rule_at(
-        self, rule: AcceptanceRule, state: PhaseState, position: Position, seen: object
+        self, rule: AcceptanceRule, state: PhaseState, position: Position, pair: object, seen: object
     ) -> AcceptanceRule | None:
         return rule if self._where[position.node + 1] else None
 

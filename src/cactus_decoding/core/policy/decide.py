@@ -94,8 +94,8 @@ class Policy:
         """
         if self.fitted is None:
             return self._spend(state, position, state.rule)
-        rule = self.fitted.rule_at(state.rule, state.phase, position, state.rejections)
         pair = self.fitted.pair_at(state.rule, position)
+        rule = self.fitted.rule_at(state.rule, state.phase, position, pair, state.rejections)
         return self._spend(state, position, rule)._replace(pair=pair)
 
     def _spend(self, state: PolicyState, position: Position, rule: AcceptanceRule | None) -> Decision:

@@ -11,6 +11,8 @@ from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from cactus_decoding.core.policy.position import Position
 
 Pair = tuple[int, int]
@@ -54,19 +56,22 @@ class RejectionMemory(Model):
         gate = f" of at least {self.ratio:g} of the likeliest" if self.ratio else ""
         return f"after {self.recurring} like rejections{gate}"
 
-    def relaxes(self, rule: AcceptanceRule, seen: Sequence[Pair], position: Position) -> bool:
-        """Return whether a position may be relaxed after the rejections that have been seen."""
-        pair = draft_token, target_token = pair_at(rule, position)
-        row = position.untempered if judges_untempered(rule) else position.target.probs
-        gate = row[draft_token].item() >= self.ratio * row[target_token].item()
-        return seen.count(pair) >= self.recurring and gate
+    def relaxes(self, rule: AcceptanceRule, seen: Sequence[Pair], position: Position, pair: Pair) -> bool:
+        """Return whether a position, whose pair is known, may be relaxed after the rejections that have been seen."""
+        if seen.count(pair) < self.recurring:
+            return False
+        row = _target_row(rule, position)
+        return row[pair[0]].item() >= self.ratio * row[pair[1]].item()
 
 
 def pair_at(rule: AcceptanceRule, position: Position) -> Pair:
-    row = position.untempered if judges_untempered(rule) else position.target.probs
     draft = position.draft_row
     drafted = position.token_ids[position.drafted] if draft is None else int(draft.argmax())
-    return drafted, int(row.argmax())
+    return drafted, int(_target_row(rule, position).argmax())
+
+
+def _target_row(rule: AcceptanceRule, position: Position) -> Tensor:
+    return position.untempered if judges_untempered(rule) else position.target.probs
 
 
 def with_rejection(seen: tuple[Pair, ...], pair: Pair) -> tuple[Pair, ...]:

@@ -147,11 +147,12 @@ class FittedPolicy:
         rule: AcceptanceRule,
         state: PhaseState,
         position: Position,
+        pair: Pair | None = None,
         seen: Sequence[Pair] = (),
     ) -> AcceptanceRule | None:
         """Return the rule for a position, its knob scaled by importance where that is asked; None for lossless.
 
-        ``seen`` are the rejections of earlier steps.
+        ``pair`` is what `pair_at` says of the position, and ``seen`` are the rejections of earlier steps.
 
         Importance is computed here and not once a step, because a walk reads only the rows of nodes that it visits.
         """
@@ -164,7 +165,7 @@ class FittedPolicy:
             mass = position.mass(self.token_ids, untempered=untempered)
             if not may_relax(mass, protection.threshold):
                 return None
-        if self.memory is not None and not self.memory.relaxes(rule, seen, position):
+        if self.memory is not None and (pair is None or not self.memory.relaxes(rule, seen, position, pair)):
             return None
         if self.importance is None or limit is None:
             return rule

@@ -143,6 +143,12 @@ class Rule(ABC):
         return target_probs if self.never_stricter_than_lossless else torch.zeros_like(target_probs)
 
 
+def with_rejected(kept: Tensor, p: Tensor, residual: Tensor, q: Tensor) -> Tensor:
+    """Return what is kept of the draft's p, and what is rejected in the shape of a residual, or of q where it is 0."""
+    total = residual.sum(-1, keepdim=True)
+    return kept + (p - kept).sum(-1, keepdim=True) * torch.where(total > 0, residual / total, q)
+
+
 def check_placed(rule: Rule) -> None:
     if rule.needs_place:
         raise ValueError(

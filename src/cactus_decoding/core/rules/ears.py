@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, draft_probability_of, probability_of
+from cactus_decoding.core.rules.base import Preset, Rule, draft_probability_of, probability_of, with_rejected
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.types import Verdict
 
@@ -87,6 +87,4 @@ class Ears(Rule):
         """Return what is kept, with the mass that is rejected given back in the residual's shape."""
         q, p = target_probs.double(), draft_probs.double()
         kept = torch.minimum(p, self._relaxed(q, p, q.amax(-1, keepdim=True)))
-        residual = (q - p).clamp(min=0)
-        total = residual.sum(-1, keepdim=True)
-        return kept + (p - kept).sum(-1, keepdim=True) * torch.where(total > 0, residual / total, q)
+        return with_rejected(kept, p, (q - p).clamp(min=0), q)

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, probability_of
+from cactus_decoding.core.rules.base import Preset, Rule, probability_of, with_rejected
 from cactus_decoding.core.rules.family import Family, round_to
 from cactus_decoding.core.types import Verdict
 
@@ -61,7 +61,4 @@ class Lenience(Rule):
         """Return what is kept, with the mass that is rejected given back in the residual's shape."""
         q, p = target_probs.double(), draft_probs.double()
         kept = torch.minimum(p, q / self.lenience)
-        residual = (q - self.lenience * p).clamp(min=0)
-        total = residual.sum(-1, keepdim=True)
-        rejected = (p - kept).sum(-1, keepdim=True)
-        return kept + rejected * torch.where(total > 0, residual / total, q)
+        return with_rejected(kept, p, (q - self.lenience * p).clamp(min=0), q)

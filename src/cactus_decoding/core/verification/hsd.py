@@ -47,9 +47,10 @@ def hsd(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
         return Walk.along(tree, path, chance.token(row.probs, row))
     for capped, h, draft in reversed(levels):
         path.pop()
-        missing, excess = left_over(capped * h, draft), left_over(draft, capped * h)
+        missing = left_over(capped * h, draft)
+        lacking, excess = missing.sum().item(), left_over(draft, capped * h).sum().item()
         # a ratio of 1 stays even where rounding leaves nothing
-        stays = 1.0 if capped == 1 else ratio(missing.sum().item(), max(missing.sum().item(), excess.sum().item()))
+        stays = 1.0 if capped == 1 else ratio(lacking, max(lacking, excess))
         if not path or chance.below(path[-1], stays):
             break
     return Walk.along(tree, path, chance.token(recovery_weights(missing, h)))
