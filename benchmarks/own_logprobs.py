@@ -22,7 +22,7 @@ from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.server.completion import answer_to, prompts_of
-from cactus_decoding.engines.llama_cpp.server.request import read_completion
+from cactus_decoding.engines.llama_cpp.server.completion_params import read_completion
 
 QUESTIONS = (
     "Write a long story about a ship, in many chapters.",

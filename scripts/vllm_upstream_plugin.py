@@ -10,8 +10,8 @@ from vllm.platforms import current_platform
 from vllm.v1.sample import rejection_sampler
 
 from cactus_decoding.engines.vllm import cpu_repairs, v1
+from cactus_decoding.engines.vllm.extra_args import ServerConfig
 from cactus_decoding.engines.vllm.plugin import register
-from cactus_decoding.engines.vllm.request import ServerConfig
 
 MODE = os.environ["UPSTREAM_MODE"]
 CPU = torch.device("cpu")

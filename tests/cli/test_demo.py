@@ -11,7 +11,7 @@ import pytest
 from cactus_decoding import Metrics, generate, load_pair
 from cactus_decoding.cli import demo_report
 from cactus_decoding.cli.demo import ways_of
-from cactus_decoding.cli.demo_report import Comparison
+from cactus_decoding.cli.demo_report import DemoComparison
 from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
 from cactus_decoding.zoo.word_problems import extract_answer, word_problems
 
@@ -26,7 +26,7 @@ NAMES = (
 )
 
 
-def made_up(right: dict[str, list[bool]], seconds: dict[str, float] | None = None) -> Comparison:
+def made_up(right: dict[str, list[bool]], seconds: dict[str, float] | None = None) -> DemoComparison:
     """Return ways that gave answers which are made up: right or wrong, each in so many seconds."""
     ways = ways_of(dict(RELAXED), None, 0.02, [])
     problems = len(next(iter(right.values())))

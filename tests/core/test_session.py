@@ -20,7 +20,7 @@ from cactus_decoding.core.session import begin
 from cactus_decoding.core.verification.walk import Verifier
 from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling, Penalties
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.request import ProcessedProbs
+from cactus_decoding.engines.transformers.generate_arguments import ProcessedProbs
 
 LETTERS = letter_tokenizer("abcdefgh")
 CUT, GREEDY = SamplingParams(0.7, top_k=5, top_p=0.9), SamplingParams(temperature=0)

@@ -16,12 +16,12 @@ import pytest
 from cactus_conform.causes import reused_noise, reused_number
 from cactus_conform.checks import BATCH, COUPLED, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_conform.coupled import arrival_times, expected_token, philox
-from cactus_conform.engine import VOCABULARY, Answer, EngineError, Query, Sampling
+from cactus_conform.engine import VOCABULARY, EngineAnswer, EngineError, Query, Sampling
 from cactus_conform.evidence import Evidence, deviation_not_excluded
 from cactus_conform.models import PROMPTS
 from cactus_conform.mutants import MUTANTS, CertainDraft
 from cactus_conform.reference import Reference
-from cactus_conform.report import Finding, Report, gate_verdict, line, verdict
+from cactus_conform.report import ConformanceReport, Finding, gate_verdict, line, verdict
 from cactus_conform.suite import FALSE_ALARM, conform
 from cactus_conform.truth import Truth, Wanted
 
@@ -257,7 +257,9 @@ def test_transformers_accepts_what_is_possible_unless_its_drafts_end_where_they_
 
 def test_a_wrong_engine_s_report_says_what_its_other_checks_exclude():
     right, wrong = (Check(name, Sampling()) for name in ("top-k, bad draft", "top-p, bad draft"))
-    report = Report("made", 0.001, [Finding(right, True, 9, deviation=0.2), Finding(wrong, False, 9, said="x")])
+    report = ConformanceReport(
+        "made", 0.001, [Finding(right, True, 9, deviation=0.2), Finding(wrong, False, 9, said="x")]
+    )
     assert "Total variation of one of the first three tokens above 0.20 is excluded by each of 1 checks" in "".join(
         verdict(report)
     )
@@ -369,7 +371,7 @@ def test_greedy_near_ties_are_rounding_and_gaps_are_not(truth, monkeypatch):
 
         def answer(self, queries):
             [first] = super().answer(queries)
-            return [Answer((first.token_ids[0] % 9 + 1, *first.token_ids[1:]))]
+            return [EngineAnswer((first.token_ids[0] % 9 + 1, *first.token_ids[1:]))]
 
     wrong = conform(SecondBest(truth), truth=truth, only=[check]).findings[0]
     assert "no rounding" in wrong.said
@@ -404,7 +406,7 @@ def test_log_probabilities_may_be_those_before_temperature(truth):
                 for q, a in zip(queries, answers, strict=True)
             ]
             logs = [np.log(np.take_along_axis(r.target, r.tokens[:, None], -1)[:, 0]) for r in rows]
-            return [Answer(a.token_ids, tuple(each.tolist())) for a, each in zip(answers, logs, strict=True)]
+            return [EngineAnswer(a.token_ids, tuple(each.tolist())) for a, each in zip(answers, logs, strict=True)]
 
     check = Check("log-probabilities", Sampling(temperature=0.7, draft="bad"), LOGPROBS)
     assert conform(Untempered(truth), truth=truth, only=[check])

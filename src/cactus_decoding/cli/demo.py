@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.demo_report import Comparison, Way
+from cactus_decoding.cli.demo_report import DemoComparison, Way
 from cactus_decoding.cli.display import counting, show
 from cactus_decoding.cli.options import BUDGET, RUNNING, option
 from cactus_decoding.zoo import BUNDLED, full_name
@@ -85,7 +85,7 @@ def demo(
         console.print(part)
 
 
-def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> Comparison:
+def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> DemoComparison:
     """Return what is compared.
 
     ``settings`` are those of the protected way; other ways share all but the rule and its protection. Without a length
@@ -106,7 +106,7 @@ def ways_of(settings: options.Settings, length: int | None, budget: float, delta
     def way(name: str, request: Request, draft: str = default) -> Way:
         return Way(name, draft, request, Score())
 
-    return Comparison(
+    return DemoComparison(
         way("plain sampling", lossless.replace(num_speculative_tokens=FixedLength(0))),
         way("lossless", lossless),
         way("relaxed, protected", protected),

@@ -34,7 +34,7 @@ POINTS = 0.02  # a loss of right answers that a user would want to know of
 
 
 def report(
-    ways: Comparison, problems: Sequence[WordProblem], console: Console, *, verbose: bool
+    ways: DemoComparison, problems: Sequence[WordProblem], console: Console, *, verbose: bool
 ) -> Iterator[RenderableType]:
     """Yield a table and a sentence for each way; ``verbose`` adds intervals, a weak draft and a budget."""
     shown = ways.all if verbose else ways.main
@@ -52,7 +52,7 @@ def report(
     yield f"\n{too_few(len(problems))}{more}"
 
 
-def table(ways: Comparison, listed: Sequence[Way], full: str = "█") -> Table:
+def table(ways: DemoComparison, listed: Sequence[Way], full: str = "█") -> Table:
     """Return right answers and speeds, with bars made of a character."""
     sampling = _described(ways.plain.request.sampling)
     shown = _new_table(
@@ -104,7 +104,7 @@ def _barred(share: float, value: str, full: str) -> Text:
     return Text.assemble((f"{bar(share, full):<{BAR}}", "green"), " ", value)
 
 
-def comparison(ways: Comparison) -> Table:
+def comparison(ways: DemoComparison) -> Table:
     """Return every relaxed way beside lossless speculation, with 95 % intervals, paired by problem."""
     shown = _new_table(
         "Beside lossless speculation (95 % interval)", "tokens per step", "time per answer", "right answers, points"
@@ -116,7 +116,7 @@ def comparison(ways: Comparison) -> Table:
     return shown
 
 
-def sentence(way: Way, ways: Comparison) -> str:
+def sentence(way: Way, ways: DemoComparison) -> str:
     """Say what a way is, and what it gives beside lossless speculation."""
     if way is ways.plain:
         return "the target alone, one token per step."
@@ -150,7 +150,7 @@ def judged(time: Interval, right: Interval) -> str:
     return f"{speed}, with no loss that this run can see."
 
 
-def broken(ways: Comparison) -> tuple[Way, int] | None:
+def broken(ways: DemoComparison) -> tuple[Way, int] | None:
     """Return the first problem that lossless and protected sampling solved and a rule everywhere did not, and whose."""
     for way in (ways.unprotected, ways.weak):
         answers = zip(ways.lossless.right, ways.protected.right, way.right, strict=True)
@@ -164,7 +164,7 @@ def _broke(lossless: bool, protected: bool, everywhere: bool) -> bool:
     return lossless and protected and not everywhere
 
 
-def broken_answer(ways: Comparison, problem: WordProblem, way: Way, index: int) -> Table:
+def broken_answer(ways: DemoComparison, problem: WordProblem, way: Way, index: int) -> Table:
     shown = Table(box=SIMPLE_HEAD, pad_edge=False, title_justify="left", expand=True)
     shown.title, shown.title_style = Text(f"A broken answer. {problem.question}"), ""
     shown.add_column(f"{ways.protected.name}: right ({problem.answer})", ratio=1)
@@ -173,7 +173,7 @@ def broken_answer(ways: Comparison, problem: WordProblem, way: Way, index: int) 
     return shown
 
 
-def budgeted(ways: Comparison) -> str:
+def budgeted(ways: DemoComparison) -> str:
     way, budget, metrics = ways.budgeted, ways.budgeted.request.budget, ways.budgeted.score.metrics
     if budget is None or not metrics.metered:
         return "Nothing was drafted, so nothing was spent."
@@ -305,7 +305,7 @@ class Way:
 
 
 @dataclass
-class Comparison:
+class DemoComparison:
     plain: Way
     lossless: Way
     protected: Way  # relaxed where no protected token is at stake

@@ -84,7 +84,7 @@ def serve(
         "llama.cpp: texts that stay read, or the memory that copies of them may take, such as 2GiB; 0 keeps none.",
         "N|SIZE", SERVER)] = "4",
     shared_prompts: Annotated[bool, option(
-        "llama.cpp: let a request read on behind what was read for another key, by whose time it can then tell what "
+        "llama.cpp: let a request reuse what was read for another key, by whose time it can then tell what "
         "that was.", panel=SERVER, flag="--shared-prompts")] = False,
     alias: Annotated[str | None, option(
         "llama.cpp: what answers call the model; requests may name any.", "NAME", SERVER,
@@ -143,7 +143,7 @@ def serve(
             asked["budget"] = budget
         keys = api_key or [key for each in os.environ.get(KEY, "").split(",") if (key := each.strip())]
         listens = (host or "127.0.0.1", PORT if port is None else port)
-        place = Place(*listens, keys, alias, max_waiting, shared_prompts, _origins(allow_origin or ()))
+        place = ServerAddress(*listens, keys, alias, max_waiting, shared_prompts, _origins(allow_origin or ()))
         return _serve_llama_cpp(target, draft, asked, parallel, kept_prompts, threads, place)
     for name, value in (("--host", host), ("--port", port)):
         given += [] if value is None else [name, str(value)]
@@ -206,7 +206,7 @@ def _serve_vllm(
 ) -> int:
     from cactus_decoding import zoo
     from cactus_decoding.engines.vllm import server
-    from cactus_decoding.engines.vllm.request import request_of
+    from cactus_decoding.engines.vllm.extra_args import request_of
 
     server.check_draft(draft)
     if target is not None and draft is None:
@@ -230,7 +230,7 @@ def _serve_vllm(
     return server.run_server(command)
 
 
-class Place(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where a server of GGUF files listens, and whom it answers."""
 
     host: str
@@ -249,7 +249,7 @@ def _serve_llama_cpp(
     parallel: int,
     kept_prompts: str,
     threads: int | None,
-    place: Place,
+    place: ServerAddress,
 ) -> int:
     from cactus_decoding.core.extras import needing
     from cactus_decoding.core.spelling import kept_limits

@@ -8,7 +8,7 @@ from cactus_decoding.core.verification.declarations import read_scheme
 
 NEEDS_BLOCKS = (
     "{how} verification of a relaxed rule needs a draft model and a fixed number of proposals, "
-    "because the proposals at a position must have the same law in every step; use verification='token'"
+    "because the proposals at a position must have the same distribution in every step; use verification='token'"
 )
 
 

@@ -167,4 +167,4 @@ def check_tree(proposal: Proposal) -> None:
     if any(drawn) and proposal.probs is None:
         raise ValueError("a drafter must give the rows that tokens of a tree were drawn from, but gives none")
     if len(set(zip(parents, token_ids, strict=True))) < len(token_ids):
-        raise ValueError(f"a drafter's tokens behind the same one must differ, but are {token_ids} behind {parents}")
+        raise ValueError(f"a drafter's tokens after the same one must differ, but are {token_ids} after {parents}")

@@ -20,7 +20,7 @@ from cactus_decoding import (
     speculative_generate,
 )
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, as_logits_to_probs
-from cactus_decoding.engines.transformers.request import ProcessedProbs
+from cactus_decoding.engines.transformers.generate_arguments import ProcessedProbs
 from cactus_decoding.zoo.word_problems import word_problems
 
 TINY = [5e-324, 1e-310, 1e-46, 1e-45, 1e-40, 1e-38, 1e-37, 1e-30, 1e-21]

@@ -14,8 +14,8 @@ import torch
 from cactus_decoding.cli import main
 from cactus_decoding.engines.openai.counters import REPORTED, report_of
 from cactus_decoding.engines.vllm import server
+from cactus_decoding.engines.vllm.extra_args import ServerConfig, request_of
 from cactus_decoding.engines.vllm.reports import ATTRIBUTE, with_counts
-from cactus_decoding.engines.vllm.request import ServerConfig, request_of
 from cactus_decoding.engines.vllm.server import memory_arguments, run_server, server_command, speculative_config
 from cactus_decoding.engines.vllm.v2 import SlotRules
 

@@ -11,7 +11,7 @@ import torch
 from cactus_decoding import Request
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.engines.vllm.request import ServerConfig
+from cactus_decoding.engines.vllm.extra_args import ServerConfig
 from cactus_decoding.engines.vllm.state import RequestRules
 
 

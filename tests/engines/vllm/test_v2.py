@@ -16,7 +16,7 @@ from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.engines.vllm import v2
-from cactus_decoding.engines.vllm.request import ServerConfig
+from cactus_decoding.engines.vllm.extra_args import ServerConfig
 from cactus_decoding.engines.vllm.v2 import NO_RULE, SlotRules
 
 CPU = torch.device("cpu")

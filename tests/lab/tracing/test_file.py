@@ -162,7 +162,7 @@ def in_position(line, **changes):
             lambda lines: [lines[0], in_position(lines[1], rows={"target": None})],
             "positions[0].rows.drafted_id is missing",
         ),
-        (lambda lines: [*lines, lines[-1]], "there must be nothing behind the end of the trace"),
+        (lambda lines: [*lines, lines[-1]], "there must be nothing after the end of the trace"),
         (lambda lines: [lines[0], '{"kind": "end"}'], "line 2: text is missing"),
     ],
 )

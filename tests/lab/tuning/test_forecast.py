@@ -11,17 +11,19 @@ from hypothesis import strategies as st
 
 from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.lab.evaluation.intervals import Interval
-from cactus_decoding.lab.tuning.answers import Answer
+from cactus_decoding.lab.tuning.answers import TunedAnswer
 from cactus_decoding.lab.tuning.forecast import Forecast, best_of, forecasts, pays, verdict
 
 TIMES = PassTimes(((1, 1.0), (2, 1.5), (4, 2.0), (8, 3.0)))
 COSTS = {"small": replace(TIMES, draft=0.25)}
 
 
-def answered(*token_ids: int, copied: list[list[int]] | None = None, kept: float = 0.5, verify: float = 0.0) -> Answer:
+def answered(
+    *token_ids: int, copied: list[list[int]] | None = None, kept: float = 0.5, verify: float = 0.0
+) -> TunedAnswer:
     ids = list(token_ids)
     chances = {("small", "lossless"): torch.full((len(ids),), kept, dtype=torch.float64)}
-    return Answer(ids, copied or [[] for _ in ids], chances, verify)
+    return TunedAnswer(ids, copied or [[] for _ in ids], chances, verify)
 
 
 def by_setting(found: list[Forecast]) -> dict[tuple[str, int], Forecast]:
@@ -73,7 +75,7 @@ def test_verification_takes_its_time_of_every_token() -> None:
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12), st.floats(0.01, 2.0))
 def test_nothing_is_faster_than_its_proposals_allow(chances: list[float], cost: float) -> None:
-    answer = Answer(
+    answer = TunedAnswer(
         [0] * len(chances), [[]] * len(chances), {("small", "r"): torch.tensor(chances, dtype=torch.float64)}, 0.0
     )
     for each in forecasts([answer], TIMES, {"small": replace(TIMES, draft=cost)}):

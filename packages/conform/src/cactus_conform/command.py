@@ -19,7 +19,7 @@ from cactus_conform.engines.server import ServerEngine
 from cactus_conform.files import provenance, writing
 from cactus_conform.models import write_models
 from cactus_conform.mutants import self_test
-from cactus_conform.report import Report, as_dict, gate_verdict, line, verdict
+from cactus_conform.report import ConformanceReport, as_dict, gate_verdict, line, verdict
 from cactus_conform.suite import FALSE_ALARM, SAMPLES, conform
 
 RIGHT, WRONG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -131,11 +131,11 @@ def run(arguments: Sequence[str], program: str = "cactus-conform") -> int:
     return RIGHT if right else WRONG
 
 
-def _gate(name: str, settings: dict[str, object], **drawn: Any) -> Report:
+def _gate(name: str, settings: dict[str, object], **drawn: Any) -> ConformanceReport:
     try:
         return conform(open_engine(name, settings), gate=True, **drawn)
     except Exception as error:  # whatever goes wrong, the gate stays closed
-        return Report(name, drawn["false_alarm"], failure=f"{type(error).__name__}: {error}")
+        return ConformanceReport(name, drawn["false_alarm"], failure=f"{type(error).__name__}: {error}")
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -59,7 +59,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Answer:
+class EngineAnswer:
     token_ids: tuple[int, ...]  # the output, including the token that ended it
     logprobs: tuple[float, ...] | None = None  # of each token, where the engine reports them
     accepted: int | None = None  # proposals kept, if counted; servers count some after the end too
@@ -85,11 +85,11 @@ class Engine:
     penalises_prompt = True
     ends_alike = False
 
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
-        """Answer queries, which have one draft, in order and, where the engine can, as one batch."""
+    def answer(self, queries: Sequence[Query]) -> list[EngineAnswer]:
+        """EngineAnswer queries, which have one draft, in order and, where the engine can, as one batch."""
         return [self.one(query) for query in queries]
 
-    def one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> EngineAnswer:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -112,14 +112,14 @@ class FunctionEngine(Engine):
         self.supports = frozenset(getattr(function, "supports", {*OPTIONAL} - {"cancels"})) | {"repeats"}
         self.drafts = tuple(getattr(function, "drafts", DRAFTS))
 
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+    def answer(self, queries: Sequence[Query]) -> list[EngineAnswer]:
         asked = [(list(query.prompt), query.sampling, query.seed) for query in queries]
         try:
             if "batch" in self.supports:
                 outputs = self._function(*map(list, zip(*asked, strict=True)))
             else:
                 outputs = [self._function(*each) for each in asked]
-            return [Answer(tuple(int(token) for token in tokens)) for tokens in outputs]
+            return [EngineAnswer(tuple(int(token) for token in tokens)) for tokens in outputs]
         except Exception as error:
             raise EngineError(f"{self.name} failed: {type(error).__name__}: {error}") from error
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from cactus_conform.engine import OPTIONAL, Answer, Engine, Query, Sampling
+from cactus_conform.engine import OPTIONAL, Engine, EngineAnswer, Query, Sampling
 from cactus_conform.processing import Rows
 from cactus_conform.truth import Truth, Wanted
 
-Decoding = Generator[Wanted, Rows, Answer]
+Decoding = Generator[Wanted, Rows, EngineAnswer]
 """One response: it asks for probabilities, and returns the answer."""
 
 
@@ -52,10 +52,10 @@ class Reference(Engine):
         self.truth = truth or Truth()
         self.cancelled: tuple[int, ...] | None = None
 
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+    def answer(self, queries: Sequence[Query]) -> list[EngineAnswer]:
         running = [self.decode(query, numbers) for query, numbers in zip(queries, self.numbers(queries), strict=True)]
         wanted = {index: next(each) for index, each in enumerate(running)}
-        answers: dict[int, Answer] = {}
+        answers: dict[int, EngineAnswer] = {}
         while wanted:
             rows = self.truth.next_rows(list(wanted.values()))
             following: dict[int, Wanted] = {}
@@ -108,9 +108,9 @@ class Reference(Engine):
                 output.append(token)
                 accepted += place < len(emitted)
                 if token in sampling.ends and self.stops(output, place < len(emitted)):
-                    return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
+                    return EngineAnswer(tuple(output), tuple(logprobs[: len(output)]), accepted)
             if len(output) >= sampling.max_tokens:
-                return Answer(tuple(output), tuple(logprobs[: len(output)]), accepted)
+                return EngineAnswer(tuple(output), tuple(logprobs[: len(output)]), accepted)
 
     def read(self, query: Query) -> tuple[int, ...]:
         return query.prompt

@@ -41,7 +41,7 @@ class Acceptance(NamedTuple):
 
 
 @dataclass
-class Report:
+class ConformanceReport:
     """What a suite found; it is true if everything is right."""
 
     engine: str
@@ -74,7 +74,7 @@ def line(finding: Finding) -> str:
     return f"{word:6} {finding.check.name:44} {finding.samples:4} responses" + (f"; {said}" if said else "")
 
 
-def verdict(report: Report) -> Iterable[str]:
+def verdict(report: ConformanceReport) -> Iterable[str]:
     wrong = [each for each in report.findings if each.right is False]
     deviations = [each.deviation for each in report.findings if each.deviation is not None]
     seconds = f"{report.seconds:.0f} s ({report.processor_seconds:.0f} s of the processor)"
@@ -98,7 +98,7 @@ def verdict(report: Report) -> Iterable[str]:
         yield f"{accepted}; {each.possible:.0%} are possible, with a standard error of {each.error:.1%}{slow}."
 
 
-def gate_verdict(report: Report) -> dict[str, Any]:
+def gate_verdict(report: ConformanceReport) -> dict[str, Any]:
     """Return what a gate decided, and why, for JSON."""
     return {
         "verdict": "pass" if report.right else "fail",
@@ -113,7 +113,7 @@ def gate_verdict(report: Report) -> dict[str, Any]:
     }
 
 
-def as_dict(report: Report) -> dict[str, Any]:
+def as_dict(report: ConformanceReport) -> dict[str, Any]:
     """Return a report for JSON, where infinite evidence is None."""
     findings = [
         asdict(each)

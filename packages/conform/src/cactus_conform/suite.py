@@ -19,8 +19,8 @@ from cactus_conform.engine import (
     DRAFTS,
     END,
     VOCABULARY,
-    Answer,
     Engine,
+    EngineAnswer,
     EngineError,
     FunctionEngine,
     Query,
@@ -29,7 +29,7 @@ from cactus_conform.engine import (
 )
 from cactus_conform.evidence import UNNAMED, Evidence, Found, deviation_not_excluded, together
 from cactus_conform.processing import Rows
-from cactus_conform.report import Acceptance, Finding, Report
+from cactus_conform.report import Acceptance, ConformanceReport, Finding
 from cactus_conform.truth import Scored, Truth
 
 SAMPLES, FALSE_ALARM = 200, 1e-3
@@ -51,7 +51,7 @@ def conform(
     report: Callable[[Finding], None] = lambda finding: None,
     first_only: bool = False,
     gate: bool = False,
-) -> Report:
+) -> ConformanceReport:
     """Check whether an engine's speculation is lossless: whether its tokens have the distribution of the target alone.
 
     Every check collects evidence (see `Evidence`) until it exceeds the number of checks over ``false_alarm``, or all
@@ -83,7 +83,7 @@ def conform(
     """
     check_drawn(samples, false_alarm)
     tested: Engine = engine if hasattr(engine, "answer") else FunctionEngine(engine)  # type: ignore[assignment]
-    result = Report(tested.name, false_alarm)
+    result = ConformanceReport(tested.name, false_alarm)
     checks = list(only) if only is not None else checks_of(tested)
     names = ("temperature_last", "penalises_prompt", "ends_alike")
     truth = truth or Truth(**{name: getattr(tested, name) for name in names})
@@ -99,7 +99,7 @@ def conform(
 
 
 def _ask_all(
-    result: Report,
+    result: ConformanceReport,
     run: _Run,
     checks: Sequence[Check],
     samples: int,
@@ -124,7 +124,7 @@ def _ask_all(
     result.seconds, result.processor_seconds = time.perf_counter() - began, time.process_time() - used
 
 
-def _gated(result: Report, ask: Callable[[float], None]) -> Report:
+def _gated(result: ConformanceReport, ask: Callable[[float], None]) -> ConformanceReport:
     """Ask in a thread, so that an engine that hangs is left alone; five seconds are kept for the verdict."""
     failures = list[str]()
 
@@ -151,7 +151,7 @@ class _Run:
     def __init__(self, engine: Engine, truth: Truth, alpha: float, seeds: Iterator[int]) -> None:
         self._engine, self._truth, self._alpha, self._seeds = engine, truth, alpha, seeds
         self.until = math.inf  # when a check is to end, by `time.perf_counter`; every check has one batch at least
-        self._counted: dict[str, list[tuple[Query, Answer]]] = {}
+        self._counted: dict[str, list[tuple[Query, EngineAnswer]]] = {}
         self._blamed = set[str]()  # drafts with which something is wrong
         self._named = list[Evidence]()  # of each check that found nothing
 
@@ -168,11 +168,11 @@ class _Run:
             self._blamed.add(check.sampling.draft)
         return finding
 
-    def _ask(self, check: Check, count: int) -> tuple[list[Query], list[Answer]]:
+    def _ask(self, check: Check, count: int) -> tuple[list[Query], list[EngineAnswer]]:
         asked = itertools.cycle(itertools.product(check.prompts, (check.sampling, *check.others)))
         return self._answers([Query(*next(asked), next(self._seeds)) for _ in range(count)])
 
-    def _answers(self, queries: list[Query]) -> tuple[list[Query], list[Answer]]:
+    def _answers(self, queries: list[Query]) -> tuple[list[Query], list[EngineAnswer]]:
         answers = self._engine.answer(queries)
         if len(answers) != len(queries):
             raise EngineError(f"{self._engine.name} was asked {len(queries)} times and answered {len(answers)} times")
@@ -351,14 +351,14 @@ class _Run:
         return result
 
 
-def _accepted(answers: Sequence[Answer]) -> tuple[float, float]:
+def _accepted(answers: Sequence[EngineAnswer]) -> tuple[float, float]:
     """Return accepted proposals over tokens, and the variance of this ratio."""
     accepted, tokens = np.array([(each.accepted or 0, len(each.token_ids)) for each in answers], float).T
     rate = accepted.sum() / tokens.sum()
     return float(rate), float(((accepted - rate * tokens) ** 2).sum() / tokens.sum() ** 2)
 
 
-def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Sequence[Answer]) -> Found:
+def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Sequence[EngineAnswer]) -> Found:
     groups = defaultdict[_Group, list[tuple[int, ...]]](list)
     for query, answer in zip(queries, answers, strict=True):
         groups[query.prompt, query.sampling].append(answer.token_ids)
@@ -371,7 +371,7 @@ def _add(evidence: Evidence, truth: Truth, queries: Sequence[Query], answers: Se
     return evidence.found()
 
 
-def _malformed(queries: Sequence[Query], answers: Sequence[Answer]) -> str:
+def _malformed(queries: Sequence[Query], answers: Sequence[EngineAnswer]) -> str:
     each = (malformed(answer.token_ids, query.sampling) for query, answer in zip(queries, answers, strict=True))
     return next(filter(None, each), "")
 

@@ -16,14 +16,14 @@ from cactus_decoding.core.verification.tree import (
 
 
 def hsd(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
-    r"""Keep the whole chain, or else the longest beginning behind which the draft's branches leave enough over.
+    r"""Keep the whole chain, or else the longest beginning after which the draft's branches leave enough over.
 
     With :math:`r_i` the product of h(n) / p(n) over the first i tokens, and capped :math:`r^*_i = r_i / \max(1, r_1,
     \dots, r_i)`, all k tokens are kept with probability :math:`r^*_k`. Otherwise, from i = k - 1 down to 0,
 
     .. math:: D^+ = \sum_x (r^*_i h(x) - p(x))_+, \qquad D^- = \sum_x (p(x) - r^*_i h(x))_+
 
-    are what the branches behind i tokens have too little and too much of, and i are kept with probability :math:`D^+ /
+    are what the branches after i tokens have too little and too much of, and i are kept with probability :math:`D^+ /
     \max(D^+, D^-)`, which is 1 for i = 0. The next token is then drawn in proportion to :math:`(r^*_i h - p)_+`.
 
     As :math:`r^*_i = \min(1, r^*_{i-1} h(n_i) / p(n_i))` and :math:`D^- - D^+ = 1 - r^*_i`, this is block verification:

@@ -154,8 +154,8 @@ def ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator > 0 else 0.0
 
 
-def left_over(weights: Tensor, law: Tensor) -> Tensor:
-    return (weights - law).clamp(min=0)
+def left_over(weights: Tensor, distribution: Tensor) -> Tensor:
+    return (weights - distribution).clamp(min=0)
 
 
 def recovery_weights(weights: Tensor, target: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ class Piece(NamedTuple):
     reasoning: str = ""
 
 
-class Answer:
+class LlamaAnswer:
     """A response of GGUF files, with the rows of llama.cpp: what the server and `CactusLlama` begin.
 
     Args:

@@ -33,8 +33,8 @@ class CactusLlama(Llama):
 
     Whatever makes texts goes through `generate`: completions, chat formats, function calls, streams. Sampling is
     llama.cpp's, in its order. Calls take `SETTINGS` besides, such as ``rule``, ``budget`` and ``protect``; lossless,
-    the default, emits what `llama_cpp.Llama` would, by the same law. How much is proposed is what pays on this machine
-    (`AutoLength`), unless ``num_speculative_tokens`` says. A call reads on after what it shares with an earlier text.
+    the default, samples from the distribution of `llama_cpp.Llama`. Without ``num_speculative_tokens``, as much is
+    proposed as pays on this machine (`AutoLength`). A call reuses the longest prefix shared with an earlier text.
 
     Processors of logits, grammars, penalties and biases apply to the target's and the draft's rows; processors must be
     functions of their arguments, because they see rows that are rejected. ``typical_p``, mirostat, ``draft_model``,
@@ -177,7 +177,9 @@ class CactusLlama(Llama):
             raise ValueError("this CactusLlama is closed")
         refused = {"typical_p": typical_p != 1, "mirostat_mode": mirostat_mode != 0, "reset=False": not reset}
         if names := [name for name, given in refused.items() if given]:
-            raise ValueError(f"CactusLlama does not do {names[0]}: it would not know the law that is sampled from")
+            raise ValueError(
+                f"CactusLlama does not do {names[0]}: it would not know the distribution that is sampled from"
+            )
         sampling, penalties = (temp, top_k, top_p, min_p), (repeat_penalty, frequency_penalty, presence_penalty)
         return self._runtime.generate(self, tokens, asked, sampling, penalties, grammar, stopping_criteria)
 

@@ -13,7 +13,7 @@ from cactus_decoding.core.loop import StoppingCriteria
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.session import Session
 from cactus_decoding.core.types import Drafter
-from cactus_decoding.engines.llama_cpp.answering import Answer
+from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer
 from cactus_decoding.engines.llama_cpp.calls import CallProcessors
 from cactus_decoding.engines.llama_cpp.loading import load_drafter
 from cactus_decoding.engines.llama_cpp.models.context import Context
@@ -97,7 +97,7 @@ class Runtime:
             raise ValueError("choices and grammar exclude each other: each says what the answer looks like")
         if asked.thinking_budget is not None and grammar is not None:
             raise ValueError("thinking_budget and grammar exclude each other: llama.cpp's grammars begin at once")
-        answer = Answer(
+        answer = LlamaAnswer(
             pair,
             prompt_ids,
             settings,

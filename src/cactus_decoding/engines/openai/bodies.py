@@ -61,7 +61,7 @@ _TEMPLATE_OWN = frozenset(
 )
 """Names of a chat template that a client does not set among its further ones."""
 _BEST_OF = "the likeliest of several answers is not looked for"
-_UNKNOWN_DISTRIBUTION = "the law that it samples from would not be known"
+_UNKNOWN_DISTRIBUTION = "the distribution that it samples from would not be known"
 NOT_SERVED = {
     "best_of": _BEST_OF,
     "suffix": "models are not asked to fill gaps",

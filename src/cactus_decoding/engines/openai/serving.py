@@ -20,21 +20,21 @@ class RequestQueue:
 
     def __init__(self, limit: int, seats: int = 1) -> None:
         self._limit, self._seats = limit, seats
-        self._places: list[Place] = []
+        self._places: list[QueuePlace] = []
 
     def check_open(self) -> None:
         if len(self._places) >= self._limit + self._seats:
             raise QueueIsFullError(f"{self._limit} others are waiting already, which is the limit; try again soon")
 
-    def join(self) -> Place:
+    def join(self) -> QueuePlace:
         """Return a place at the end, to be entered at once."""
-        return Place(self._places, self._seats)
+        return QueuePlace(self._places, self._seats)
 
 
-class Place(AbstractContextManager["Place"]):
+class QueuePlace(AbstractContextManager["QueuePlace"]):
     """A place in a queue; leaving it, for whatever reason, moves up all places after it."""
 
-    def __init__(self, queue: list[Place], seats: int) -> None:
+    def __init__(self, queue: list[QueuePlace], seats: int) -> None:
         self._queue, self._seats, self._moved = queue, seats, anyio.Event()
         queue.append(self)
 

@@ -18,7 +18,7 @@ class ToolFormat:
     Attributes:
         name: of the format.
         opening: the mark before a call, or before the first one of several.
-        before, between, after: what stands around calls behind the mark.
+        before, between, after: what stands around calls after the mark.
         arguments: the key of a call's arguments.
         repeats: whether each call has a mark of its own.
     """
@@ -126,7 +126,7 @@ def _certain(text: str) -> str:
 
 
 def _calls_at(text: str, begins: re.Match[str], names: Collection[str], *, done: bool) -> tuple[list[Call] | None, int]:
-    """Return the calls behind a beginning, and where they end; none for text, and None where that cannot be told."""
+    """Return the calls after a beginning, and where they end; none for text, and None where that cannot be told."""
     calls, at, marked = list[Call](), begins.end(), begins["mark"]
     while True:
         head = _HEAD.match(text, at) or (_NAMED.match(text, at) if marked == MISTRAL.opening else None)
@@ -153,7 +153,7 @@ def _calls_at(text: str, begins: re.Match[str], names: Collection[str], *, done:
 
 
 def _call_at(text: str, head: re.Match[str], *, done: bool) -> tuple[Call, int]:
-    """Return the call whose arguments begin behind a head, and where it ends."""
+    """Return the call whose arguments begin after a head, and where it ends."""
     start = head.end()
     end = value_end(text, start)
     if end is None:

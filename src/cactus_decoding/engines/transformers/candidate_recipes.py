@@ -1,4 +1,4 @@
-"""How to make each of transformers' candidate generators so that it draws from the request's own law."""
+"""How to make each of transformers' candidate generators so that it draws from the request's own distribution."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fit_width(values: Tensor, width: int, fill: float) -> Tensor:
     return functional.pad(values, (0, width - values.shape[-1]), value=fill)  # a negative pad cuts
 
 
-class RequestLaw(LogitsProcessor):
+class RequestDistribution(LogitsProcessor):
     """Turns a draft's scores into logarithms of the probabilities that the request samples from.
 
     It takes the place of the target's processors: given those, transformers would apply temperature and cuts twice.
@@ -59,8 +59,8 @@ class NoRoomError(Exception):
     """The draft's context window is full."""
 
 
-CandidateRecipe = Callable[[PreTrainedModel, Tensor, RequestLaw], CandidateGenerator]
-"""``(target, prompt_ids [1, n], law) -> generator``: called once a response; the law is a logits processor."""
+CandidateRecipe = Callable[[PreTrainedModel, Tensor, RequestDistribution], CandidateGenerator]
+"""``(target, prompt_ids [1, n], processor) -> generator``, called once a response."""
 
 
 def limit(generator: CandidateGenerator, length: int, max_candidates: int) -> None:
@@ -105,9 +105,13 @@ def assisted(draft: PreTrainedModel, confidence_threshold: float) -> CandidateRe
     check_can_roll_back(draft)
     check_number("confidence_threshold", confidence_threshold, 0, 1)
 
-    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+    def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         generator = generators.AssistedCandidateGenerator(
-            prompt_ids, draft, draft_settings(draft), unpadded(prompt_ids), logits_processor=LogitsProcessorList([law])
+            prompt_ids,
+            draft,
+            draft_settings(draft),
+            unpadded(prompt_ids),
+            logits_processor=LogitsProcessorList([processor]),
         )
         set_knobs(generator, confidence_threshold)
         return generator
@@ -120,12 +124,12 @@ def early_exit(exit_layer: int) -> CandidateRecipe:
     check_integer("exit_layer", exit_layer, 1)
     check_early_exit_works()
 
-    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+    def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         check_integer("exit_layer", exit_layer, 1, target.config.get_text_config(decoder=True).num_hidden_layers - 1)
         settings = draft_settings(target)
         settings.assistant_early_exit = exit_layer
         generator = _EarlyExit(
-            prompt_ids, target, settings, unpadded(prompt_ids), logits_processor=LogitsProcessorList([law])
+            prompt_ids, target, settings, unpadded(prompt_ids), logits_processor=LogitsProcessorList([processor])
         )
         set_knobs(generator)
         return generator
@@ -137,7 +141,7 @@ def multi_token_prediction() -> CandidateRecipe:
     """Make generators that draft with the target's multi-token prediction layers."""
     unused: list[tuple[PreTrainedModel, Any]] = []  # made once for a target: it reads the layers from the checkpoint
 
-    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+    def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         if not unused or unused[0][0] is not target:
             made = candidate_generator("MTPCandidateGenerator")(
                 main_model=target, generation_config=draft_settings(target), model_kwargs={}
@@ -145,7 +149,7 @@ def multi_token_prediction() -> CandidateRecipe:
             unused[:] = [(target, made)]
         generator = copy.copy(unused[0][1])
         generator.mtp_cache = copy.deepcopy(generator.mtp_cache)
-        generator.logits_processor = LogitsProcessorList([law])
+        generator.logits_processor = LogitsProcessorList([processor])
         return generator
 
     return make
@@ -154,13 +158,13 @@ def multi_token_prediction() -> CandidateRecipe:
 def dflash(draft: PreTrainedModel) -> CandidateRecipe:
     """Make generators that draft with a DFlash model."""
 
-    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+    def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         return candidate_generator("DFlashTokenCandidateGenerator")(
             assistant_model=draft,
             main_model_input_embeddings=target.get_input_embeddings(),
             main_model_output_embeddings=target.get_output_embeddings(),
             generation_config=draft_settings(target),
-            logits_processor=LogitsProcessorList([law]),
+            logits_processor=LogitsProcessorList([processor]),
         )
 
     return make
@@ -169,7 +173,7 @@ def dflash(draft: PreTrainedModel) -> CandidateRecipe:
 def shared_states(draft: PreTrainedModel) -> CandidateRecipe:
     """Make generators that draft with a Gemma 4 assistant."""
 
-    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+    def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         make_one = candidate_generator("SinglePositionMultiTokenCandidateGenerator")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
@@ -186,7 +190,7 @@ def shared_states(draft: PreTrainedModel) -> CandidateRecipe:
 
 
 def draft_settings(draft: PreTrainedModel, sampled: bool = True) -> GenerationConfig:
-    """Return settings for a draft that leave the law alone: what is not set would come from the draft's own."""
+    """Return settings for a draft that change no distribution: what is not set would come from the draft's own."""
     eos = draft.generation_config.eos_token_id
     first = eos[0] if isinstance(eos, (list, tuple)) and eos else eos
     settings = GenerationConfig(

@@ -16,14 +16,14 @@ from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Prop
 from cactus_decoding.engines.transformers import candidate_recipes as recipes
 from cactus_decoding.engines.transformers import cross_tokenizer
 from cactus_decoding.engines.transformers.cached_model import CachedModel, context_window, vocabulary_size
-from cactus_decoding.engines.transformers.candidate_recipes import CandidateRecipe, RequestLaw, fit_width
+from cactus_decoding.engines.transformers.candidate_recipes import CandidateRecipe, RequestDistribution, fit_width
 from cactus_decoding.engines.transformers.compatibility import candidates_of, needs_model_outputs
 
 
 class CandidateGeneratorDrafter(Drafter):
     """Lets a transformers candidate generator draft: early exit, multi-token prediction, another tokenizer, and so on.
 
-    Candidates drawn from scores are proposed with the softmax of these scores, the law they were drawn from. Those that
+    Candidates drawn from scores are proposed with the softmax of these scores, which they were drawn from. Those that
     come without scores, or that are merely the likeliest tokens, count as deterministic. Candidates beyond the limit
     are cut off. Before each step the generator hears how many candidates of the last one were kept.
 
@@ -50,7 +50,7 @@ class CandidateGeneratorDrafter(Drafter):
         self.max_length: int | None = None
         self._known: int | None = None  # width of the draft's vocabulary, where tokens of the target may lie outside
         self._target: CachedModel | None = None
-        self._law = RequestLaw()
+        self._processor = RequestDistribution()
         self._generator: CandidateGenerator | None = None
         self._served = False
         self._sequence: list[int] = []
@@ -60,13 +60,13 @@ class CandidateGeneratorDrafter(Drafter):
     def assisted(cls, draft: PreTrainedModel, *, confidence_threshold: float = 0.0) -> Self:
         """Draft with a smaller model, and stop after a token that is less likely than a threshold.
 
-        The token itself is kept, so stopping does not change the law of the draft. Without a threshold, `ModelDrafter`
-        does the same faster.
+        The token itself is kept, so stopping does not change the draft's distribution. Without a threshold,
+        `ModelDrafter` does the same faster.
 
         Args:
             draft: a causal language model with the target's tokens.
-            confidence_threshold: in [0, 1], of the request's law, where at temperature 0 every token is certain; 0
-                never stops. Where scikit-learn is installed, transformers adapts it.
+            confidence_threshold: in [0, 1], of the request's distribution, where at temperature 0 every token is
+                certain; 0 never stops. Where scikit-learn is installed, transformers adapts it.
         """
         drafter = cls(recipes.assisted(draft, confidence_threshold))
         drafter.max_length, drafter._known = context_window(draft), vocabulary_size(draft)
@@ -133,7 +133,7 @@ class CandidateGeneratorDrafter(Drafter):
                 f"transformers' candidate generators need a target of transformers, but it is {target.name!r}"
             )
         self._target, self._generator = target, None
-        self._law.vocabulary = vocabulary_size(target.model)
+        self._processor.vocabulary = vocabulary_size(target.model)
 
     @without_gradients
     def propose(
@@ -155,7 +155,7 @@ class CandidateGeneratorDrafter(Drafter):
         elif self._proposed:
             # of the target's scores, only the number of rows is ever looked at
             self._generator.update_candidate_strategy(ids, ids.new_empty(1, len(self._proposed) + 1, 0), kept)
-        self._law.begin(token_ids, to_probs)
+        self._processor.begin(token_ids, to_probs)
         recipes.limit(self._generator, len(token_ids), limit)
         with _draws_from(generator, ids.device), _layers_put_back(self._generator):
             candidate_ids, scores = self._ask(ids, kept)
@@ -177,7 +177,7 @@ class CandidateGeneratorDrafter(Drafter):
         if not isinstance(self._source, CandidateGenerator):
             if self._target is None:
                 raise ValueError("the target is missing: call begin_response with it first, as the decoding loop does")
-            generator = self._source(self._target.model, ids, self._law)
+            generator = self._source(self._target.model, ids, self._processor)
         else:
             generator = self._source
             if self._served and not isinstance(generator, PromptLookupCandidateGenerator):
@@ -210,15 +210,15 @@ class CandidateGeneratorDrafter(Drafter):
             return ids, None
 
     def _rows(self, scores: Tensor) -> Tensor:
-        """Return the law of each candidate, ``[candidates, vocabulary]``."""
-        if self._law.vocabulary is None or scores.shape[-1] == self._law.vocabulary:
+        """Return the distribution of each candidate, ``[candidates, vocabulary]``."""
+        if self._processor.vocabulary is None or scores.shape[-1] == self._processor.vocabulary:
             return scores.float().softmax(-1)
         if isinstance(self._source, CandidateGenerator):
             raise ValueError(
-                f"the target's vocabulary has {self._law.vocabulary} tokens, but {type(self._source).__name__} scores "
-                f"{scores.shape[-1]}"
+                f"the target's vocabulary has {self._processor.vocabulary} tokens, "
+                f"but {type(self._source).__name__} scores {scores.shape[-1]}"
             )
-        return fit_width(scores.float().softmax(-1), self._law.vocabulary, 0.0)  # the law has cut what lies beyond
+        return fit_width(scores.float().softmax(-1), self._processor.vocabulary, 0.0)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from cactus_decoding.engines.transformers.cached_model import check_can_roll_bac
 from cactus_decoding.engines.transformers.candidate_recipes import (
     CandidateRecipe,
     NoRoomError,
-    RequestLaw,
+    RequestDistribution,
     draft_settings,
     set_knobs,
     unpadded,
@@ -30,7 +30,7 @@ def retokenized(
     """Make generators that draft text with a model of other tokens."""
     check_can_roll_back(draft)
 
-    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+    def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         _check_prompt(draft, prompt_ids, target_tokenizer, draft_tokenizer)
         # without probabilities the likeliest text is the best proposal
         generator = _Retokenized(prompt_ids, draft, target_tokenizer, draft_tokenizer, draft_settings(draft, False), {})
@@ -56,10 +56,10 @@ def translated(
         _forget_doubles(translator)
         return translator
 
-    def make(target: PreTrainedModel, prompt_ids: Tensor, law: RequestLaw) -> CandidateGenerator:
+    def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         _check_prompt(draft, prompt_ids, target_tokenizer, draft_tokenizer)
         translator = translate_to(vocabulary_size(target))
-        processors = LogitsProcessorList([_TranslatedLaw(law, translator)])
+        processors = LogitsProcessorList([_TranslatedDistribution(processor, translator)])
         translator.logits_processors = processors  # these replace the generator's
         generator = _Translated(
             prompt_ids,
@@ -108,11 +108,11 @@ class _Translated(_WithinWindow, generators.UniversalSpeculativeDecodingGenerato
         return super()._prepare_assistant_input_ids(target_input_ids)
 
 
-class _TranslatedLaw(LogitsProcessor):
-    """Applies a request's law to a draft with other tokens: there and back through the target's vocabulary."""
+class _TranslatedDistribution(LogitsProcessor):
+    """Applies a request's distribution to a draft with other tokens: there and back through the target's vocabulary."""
 
-    def __init__(self, law: RequestLaw, translator: Any) -> None:
-        self._law, self._translator = law, translator
+    def __init__(self, processor: RequestDistribution, translator: Any) -> None:
+        self._processor, self._translator = processor, translator
         self._sequence: list[int] | None = None
         self._start = 0
         pairs = sorted(translator.target_to_assistant_input_ids.items())
@@ -121,12 +121,12 @@ class _TranslatedLaw(LogitsProcessor):
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         # the first call after `begin` shows where the candidates start
-        if self._sequence is not self._law.token_ids:
-            self._sequence, self._start = self._law.token_ids, input_ids.shape[1]
+        if self._sequence is not self._processor.token_ids:
+            self._sequence, self._start = self._processor.token_ids, input_ids.shape[1]
         nothing = input_ids.new_empty(1, 0)
         candidates = self._translator.get_target_ids(input_ids[:, : self._start], nothing, input_ids)[0].tolist()
         target_scores = self._translator.get_target_logits(scores)
-        probs = self._law.to_probs(target_scores, self._sequence + candidates)
+        probs = self._processor.to_probs(target_scores, self._sequence + candidates)
         # where processors exclude all common tokens, any of them may be proposed: the target will not accept it
         target_scores = probs.log() if probs.sum() > 0 else target_scores
         result = torch.full_like(scores, -torch.inf)

@@ -37,8 +37,7 @@ from cactus_decoding.engines.transformers.compatibility import (
     is_spread_over_processes,
     named_arguments_of_generate,
 )
-from cactus_decoding.engines.transformers.positions import position_limit, read_in_blocks
-from cactus_decoding.engines.transformers.request import (
+from cactus_decoding.engines.transformers.generate_arguments import (
     OWN_CACHE,
     ProcessedProbs,
     StoppingCheck,
@@ -47,6 +46,7 @@ from cactus_decoding.engines.transformers.request import (
     sampling_of,
     with_stop_strings,
 )
+from cactus_decoding.engines.transformers.positions import position_limit, read_in_blocks
 
 ASKED = ("budget", *DECODING)
 """What a call may ask for: settings of a request."""

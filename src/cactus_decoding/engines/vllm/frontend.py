@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any
 
 from cactus_decoding.engines.openai.keys import RULE_KEY
-from cactus_decoding.engines.vllm.patches import replace
-from cactus_decoding.engines.vllm.request import (
+from cactus_decoding.engines.vllm.extra_args import (
     ServerConfig,
     asks_for_report,
     check_request_texts,
@@ -16,6 +15,7 @@ from cactus_decoding.engines.vllm.request import (
     request_of,
     vocabulary_of,
 )
+from cactus_decoding.engines.vllm.patches import replace
 
 
 def install() -> None:

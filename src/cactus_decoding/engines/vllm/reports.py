@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from cactus_decoding.engines.openai.counters import REPORT_KEY, report_of
+from cactus_decoding.engines.vllm.extra_args import asks_for_report
 from cactus_decoding.engines.vllm.patches import replace as replace_function
-from cactus_decoding.engines.vllm.request import asks_for_report
 from cactus_decoding.engines.vllm.state import RequestRules
 
 ATTRIBUTE = "cactus_decoding_counts"  # of vLLM's `ModelRunnerOutput`: counts by request, pickled with it

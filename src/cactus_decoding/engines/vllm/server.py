@@ -23,7 +23,7 @@ from cactus_decoding.core.extras import install
 from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.request import Request
 from cactus_decoding.engines.transformers.loading import faster_dtype
-from cactus_decoding.engines.vllm.request import AUDIT_KEY, asked_of
+from cactus_decoding.engines.vllm.extra_args import AUDIT_KEY, asked_of
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""

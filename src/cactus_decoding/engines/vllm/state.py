@@ -16,7 +16,7 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
 from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, append_padding_token
-from cactus_decoding.engines.vllm.request import (
+from cactus_decoding.engines.vllm.extra_args import (
     ServerConfig,
     admitted,
     asks_for_report,

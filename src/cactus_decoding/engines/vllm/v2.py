@@ -29,9 +29,9 @@ from cactus_decoding.engines.vllm.batched_policy import (
     Protected,
     Weighed,
 )
+from cactus_decoding.engines.vllm.extra_args import ServerConfig, vocabulary_of
 from cactus_decoding.engines.vllm.patches import replace
 from cactus_decoding.engines.vllm.reports import install_worker
-from cactus_decoding.engines.vllm.request import ServerConfig, vocabulary_of
 from cactus_decoding.engines.vllm.state import RelaxedRequest, RequestRules, counters_of
 from cactus_decoding.engines.vllm.step import RelaxedStep
 

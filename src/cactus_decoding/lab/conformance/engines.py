@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cactus_conform.engine import CUTS, DRAFTS, LETTERS, LOOK_UP, Answer, Engine, Query
+from cactus_conform.engine import CUTS, DRAFTS, LETTERS, LOOK_UP, Engine, EngineAnswer, Query
 from cactus_conform.engines.llama_cpp import LlamaCppEngine
 from cactus_conform.models import text_of, write_models
 
@@ -44,7 +44,7 @@ class CactusEngine(Engine):
                 self._pairs[draft] = load_pair(models / "target", drafter, dtype="float32", device="cpu")
         return self._pairs[draft]
 
-    def one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> EngineAnswer:
         from cactus_decoding.core.generate import stream
         from cactus_decoding.core.request import Request
         from cactus_decoding.core.types import Fate
@@ -65,7 +65,7 @@ class CactusEngine(Engine):
         for _ in response:
             pass
         kept = sum(fate in {Fate.ACCEPTED, Fate.RELAXED} for fate in response.fates)  # none after the end
-        return Answer(tuple(response.token_ids), None, kept)
+        return EngineAnswer(tuple(response.token_ids), None, kept)
 
 
 class CactusLlamaEngine(LlamaCppEngine):

@@ -100,7 +100,7 @@ def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
         if header is None:
             header = _header(kind, value, where)
         elif end is not None:
-            raise ValueError(f"{where}: there must be nothing behind the end of the trace")
+            raise ValueError(f"{where}: there must be nothing after the end of the trace")
         elif kind == "step":
             steps.append(_step(value, where, steps, rows=rows))
         elif kind == "end":

@@ -64,10 +64,14 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
 
 def consequences(position: Position, token_id: int, rule: AcceptanceRule) -> Consequences:
     """Return what a rule does at a position where a token is judged."""
-    target, law, greedy = position.target.probs, position.distribution(position.drafted).probs, judges_untempered(rule)
+    target, drawn_from, greedy = (
+        position.target.probs,
+        position.distribution(position.drafted).probs,
+        judges_untempered(rule),
+    )
     index, whole = position.token_ids.index(token_id), None if position.draft is None else position.draft.probs
     effective = position.effective_rule(rule)
-    audited = audit_beside(effective, target, whole, law, position.fixed_token_ids)
+    audited = audit_beside(effective, target, whole, drawn_from, position.fixed_token_ids)
     judge = rule if position.is_plain and not greedy else effective
     own = position.distribution(index)
     given = None if index < position.num_fixed else own.probs
@@ -82,9 +86,9 @@ def consequences(position: Position, token_id: int, rule: AcceptanceRule) -> Con
     # rounding leaves a KL of zero a little above it
     emitted_nats = 0.0 if isinstance(rule, Lossless) else audited.kl.item()
     if greedy:
-        kept = judge_every_token(rule, position.untempered, law).relaxed_prob > 0
-        costs = torch.where(kept, given_up(position.untempered, torch.arange(len(law))), 0.0)
-        conditional, emitted_nats = costs[token_id].item(), (law * costs).sum().item()
+        kept = judge_every_token(rule, position.untempered, drawn_from).relaxed_prob > 0
+        costs = torch.where(kept, given_up(position.untempered, torch.arange(len(drawn_from))), 0.0)
+        conditional, emitted_nats = costs[token_id].item(), (drawn_from * costs).sum().item()
     draft_prob = own[token_id]
     return Consequences(
         rule=str(rule),

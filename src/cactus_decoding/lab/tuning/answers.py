@@ -30,7 +30,7 @@ _ROWS = 16
 
 
 @dataclass(frozen=True)
-class Answer:
+class TunedAnswer:
     """An answer of the target, and what is known of proposals for each of its tokens."""
 
     token_ids: list[int]
@@ -48,7 +48,7 @@ def answer(
     *,
     seconds: float,
     copies: int,
-) -> Answer:
+) -> TunedAnswer:
     r"""Have the target answer, and read the answer with every draft in one pass each.
 
     A drafted token is kept with the chance :math:`\sum_x \min(p(x), h_x(x))`, so no draft needs to be drawn. A token
@@ -80,7 +80,7 @@ def answer(
     copied = [
         target.drafter.propose(text[: start + i], copies, lambda row, _: row, None).token_ids for i in range(len(ids))
     ]
-    return Answer(ids, copied, chances, statistics.median(verifying))
+    return TunedAnswer(ids, copied, chances, statistics.median(verifying))
 
 
 def _kept(

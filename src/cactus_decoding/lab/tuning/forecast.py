@@ -13,7 +13,7 @@ from cactus_decoding.core.drafting.registry import LOOK_UP
 from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_taken
-from cactus_decoding.lab.tuning.answers import Answer
+from cactus_decoding.lab.tuning.answers import TunedAnswer
 
 WORTH = 0.05
 """The least speedup that counts: smaller ones are within what answers and machines differ by."""
@@ -35,7 +35,7 @@ class Forecast:
         return f"{who} with {self.num_speculative_tokens} proposal{'s' * (self.num_speculative_tokens != 1)}"
 
 
-def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, PassTimes]) -> list[Forecast]:
+def forecasts(answers: Sequence[TunedAnswer], times: PassTimes, drafts: Mapping[str, PassTimes]) -> list[Forecast]:
     r"""Return the forecast without proposals, and then one for each draft and rule with 1, 2, … proposals.
 
     N tokens of an answer in S expected steps of k proposals take
@@ -66,12 +66,12 @@ def forecasts(answers: Sequence[Answer], times: PassTimes, drafts: Mapping[str, 
     return found
 
 
-def _steps(answer: Answer, draft: str, rule: str, k: int) -> float:
+def _steps(answer: TunedAnswer, draft: str, rule: str, k: int) -> float:
     chances = answer.chances[draft, rule]
     return float(steps_taken(chances, torch.zeros(len(chances), dtype=torch.long), k).sum())
 
 
-def _copying(answer: Answer, k: int, times: PassTimes) -> tuple[int, float]:
+def _copying(answer: TunedAnswer, k: int, times: PassTimes) -> tuple[int, float]:
     """Return the steps that look-up takes along an answer, and the seconds of their passes."""
     at = steps = 0
     seconds = 0.0

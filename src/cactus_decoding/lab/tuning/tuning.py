@@ -17,7 +17,7 @@ from cactus_decoding.core.files.writing import plain
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.lab.tuning.answers import WIDTHS, Answer, answer, use_fastest_threads
+from cactus_decoding.lab.tuning.answers import WIDTHS, TunedAnswer, answer, use_fastest_threads
 from cactus_decoding.lab.tuning.forecast import Forecast, forecasts
 
 PASSES_SHARE = 0.25
@@ -27,7 +27,7 @@ LEAST_SHARE = 0.04
 SWEEPS = 10
 """The most times that each pass is timed."""
 
-Report = Callable[[str, int, int, str], None]
+ProgressReport = Callable[[str, int, int, str], None]
 """Called with what is being done, how much of it is done, how much there is to do, and a remark."""
 
 
@@ -39,7 +39,7 @@ class Tuned:
     threads: int
     drafts: Mapping[str, PassTimes]
     draft_threads: Mapping[str, int]
-    answers: Sequence[Answer]
+    answers: Sequence[TunedAnswer]
     found: Sequence[Forecast]
 
     @property
@@ -81,7 +81,7 @@ def tune(
     *,
     seconds: float,
     thread_counts: Sequence[int],
-    report: Report,
+    report: ProgressReport,
 ) -> Tuned:
     """Return what speculation gains on this machine, in at most about ``seconds``.
 
@@ -90,7 +90,7 @@ def tune(
     began = time.perf_counter()
     until = began + PASSES_SHARE * seconds
     passes, threads, costs, own = _time(target, drafts, request, thread_counts, until, report)
-    answers: list[Answer] = []
+    answers: list[TunedAnswer] = []
     reading = sum(each.reading for each in costs.values())
     share = passes.of(1) / (passes.of(1) + reading)  # of an answer's time that goes into its writing
     besides = 0.0  # what the last prompt took beside its answer
@@ -115,7 +115,7 @@ def _time(
     request: Request,
     thread_counts: Sequence[int],
     until: float,
-    report: Report,
+    report: ProgressReport,
 ) -> tuple[PassTimes, int, dict[str, PassTimes], dict[str, int]]:
     """Time both models' passes with their best numbers of threads, and keep the results."""
     model, total, now = target.target, 2 + len(drafts), time.perf_counter

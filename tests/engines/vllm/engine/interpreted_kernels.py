@@ -56,7 +56,7 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
     from cactus_decoding.engines.vllm import v2
-    from cactus_decoding.engines.vllm.request import ServerConfig
+    from cactus_decoding.engines.vllm.extra_args import ServerConfig
 
     kernels.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1 + x))
     target, draft = problem()
@@ -98,7 +98,7 @@ def run_metered(rule: str) -> dict[str, list]:
     from cactus_decoding import parse_rule
     from cactus_decoding.engines.openai.counters import COUNTERS, Counters
     from cactus_decoding.engines.vllm import v2
-    from cactus_decoding.engines.vllm.request import ServerConfig
+    from cactus_decoding.engines.vllm.extra_args import ServerConfig
 
     target, draft = problem()
     torch.manual_seed(7)

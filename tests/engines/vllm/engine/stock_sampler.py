@@ -17,8 +17,8 @@ from vllm.v1.sample.sampler import Sampler
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.engines.vllm.extra_args import ServerConfig
 from cactus_decoding.engines.vllm.plugin import register
-from cactus_decoding.engines.vllm.request import ServerConfig
 from cactus_decoding.engines.vllm.v1 import BatchRules, batch_rules
 
 CPU = torch.device("cpu")

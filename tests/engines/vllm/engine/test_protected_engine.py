@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import audit, zoo
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.engines.vllm.request import protected_tokens
+from cactus_decoding.engines.vllm.extra_args import protected_tokens
 
 pytestmark = pytest.mark.engine
 

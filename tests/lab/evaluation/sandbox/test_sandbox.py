@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cactus_decoding.lab.evaluation.sandbox.sandbox import KINDS, Limits, missing_isolation, run_program
+from cactus_decoding.lab.evaluation.sandbox.sandbox import KINDS, ProgramLimits, missing_isolation, run_program
 
-SHORT = Limits(seconds=5.0, cpu_seconds=1)
+SHORT = ProgramLimits(seconds=5.0, cpu_seconds=1)
 C = "import ctypes, os, time\nlibc = ctypes.CDLL(None)\n"
 FORK = C + "for _ in range(100):\n    if libc.fork() == 0:\n        os.setsid()\n        time.sleep(600)\n"
 

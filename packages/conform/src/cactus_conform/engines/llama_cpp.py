@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cactus_conform.engine import CUTS, LOOK_UP, PENALTIES, Answer, Engine, Query, Sampling
+from cactus_conform.engine import CUTS, LOOK_UP, PENALTIES, Engine, EngineAnswer, Query, Sampling
 from cactus_conform.engines.server import answer_of
 from cactus_conform.extras import needing
 from cactus_conform.models import gbnf, text_of, write_models
@@ -65,7 +65,7 @@ class LlamaCppEngine(Engine):
             self._opened[asked] = self.open(*asked)
         return self._opened[asked]
 
-    def one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> EngineAnswer:
         if query.sampling.cancels:
             given_up = self._completion(replace(query, prompt=(*query.prompt, 9, 8)), stream=True)
             next(given_up)

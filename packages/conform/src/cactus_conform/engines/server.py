@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from cactus_conform.engine import CUTS, END, PENALTIES, Answer, Engine, EngineError, Query, Sampling
+from cactus_conform.engine import CUTS, END, PENALTIES, Engine, EngineAnswer, EngineError, Query, Sampling
 from cactus_conform.models import gbnf, text_of, tokens_of
 
 _FIELDS = (*CUTS, *PENALTIES)
@@ -58,11 +58,11 @@ class ServerEngine(Engine):
         self.supports = frozenset({*honoured, *more, "batch", "repeats", "cancels"} - {*without})
         self._counts = {_REPORT: True} if _REPORT not in without and self._takes({_REPORT: True}) else {}
 
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+    def answer(self, queries: Sequence[Query]) -> list[EngineAnswer]:
         with ThreadPoolExecutor(self._at_once) as pool:
             return list(pool.map(self.one, queries))
 
-    def one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> EngineAnswer:
         body = self._body(query) | self._counts | ({"logprobs": 1} if "logprobs" in self.supports else {})
         if query.sampling.cancels:
             self._give_up(body | {"prompt": text_of((*query.prompt, 9, 8)), "max_tokens": 40})
@@ -155,13 +155,15 @@ class ServerEngine(Engine):
             raise EngineError(f"{self.name} cannot be reached: {error}") from error
 
 
-def answer_of(said: Any) -> Answer:
+def answer_of(said: Any) -> EngineAnswer:
     choice = said["choices"][0]
     tokens = tokens_of(choice["text"])
     accepted = (said.get("timings") or {}).get("draft_n_accepted")
     if report := ((said.get("metrics") or {}).get("speculative_decoding") or {}).get(_REPORT):
         accepted = sum(report["accepted_by_position"])
-    return Answer((*tokens, END) if choice["finish_reason"] == "stop" else tuple(tokens), _logprobs(choice), accepted)
+    return EngineAnswer(
+        (*tokens, END) if choice["finish_reason"] == "stop" else tuple(tokens), _logprobs(choice), accepted
+    )
 
 
 def _logprobs(choice: Any) -> tuple[float, ...] | None:

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from cactus_conform.engine import CUTS, DRAFTS, END, LOOK_UP, Answer, Engine, Query, Sampling
+from cactus_conform.engine import CUTS, DRAFTS, END, LOOK_UP, Engine, EngineAnswer, Query, Sampling
 from cactus_conform.extras import needing
 from cactus_conform.models import tokens_of, write_models
 
@@ -50,13 +50,13 @@ class TransformersEngine(Engine):
                 self._models[name] = AutoModelForCausalLM.from_pretrained(write_models(Path(folder)) / name)
         return self._models[name]
 
-    def one(self, query: Query) -> Answer:
+    def one(self, query: Query) -> EngineAnswer:
         if query.sampling.cancels:
             with suppress(_GivenUp):
                 self._generated(replace(query, prompt=(*query.prompt, 9, 8)), stopping_criteria=[_give_up])
         return self._generated(query)
 
-    def _generated(self, query: Query, **more: Any) -> Answer:
+    def _generated(self, query: Query, **more: Any) -> EngineAnswer:
         import torch
 
         target, settings = self._model("target"), _settings(query.sampling)
@@ -79,7 +79,7 @@ class TransformersEngine(Engine):
         tokens = tuple(output.sequences[0, len(query.prompt) :].tolist())
         rows = [row[0].log_softmax(-1) for row in output.logits]
         logprobs = tuple(row[token].item() for row, token in zip(rows, tokens, strict=False))
-        return Answer(tokens, logprobs, _accepted(query.prompt, tokens, read) if self._speculates else None)
+        return EngineAnswer(tokens, logprobs, _accepted(query.prompt, tokens, read) if self._speculates else None)
 
     def _assistance(self, sampling: Sampling) -> dict[str, Any]:
         count = sampling.num_speculative_tokens

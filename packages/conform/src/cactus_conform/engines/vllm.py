@@ -14,8 +14,8 @@ from cactus_conform.engine import (
     DRAFTS,
     LOOK_UP,
     PENALTIES,
-    Answer,
     Engine,
+    EngineAnswer,
     EngineError,
     Query,
     Sampling,
@@ -93,7 +93,7 @@ class VllmEngine(Engine):
         self._started = wanted
         return self._engine
 
-    def answer(self, queries: Sequence[Query]) -> list[Answer]:
+    def answer(self, queries: Sequence[Query]) -> list[EngineAnswer]:
         from vllm import SamplingParams
 
         try:
@@ -134,8 +134,8 @@ def _settings(query: Query) -> dict[str, Any]:
     return made | {"detokenize": False}
 
 
-def _answer(output: Any) -> Answer:
+def _answer(output: Any) -> EngineAnswer:
     tokens = tuple(output.token_ids)
     logprobs = output.logprobs and tuple(of[token].logprob for token, of in zip(tokens, output.logprobs, strict=False))
     counted = output.spec_decode_metrics  # None where nothing was proposed
-    return Answer(tokens, logprobs, counted and sum(kept * times for kept, times in enumerate(counted.histogram)))
+    return EngineAnswer(tokens, logprobs, counted and sum(kept * times for kept, times in enumerate(counted.histogram)))

@@ -181,9 +181,9 @@ def choose_children(
     taken = torch.cat([taken, others.topk(count - num_drawn, dim=-1).indices], -1)
     drawn = torch.zeros_like(taken, dtype=torch.bool)
     for i in range(num_drawn):
-        law = without(probs, taken)
-        some_left = (law > 0).any(-1, keepdim=True)
-        tokens = draw(law, uniforms[:, i]).unsqueeze(-1)
+        distribution = without(probs, taken)
+        some_left = (distribution > 0).any(-1, keepdim=True)
+        tokens = draw(distribution, uniforms[:, i]).unsqueeze(-1)
         if not bool(some_left.all()):
             tokens = torch.where(some_left, tokens, _beside_all(logits, taken).argmax(-1, keepdim=True))
         taken, drawn = torch.cat([taken, tokens], -1), torch.cat([drawn, some_left], -1)

@@ -163,7 +163,7 @@ class Context:
     def _rows(self, count: int, rows: int, starts: str) -> Tensor:
         """Read the batch that is filled in."""
         if wrong := self._batch.read(self.handle, count):
-            raise RuntimeError(f"llama.cpp could not read {count} tokens behind {starts} {wrong}")
+            raise RuntimeError(f"llama.cpp could not read {count} tokens after {starts} {wrong}")
         if not rows:
             return torch.empty(0, self._vocabulary_size)
         return torch.from_numpy(library.logits(self.handle, rows, self._vocabulary_size))

@@ -60,7 +60,7 @@ def reason(errors: list[str]) -> str:
 def states_go_back(release: str) -> bool:
     """Say whether llama.cpp itself takes recurrent states back as it says.
 
-    Where releases before 0.3.36 of llama-cpp-python do, tokens of Qwen3.5's kind do not follow the rule's law.
+    Where releases before 0.3.36 of llama-cpp-python do, tokens of Qwen3.5's kind do not follow the rule's distribution.
 
     Example:
         >>> states_go_back("0.3.35"), states_go_back("0.3.36")

@@ -15,9 +15,9 @@ from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import Answer, TokenLogprobs, text_of
+from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
-from cactus_decoding.engines.llama_cpp.server.request import CompletionParams
+from cactus_decoding.engines.llama_cpp.server.completion_params import CompletionParams
 from cactus_decoding.engines.llama_cpp.server.tools import Tools
 from cactus_decoding.engines.openai.bodies import ChatBody
 from cactus_decoding.engines.openai.counters import REPORT_KEY
@@ -26,7 +26,7 @@ StepReader = Callable[[Request, Outcome], None]
 
 
 class Completion:
-    """What a request is answered; choices are made one after another, and read on behind a prompt that they share.
+    """What a request is answered; choices are made one after another, and go on from a prompt that they share.
 
     Args:
         pair: which answers, of GGUF files.
@@ -90,7 +90,7 @@ class Completion:
         if self._asked.body.stream_options.include_usage:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
-    def _texts(self, answer: Answer, echo: str) -> Iterator[dict[str, Any]]:
+    def _texts(self, answer: LlamaAnswer, echo: str) -> Iterator[dict[str, Any]]:
         """Yield the parts of a completion."""
         offset = len(echo)
         for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs):
@@ -98,7 +98,7 @@ class Completion:
             yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
             echo, offset = "", offset + sum(len(text_of(each.token)) for each in piece.logprobs)
 
-    def _deltas(self, answer: Answer) -> Iterator[dict[str, Any]]:
+    def _deltas(self, answer: LlamaAnswer) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
         text, begun, held, thinks, called = "", False, list[TokenLogprobs](), False, 0
         tools, calls = self._asked.tools, list[dict[str, Any]]()
@@ -179,7 +179,7 @@ class Completion:
         return {"metrics": {"speculative_decoding": {REPORT_KEY: reports[0] if len(reports) == 1 else reports}}}
 
 
-def _probabilities(answer: Answer) -> dict[str, Any]:
+def _probabilities(answer: LlamaAnswer) -> dict[str, Any]:
     """Return how likely each answer was, where it was one of some choices."""
     choices = [choice.as_dict() for choice in answer.session.choices]
     return {"choice_probabilities": choices} if choices else {}
@@ -242,7 +242,7 @@ def _conversation(tokenizer: Any, body: ChatBody, tools: Tools | None) -> str:
 
 def answer_to(
     pair: Pair, asked: CompletionParams, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
-) -> Answer:
+) -> LlamaAnswer:
     """Return one of a request's choices.
 
     Args:
@@ -261,7 +261,7 @@ def answer_to(
     if constraint is None and asked.grammar is not None:
         ends = pair.stop_token_ids
         constraint = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, ends).constraint(asked.grammar)
-    return Answer(
+    return LlamaAnswer(
         pair,
         prompt_ids,
         settings,

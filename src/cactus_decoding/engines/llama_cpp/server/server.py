@@ -39,9 +39,9 @@ from cactus_decoding.engines.llama_cpp.counters import RuleCounters
 from cactus_decoding.engines.llama_cpp.models import templates
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
+from cactus_decoding.engines.llama_cpp.server.completion_params import CompletionParams, read_completion
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
-from cactus_decoding.engines.llama_cpp.server.request import CompletionParams, read_completion
 from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
 from cactus_decoding.engines.openai.description import description
@@ -117,7 +117,7 @@ class LlamaServer:
         name: of the model, as answers bear it; requests may name any.
         defaults: settings of requests that say nothing.
         waiting: how many requests may wait.
-        shared: whether a request reads on behind what was read for another key.
+        shared: whether a request reuses what was read for another key.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class LlamaServer:
     async def _answer(
         self, parts_of: Callable[[], Iterator[bytes]], writer: Writer, cancelled: threading.Event
     ) -> AsyncGenerator[bytes]:
-        """Yield an answer's JSON, or server-sent events; an error behind the first of these is the last."""
+        """Yield an answer's JSON, or server-sent events; an error after the first of these is the last."""
         with self.queue.join() as place:
             async for _ in place.ahead():
                 pass

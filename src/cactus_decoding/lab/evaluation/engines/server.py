@@ -16,7 +16,7 @@ from cactus_decoding.engines.openai.bodies import MAX_SEED
 from cactus_decoding.engines.openai.client import RefusedError, Reply, ServerClient, ServerError
 from cactus_decoding.engines.openai.counters import REPORT_KEY
 from cactus_decoding.engines.openai.keys import RULE_KEY
-from cactus_decoding.engines.vllm.request import asked_of
+from cactus_decoding.engines.vllm.extra_args import asked_of
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Answer, AuditedCosts, Conversation, Prompt
 

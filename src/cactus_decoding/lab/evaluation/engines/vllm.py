@@ -18,7 +18,7 @@ from cactus_decoding.core.rules import Lossless, parse_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.transformers.loading import logger
 from cactus_decoding.engines.vllm import offline
-from cactus_decoding.engines.vllm.request import (
+from cactus_decoding.engines.vllm.extra_args import (
     RULES_KEY,
     ServerConfig,
     asked_of,

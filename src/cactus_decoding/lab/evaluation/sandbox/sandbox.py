@@ -19,7 +19,7 @@ KINDS = ("network", "processes", "files")
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
     """What a program may use. The limit on processor time is that of `evaluate`'s ``code_eval``."""
 
     seconds: float = 15.0
@@ -30,14 +30,14 @@ class Limits:
     processes: int = 16
 
 
-class Outcome(NamedTuple):
+class ProgramResult(NamedTuple):
     """Whether a program came to its end without an error, and which of `KINDS` namespaces kept it from."""
 
     passed: bool
     isolated: tuple[str, ...]
 
 
-def run_program(program: str, limits: Limits | None = None) -> Outcome:
+def run_program(program: str, limits: ProgramLimits | None = None) -> ProgramResult:
     """Run a program of Python in a process of its own, and leave nothing behind.
 
     In every case it has a fresh folder and limits of time, memory, processes and files. It ends if it writes a file,
@@ -46,7 +46,7 @@ def run_program(program: str, limits: Limits | None = None) -> Outcome:
     It can read what its user (or nobody) can read, and nothing keeps it from finding holes in the kernel.
     """
     secret = secrets.token_hex(16)
-    arguments = json.dumps(asdict(limits or Limits()))
+    arguments = json.dumps(asdict(limits or ProgramLimits()))
     # what a program leaves there must not stop us from removing the folder
     with TemporaryDirectory(prefix="cactus-program-", ignore_cleanup_errors=True) as folder:
         reads, writes = os.pipe()
@@ -59,7 +59,9 @@ def run_program(program: str, limits: Limits | None = None) -> Outcome:
         os.close(writes)
         try:
             with suppress(subprocess.TimeoutExpired):
-                process.communicate(f"{secret}\n{program}".encode(errors="replace"), (limits or Limits()).seconds)
+                process.communicate(
+                    f"{secret}\n{program}".encode(errors="replace"), (limits or ProgramLimits()).seconds
+                )
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -69,7 +71,7 @@ def run_program(program: str, limits: Limits | None = None) -> Outcome:
                 said = os.read(reads, 1024)
             os.close(reads)
     isolated, _, proof = said.decode(errors="replace").partition("\n")
-    return Outcome(secrets.compare_digest(proof, secret), tuple(isolated.split()))
+    return ProgramResult(secrets.compare_digest(proof, secret), tuple(isolated.split()))
 
 
 def missing_isolation() -> str:

@@ -25,14 +25,14 @@ from cactus_decoding.lab.training.acceptance.losses import parse_loss
 from cactus_decoding.lab.training.acceptance.material import Material
 from cactus_decoding.lab.training.acceptance.row_cache import RowCache
 from cactus_decoding.lab.training.acceptance.sampling import Continuations
-from cactus_decoding.lab.training.acceptance.settings import Report, TrainingSettings, parse_filter
+from cactus_decoding.lab.training.acceptance.settings import ProgressReport, TrainingSettings, parse_filter
 from cactus_decoding.lab.training.acceptance.trainer import METRIC, AcceptanceTrainer
 
 _WHOLE = "whole"  # name of the file that marks a checkpoint as complete
 
 
 class Watch(TrainerCallback):
-    def __init__(self, report: Report, stage: str) -> None:
+    def __init__(self, report: ProgressReport, stage: str) -> None:
         self._report, self._stage = report, stage
         self._last: dict[str, float] = {}
 
@@ -124,7 +124,7 @@ def fit(
     material: Material,
     args: TrainingArguments,
     draft: PreTrainedModel,
-    report: Report,
+    report: ProgressReport,
     *,
     stage: str = "Training",
     loss: str | None = None,

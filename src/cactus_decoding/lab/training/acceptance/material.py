@@ -20,7 +20,7 @@ from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.engines.transformers.loading import load_model
 from cactus_decoding.lab.training.acceptance.data import DataSplit, Document, as_sequence, digest_of, split
 from cactus_decoding.lab.training.acceptance.sampling import answer, read_answers
-from cactus_decoding.lab.training.acceptance.settings import Report, TrainingSettings
+from cactus_decoding.lab.training.acceptance.settings import ProgressReport, TrainingSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -52,7 +52,7 @@ def material_of(
     tokenizer: PreTrainedTokenizerBase,
     longest: int,
     file: Path,
-    report: Report,
+    report: ProgressReport,
     *,
     answering: bool,
     wait: Callable[[], None],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from cactus_decoding.lab.training.acceptance.losses.base import Rows
 
-Report = Callable[[str, int, int, str], None]
+ProgressReport = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is to do, and a remark."""
 
 

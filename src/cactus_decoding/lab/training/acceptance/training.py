@@ -51,7 +51,7 @@ from cactus_decoding.lab.training.acceptance.material import (
 )
 from cactus_decoding.lab.training.acceptance.row_cache import RowCache
 from cactus_decoding.lab.training.acceptance.saving import finish, naming, occupied, unfinished_folder
-from cactus_decoding.lab.training.acceptance.settings import Report, TrainingSettings, check_installed
+from cactus_decoding.lab.training.acceptance.settings import ProgressReport, TrainingSettings, check_installed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 _ROWS = 256  # audited at once
 
 
-class Acceptance(NamedTuple):
+class DraftAcceptance(NamedTuple):
     """What a rule accepts of a draft: the mean over positions, and tokens per expected step (`steps_taken`)."""
 
     rate: Interval
@@ -74,7 +74,7 @@ def measure(
     rules: Sequence[str],
     num_speculative_tokens: int,
     report: Callable[[int], None] = lambda done: None,
-) -> dict[str, Acceptance]:
+) -> dict[str, DraftAcceptance]:
     """Return what rules accept at the learned positions of some sequences, exact at each position, at temperature 1.
 
     The models must be on the same device; intervals are over sequences.
@@ -97,7 +97,7 @@ def measure(
         report(done)
     accepted, steps, positions = torch.tensor(sums, dtype=torch.float64).unbind(-1)
     return {
-        rule: Acceptance(
+        rule: DraftAcceptance(
             ratio_of_sums(accepted[:, place], positions[:, place]), ratio_of_sums(positions[:, place], steps[:, place])
         )
         for place, rule in enumerate(rules)
@@ -108,8 +108,8 @@ def card(
     settings: TrainingSettings,
     *,
     material: Material,
-    before: Mapping[str, Acceptance],
-    after: Mapping[str, Acceptance],
+    before: Mapping[str, DraftAcceptance],
+    after: Mapping[str, DraftAcceptance],
     commit: str | None,
 ) -> str:
     licence, measured_on = licence_of(material.target_name, material.target), len(material.parts.test)
@@ -187,7 +187,7 @@ def write_model(
     settings: TrainingSettings,
     material: Material,
     logged: Sequence[dict[str, float]],
-    report: Report,
+    report: ProgressReport,
 ) -> Path:
     """Write a Hugging Face model with a model card, after measuring it as it is written; return the folder.
 
@@ -202,7 +202,7 @@ def write_model(
         material.tokenizer.save_pretrained(folder)
     loss = parse_loss(settings.loss)
     rules = list(dict.fromkeys([*MEASURED, *([str(loss.rule)] if isinstance(loss, Relaxed) else [])]))
-    measured: list[dict[str, Acceptance]] = []
+    measured: list[dict[str, DraftAcceptance]] = []
     for stage, draft in (
         ("Measuring the start", start(settings, target)),
         ("Measuring the draft", load_model("draft", folder, torch.float32, target.device)),
@@ -244,7 +244,7 @@ def _silent(stage: str, done: int, total: int, remark: str) -> None:
     pass
 
 
-def train_draft(settings: TrainingSettings, output: str | Path, report: Report = _silent) -> Path:
+def train_draft(settings: TrainingSettings, output: str | Path, report: ProgressReport = _silent) -> Path:
     """Train a draft for its target's acceptance; return the folder of a plain Hugging Face model with a model card.
 
     Everything is written to a folder beside the output that is renamed at the end; a call with the same settings
@@ -292,7 +292,7 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Report =
     return output
 
 
-def _cache(settings: TrainingSettings, material: Material, report: Report, *, filling: bool) -> RowCache | None:
+def _cache(settings: TrainingSettings, material: Material, report: ProgressReport, *, filling: bool) -> RowCache | None:
     if settings.cache is None:
         return None
     cache = RowCache(Path(settings.cache).expanduser(), material.target, material.parts.train)
@@ -307,7 +307,7 @@ def part_of(settings: TrainingSettings, material: Material) -> list[int]:
 
 
 def _reference(
-    settings: TrainingSettings, material: Material, folder: Path, report: Report, cache: RowCache | None
+    settings: TrainingSettings, material: Material, folder: Path, report: ProgressReport, cache: RowCache | None
 ) -> PreTrainedModel | None:
     """Distil the draft that the settings' filter compares with; None without a filter."""
     if settings.filter is None:

@@ -14,7 +14,7 @@ from cactus_decoding import RULES, Budget, Request, parse_rule
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.engines.vllm.request import (
+from cactus_decoding.engines.vllm.extra_args import (
     ServerConfig,
     admitted,
     asked_of,

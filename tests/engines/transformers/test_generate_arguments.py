@@ -14,7 +14,7 @@ from transformers.generation import logits_process as processors
 
 from cactus_decoding import ModelDrafter, SamplingParams, speculative_generate
 from cactus_decoding.engines.transformers import generate as adapter
-from cactus_decoding.engines.transformers.request import ProcessedProbs, sampling_of
+from cactus_decoding.engines.transformers.generate_arguments import ProcessedProbs, sampling_of
 
 WARM = processors.TemperatureLogitsWarper(0.7)
 TOP_K, TOP_P = processors.TopKLogitsWarper(20), processors.TopPLogitsWarper(0.9)
