@@ -41,9 +41,11 @@ from cactus_decoding.lab.evaluation.tasks.task import Task
 from studies.stored import write_packed
 
 CLAMPED, CACTUS, BUDGET = {"rule": "clamped:width=2.0"}, {"rule": "cactus:delta=1.0"}, {"budget_nats": 1.0}
+COUPLED = {"verification": "coupled"}
 PAPER = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 ASKED: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "gsm8k": ({}, CLAMPED, CLAMPED | {"protect": "digits"}, CLAMPED | BUDGET),
+    "gsm8k, coupled": (COUPLED, COUPLED | CLAMPED),
     "gsm8k, truncated": (PAPER, PAPER | CACTUS),
     "humaneval": ({}, CLAMPED, CLAMPED | {"protect": "digits"}, CACTUS, CLAMPED | BUDGET),
     "humaneval, truncated": (PAPER, PAPER | CACTUS),

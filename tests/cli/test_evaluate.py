@@ -74,3 +74,29 @@ def test_every_draft_length_runs_to_the_end(run, tmp_path):
     assert code == 0, err
     lengths = [str(result.config.num_speculative_tokens) for result in read_results(out)]
     assert [length.partition(":")[0] for length in lengths] == ["0", "3", "confidence", "adaptive"]
+
+
+def test_rules_share_their_random_numbers_where_they_can(run, tmp_path):
+    out = tmp_path / "results.jsonl"
+    rules = ("--rule", "lossless", "--rule", "clamped:width=1", "--rule", "cactus:delta=1")
+    given = ("eval", *SMALL, "--output", str(out), "--num-speculative-tokens", "0,3,5", *rules)
+    code, printed, err = run(*given)
+    assert code == 0, err
+    assert "cactus:delta=1.0: such rules look at the drafted token, so they share no random numbers" in err
+    said = " ".join(printed.split())
+    assert "Coupled: settings share their random numbers" in said
+    assert "compared with lossless that is verified in the same way" in said
+    texts = {result.config.label: result.answers["text"] for result in read_results(out)}
+    assert texts["lossless coupled ×0"] == texts["lossless coupled ×3"] == texts["lossless coupled ×5"]
+    assert texts["lossless ×3"] != texts["lossless ×5"]
+    assert {label for label in texts if "clamped" in label or "cactus" in label} == {
+        "clamped:width=1.0 coupled ×3", "clamped:width=1.0 coupled ×5", "cactus:delta=1.0 ×3", "cactus:delta=1.0 ×5"
+    }  # fmt: skip
+    page = tmp_path / "report.md"
+    assert run("report", str(out), "--markdown", str(page), "--output", str(tmp_path / "report.html"))[0] == 0
+    assert "Coupled: settings share their random numbers" in page.read_text()
+    again = tmp_path / "token.jsonl"
+    code, printed, err = run(*given[:-2], "--verification", "token", "--output", str(again))
+    assert code == 0, err
+    assert "oupled" not in printed + err
+    assert all(result.config.request.verification == "token" for result in read_results(again))

@@ -6,8 +6,18 @@ from torch import Tensor
 
 from cactus_decoding.core.policy.position import Distribution, Position
 from cactus_decoding.core.types import ROOT
+from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.joint import _shares
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, relaxed_row
+from cactus_decoding.core.verification.tree import (
+    RandomSource,
+    RuleAt,
+    TokenSource,
+    Tree,
+    Walk,
+    left_over,
+    ratio,
+    relaxed_row,
+)
 from support.tree_enumeration import Children, LazyTree
 
 
@@ -51,6 +61,13 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
     passes = node == ROOT or chance.below(node, min(ratio(recovery.sum().item(), remaining), 1.0))
     weights = recovery if recovery.sum() > 0 else tree.row(node).probs
     return ([], chance.token(weights)) if passes else None
+
+
+def coupled_with_a_second_draw(tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
+    """Keep a proposal if it is the target's token, and draw anew where it is not."""
+    walked = coupled(tree, judge, chance)
+    row = tree.row(walked.path[-1] if walked.path else ROOT).probs
+    return walked if walked.trials and walked.trials[-1].accepted else Walk.along(tree, walked.path, chance.token(row))
 
 
 class JudgedByTheWholeRow(Position):

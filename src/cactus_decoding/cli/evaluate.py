@@ -39,8 +39,9 @@ WHAT, MODELS = "What is asked", "Models"
 
 
 @options.request_options(
-    "budget", "policy", "tree", "verification", "sampling", "max_new_tokens", several=("protect", "tree")
-)
+    "budget", "policy", "tree", "verification", "sampling", "max_new_tokens", several=("protect", "tree"),
+    verification=None,
+)  # fmt: skip
 def evaluate(
     *,
     out: Annotated[Path, option(
@@ -136,7 +137,7 @@ def evaluate(
     from cactus_decoding.core.policy.protection import Protection
     from cactus_decoding.lab.evaluation.engines.loading import check_reads, load_engine
     from cactus_decoding.lab.evaluation.intervals import check_installed
-    from cactus_decoding.lab.evaluation.run_config import grid, proposing, protecting
+    from cactus_decoding.lab.evaluation.run_config import grid, proposing, protecting, ways_to_verify
     from cactus_decoding.lab.evaluation.runs.results import journal_of, opened
     from cactus_decoding.lab.evaluation.runs.runner import pending, run
     from cactus_decoding.lab.evaluation.tasks.sources import file_of
@@ -162,8 +163,10 @@ def evaluate(
     asked = unique(settings.pop("protect") or [NONE])
     parse_policies(asked, **{name: settings[name] for name in settings_of(Protection) if name in settings})
     protected = [None if pattern == NONE else pattern for pattern in asked]
+    run_by = engine if server is None else "server"
+    ways = ways_to_verify(rules, run_by, settings)
     for length in lengths:  # raises before tasks are read
-        how = proposing(length, settings["verification"]) | protecting(settings, None)
+        how = proposing(length, ways[relaxed][0]) | protecting(settings, None)
         Request.from_dict(settings | how | {"rule": relaxed})
     served = None if server is None else _served(server, target, timeout, retries)
     load: Callable[[str], Engine]
@@ -194,6 +197,8 @@ def evaluate(
             concurrency=concurrency if served is not None else None,
         )
     )
+    if "coupled" in ways_to_verify(["lossless"], run_by, settings)["lossless"]:
+        _say_apart([name for name, each in ways.items() if each == ["token"] and name != "lossless"])
     check_writable(out, journal_of(out), inputs=map(file_of, task or []))
     check_installed()
     if served is None:
@@ -250,6 +255,15 @@ def _say_found(served: ServerEngine, chat: Chat | None) -> None:
     reports = "reports what it did" if found["reports"] else "reports no acceptance by rule"
     how = "plain text" if chat is None else str(chat)
     notes.say(f"{found['address']} serves {served.model}, {where}, {reports}, and is asked by {how}")
+
+
+def _say_apart(rules: list[str]) -> None:
+    """Say which rules cannot share their random numbers."""
+    if rules:
+        notes.say(
+            f"{', '.join(rules)}: such rules look at the drafted token, so they share no random numbers with lossless. "
+            "They are compared with it by token verification, on the same seeds"
+        )
 
 
 def _say_longest(todo: list[RunConfig], seconds: float) -> None:

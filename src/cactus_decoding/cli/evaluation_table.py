@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cactus_decoding.lab.reporting.report import COLUMNS, mark_of, short
+from cactus_decoding.lab.reporting.report import COLUMNS, mark_of, short, verified_by
 
 if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.intervals import Interval
@@ -53,7 +53,8 @@ def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
     marks = dict.fromkeys(filter(None, map(mark_of, summaries)))
     starred = {mark: "**" if mark == _TREE and len(marks) > 1 else "*" for mark in marks}
     said = "".join(f"{star} {mark}; " for mark, star in sorted(starred.items(), key=lambda each: each[1]))
-    shown = _new(title, f"{said}in brackets the 95 % interval. More metrics and all intervals: --all")
+    how = f"{by} " if (by := verified_by(summaries)) else ""
+    shown = _new(title, f"{how}{said}in brackets the 95 % interval. More metrics and all intervals: --all")
     columns = [column for column in BRIEF if any(summary.metrics[column[0]] is not None for summary in summaries)]
     shown.add_column("setting", overflow="fold")
     for _, heading, _ in columns:
@@ -80,7 +81,9 @@ def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:
 
 
 def _every_metric(title: str, summaries: Sequence[RunSummary]) -> Table:
-    shown = _new(title, "value (95 % interval); wall time, score and length against lossless at its own best length")
+    how = f"{by} " if (by := verified_by(summaries)) else ""
+    against = "value (95 % interval); wall time, score and length against lossless at its own best length"
+    shown = _new(title, f"{how}{against}")
     shown.add_column("setting and metric", overflow="fold")
     shown.add_column("value", justify="right", no_wrap=True)
     shown.add_column("95 % interval", no_wrap=True)

@@ -47,6 +47,8 @@ _BESIDES = {
     "protect": "; 'none' protects nothing. May be given several times: every rule protects each of them in turn.",
     "tree": ". May be given several times.",
 }
+# what help says of settings that a command may leave open
+_ABSENT = {"verification": "coupled for rules that can be, else token"}
 
 
 def _option(name: str, declared: Declared, panel: str | None, *, ranged: bool = True) -> inspect.Parameter:
@@ -167,8 +169,8 @@ def _many(option: inspect.Parameter) -> inspect.Parameter:
 def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
     kind, made = get_args(option.annotation)
     shown = copy(made)
-    shown.show_default = True
-    return option.replace(default=default, annotation=Annotated[kind, shown])
+    shown.show_default = True if default is not None else _ABSENT[option.name]
+    return option.replace(default=default, annotation=Annotated[kind if default is not None else kind | None, shown])
 
 
 def chat_of(chat: bool | None, system: str | None, target: str) -> Chat | None:
@@ -206,11 +208,11 @@ def check_budget(settings: Settings, *rules: str) -> None:
 
 def _check_value(name: str, value: object) -> None:
     """Raise `ValueError` for an invalid value, before anything heavy is imported."""
-    if name == "verification":
-        read_scheme(value)
-    elif name in ("tree", "num_speculative_tokens"):
+    if name in ("tree", "num_speculative_tokens"):
         for text in _texts(value):
             SETTINGS[name].check(text)
+    elif value is not None and name == "verification":
+        read_scheme(value)
     elif value is not None and not isinstance(value, (list, tuple)):
         SETTINGS[name].check(value)
 

@@ -19,6 +19,7 @@ from support.wrong_trees import (
     TreeJudgedByTheWholeRow,
     TreeWithoutUnlikelyDraws,
     TreeWithPopularDraftsFirst,
+    coupled_with_a_second_draw,
     joint_with_a_capped_quotient,
     recursive_without_update,
 )
@@ -178,3 +179,7 @@ def test_a_quotient_that_is_merely_capped_is_noticed() -> None:
 @pytest.mark.parametrize("name", JUDGING)
 def test_dropping_unlikely_draws_is_noticed(name: str, label: str) -> None:
     assert furthest(TREE_SCHEMES[name], CONSTANT[label], TreeWithoutUnlikelyDraws) > FAR
+
+
+def test_a_second_draw_after_a_mismatch_is_noticed() -> None:
+    assert furthest(coupled_with_a_second_draw, CONSTANT["drawn only"]) > FAR

@@ -71,7 +71,7 @@ def test_trees_are_swept_beside_chains_that_are_verified_alike():
         "coupled": ["lossless coupled ×0", "lossless coupled ×4", f"lossless coupled {tree}"],
         "fly:window=3": ["lossless ×0", "fly:window=3 ×4", f"lossless {tree}"],
     }
-    run = runs(lengths=[as_tree("static=2.2,drawn=2")])[0]
+    run = runs({"verification": "token"}, lengths=[as_tree("static=2.2,drawn=2")])[0]
     assert run.proposes_trees
     assert RunConfig.from_dict(json.loads(json.dumps(run.as_dict()))) == run
 
@@ -101,15 +101,32 @@ def test_every_rule_is_made_with_every_protection_and_lossless_once():
     made = runs({"protect_threshold": 0.05}, rules=["lossless", "clamped:width=3"], lengths=[0, 4],
                 protect=[None, "digits"])  # fmt: skip
     assert [run.label for run in made] == [
-        "lossless ×0",
-        "lossless ×4",
-        "clamped:width=3.0 ×4",
-        "clamped:width=3.0 protecting digits above 0.05 ×4",
+        "lossless coupled ×0",
+        "lossless coupled ×4",
+        "clamped:width=3.0 coupled ×4",
+        "clamped:width=3.0 protecting digits above 0.05 coupled ×4",
     ]
     assert [run.label for run in runs({"protect": "digits"}, rules=["cactus:delta=1.0"], lengths=[4])] == [
         "cactus:delta=1.0 protecting digits ×4"
     ]
     assert runs(rules=["lossless"], protect=["digits"]) == runs(rules=["lossless"])
+
+
+def test_rules_share_their_random_numbers_where_they_can():
+    def labels(*rules: str, engine: str = "transformers", **settings):
+        made = grid("bundled", engine, settings, tasks=TASKS, drafts=["a"], rules=rules, lengths=[0, 4], seeds=[0])
+        return [run.label for run in made]
+
+    alone, lossless = "lossless coupled ×0", "lossless coupled ×4"
+    assert labels("lossless") == labels("lossless", temperature=0.5) == [alone, lossless]
+    assert labels("lossless", "clamped:width=1.0") == [alone, lossless, "clamped:width=1.0 coupled ×4"]
+    # where some cannot, lossless is there twice, so that each setting has its own to be compared with
+    both = labels("lossless", "cactus:delta=1.0", "ensemble:weight=0.5")
+    assert both == [alone, lossless, "lossless ×4", "cactus:delta=1.0 ×4", "ensemble:weight=0.5 coupled ×4"]
+    by_token = ["lossless ×0", "lossless ×4", "clamped:width=1.0 ×4"]
+    for settings in ({"verification": "token"}, {"temperature": 0}, {"engine": "vllm"}, {"engine": "server"}):
+        assert labels("lossless", "clamped:width=1.0", **settings) == by_token
+    assert labels("lossless", "cactus:delta=1.0") == ["lossless ×0", "lossless ×4", "cactus:delta=1.0 ×4"]
 
 
 def test_what_does_not_go_together_is_refused_where_runs_are_made():

@@ -137,9 +137,14 @@ def relaxed_row(position: Position, rule: AcceptanceRule) -> Tensor:
     return relaxed
 
 
-def check_relaxed_target(rule: AcceptanceRule, how: str) -> None:
+def has_fixed_target(rule: AcceptanceRule) -> bool:
+    """Whether the rule's relaxed target h does not depend on the drafted token."""
     row = torch.ones(1, 1)
-    if rule.relaxed_target(row, row) is None:
+    return rule.relaxed_target(row, row) is not None
+
+
+def check_relaxed_target(rule: AcceptanceRule, how: str) -> None:
+    if not has_fixed_target(rule):
         raise ValueError(_NEEDS_H.format(how=how, rule=rule))
 
 

@@ -115,6 +115,11 @@ class RunConfig:
         return self.request.tree is not None
 
     @property
+    def coupled(self) -> bool:
+        """Whether it shares its random numbers with other coupled runs of the same seed."""
+        return self.request.verification == "coupled"
+
+    @property
     def label(self) -> str:
         budget = "" if self.request.budget is None else f" ≤{self.request.budget.limit:g} nats"
         how = "" if self.request.verification in ("token", self.rule) else f" {self.request.verification}"
@@ -168,6 +173,26 @@ def protecting(settings: Mapping[str, Any], pattern: str | None) -> dict[str, An
     return kept | {"protect": pattern}
 
 
+def ways_to_verify(rules: Sequence[str], engine: str, settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return how each rule is verified: as settings say, or else coupled where that is possible, and token by token.
+
+    Coupled rules share their random numbers. It takes this package's loop, a temperature above 0 and a rule whose
+    relaxed target does not depend on the drafted token. Lossless is verified in every way that a relaxed rule is.
+    """
+    from cactus_decoding.core.verification.tree import has_fixed_target
+
+    if (given := settings.get("verification")) is not None:
+        return {rule: [given] for rule in rules}
+    draws_here = engine in ("transformers", "llama-cpp") and settings.get("temperature") != 0
+    ways = {rule: "coupled" if draws_here and has_fixed_target(as_rule(rule)) else "token" for rule in rules}
+    relaxed = sorted({way for rule, way in ways.items() if not _is_lossless(rule)})
+    return {rule: relaxed if relaxed and _is_lossless(rule) else [way] for rule, way in ways.items()}
+
+
+def _is_lossless(rule: str) -> bool:
+    return str(as_rule(rule)) == "lossless"
+
+
 def grid(
     target: str,
     engine: str,
@@ -184,25 +209,24 @@ def grid(
 ) -> Iterator[RunConfig]:
     """Yield every combination once, seeds outermost, so that drift over time affects all rules alike.
 
-    With no proposals every rule is plain sampling from the target, so that run is made once, as lossless, and verified
-    by token unless verification is coupled, where it has the same noise as all others. The lossless
-    rule spends nothing, so it gets no budget and no policy. ``settings`` are what all requests share, by the flat names
-    of `Request.from_dict`; ``tasks`` gives the number of problems of each task; ``protect`` lists patterns to protect,
+    With no proposals every rule is plain sampling from the target, so that run is made once, as lossless, and coupled
+    where other runs are. The lossless rule spends nothing, so it gets no budget and no policy. ``settings`` are what
+    all requests share, by the flat names of `Request.from_dict`; without a verification rules are verified as
+    `ways_to_verify` says. ``tasks`` gives the number of problems of each task; ``protect`` lists patterns to protect,
     one after another, None in it for no protection.
     """
     unlimited = dict.fromkeys(settings_of(Budget)) | RelaxationPolicy().as_dict()
     seen = set()
     protections = [settings.get("protect")] if protect is None else protect
+    ways = ways_to_verify(rules, engine, settings)
+    alone = "coupled" if any("coupled" in each for each in ways.values()) else "token"
     varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)
     for draft, (task, problems), seed, length, rule, protected in varied:
-        asked = dict(settings) | {"rule": rule, "seed": seed} | protecting(settings, protected)
-        asked |= proposing(length, settings.get("verification", "token"))
-        if length == 0:  # where noise is shared, it is what other runs are compared with
-            coupled = asked["verification"] == "coupled"
-            asked |= {"rule": "lossless", "verification": "coupled" if coupled else "token"}
-        if str(as_rule(rule)) == "lossless" or length == 0:
-            asked |= unlimited
-        config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked), chat, concurrency)
-        if config not in seen:
-            seen.add(config)
-            yield config
+        lossless = length == 0 or _is_lossless(rule)
+        for way in [alone] if length == 0 else ways[rule]:
+            asked = dict(settings) | {"rule": "lossless" if lossless else rule, "seed": seed}
+            asked |= protecting(settings, protected) | proposing(length, way) | (unlimited if lossless else {})
+            config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked), chat, concurrency)
+            if config not in seen:
+                seen.add(config)
+                yield config

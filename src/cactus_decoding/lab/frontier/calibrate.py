@@ -265,11 +265,12 @@ def _advise(summaries: Sequence[RunSummary], max_drop: float) -> Advice:
             f"task {config.task!r} with {config.target} and {config.draft} has no lossless run to compare with; add "
             "--rule lossless to cactus eval"
         )
-    baseline = baselines[0]
     alone = [summary for summary in summaries if summary.config.num_speculative_tokens == 0]
     candidates = sorted((summary for summary in summaries if summary.config.rule != "lossless"), key=_seconds)
     within = [summary for summary in candidates if summary.known("score_difference").low >= -max_drop]
     chosen = within[0] if within else None
+    compared = [each for each in baselines if chosen is not None and each.group is chosen.baseline]
+    baseline = min(compared or baselines, key=_seconds)
     ratio = None if chosen is None else chosen.metrics["seconds_ratio"]
     faster = ratio is not None and ratio.high < 1
     text = _words(baseline, candidates, within, faster, max_drop)

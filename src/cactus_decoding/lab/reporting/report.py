@@ -71,7 +71,7 @@ class Section:
     title: str
     pairs: Mapping[str, Sequence[RunSummary]]  # by pair of models
     pictures: Sequence[Picture]
-    notes: Sequence[str]  # what is missing, and why
+    notes: Sequence[str]  # how runs were verified; what is missing, and why
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ def _section(summaries: Sequence[RunSummary]) -> Section:
     for summary in summaries:
         pairs.setdefault(pair_of(summary), []).append(summary)
     pictures: list[Picture] = []
-    notes: list[str] = []
+    notes = [said] if (said := verified_by(summaries)) else []
     for name, ours in pairs.items():
         pictures += _pictures(name, ours, notes)
     if len(pairs) > 1:
@@ -242,6 +242,18 @@ def verdict(summaries: Sequence[RunSummary]) -> str:
     sure = " more than chance explains" if points.high < 0 else " which chance may explain" if points.low <= 0 else ""
     said += f" Its score differs from lossless by {number(points, 1)} points"
     return f"{said},{sure}." if sure else f"{said}."
+
+
+def verified_by(summaries: Sequence[RunSummary]) -> str:
+    """Say what differences, times and acceptance are those of, where runs are coupled; nothing where none is."""
+    coupled = [summary.config.coupled for summary in summaries]
+    if not any(coupled):
+        return ""
+    said = (
+        "Coupled: settings share their random numbers, and their steps and times are those of coupled verification, "
+        "which keeps somewhat fewer proposals than token verification."
+    )
+    return said if all(coupled) else f"{said} Every setting is compared with lossless that is verified in the same way."
 
 
 def _known(summary: RunSummary, metric: str) -> bool:

@@ -19,7 +19,7 @@ from cactus_decoding.zoo.word_problems import word_problems
 
 SMALL = ("--problems", "3", "--max-new-tokens", "24", "--threads", "1")
 GRID = (*SMALL, "--rule", "lossless", "--rule", "cactus:delta=1", "--rule", "clamped:width=2.0",
-        "--num-speculative-tokens", "0,4", "--seeds", "0,1")  # fmt: skip
+        "--num-speculative-tokens", "0,4", "--seeds", "0,1", "--verification", "token")  # fmt: skip
 NUM_RUNS = 2 * (1 + 3)
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")

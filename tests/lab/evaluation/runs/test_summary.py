@@ -123,6 +123,30 @@ def test_a_tree_is_compared_with_lossless_at_its_best_chain_and_at_its_best_tree
     assert summary([result(tree, seconds=1), result(ours, seconds=2)], ours).baseline.config == tree
 
 
+def test_coupled_runs_are_compared_with_coupled_runs_and_others_with_others():
+    def coupled(each: RunResult) -> RunConfig:
+        return changed(each.config, verification="coupled")
+
+    # lossless is best at 8 proposals by token, and at 2 if coupled
+    seconds = {0: 0.6, 2: 0.9, 4: 2.0, 8: 1.4}
+    shared = [result(coupled(each), seconds=seconds[each.config.num_speculative_tokens]) for each in LOSSLESS]
+    ours = result(changed(RULE, rule="clamped:width=1.0", verification="coupled"), seconds=0.9)
+    results = [*shared, *LOSSLESS, ours, result(RULE, seconds=1.2)]
+    for run, baseline, ratio, to_alone in (
+        (ours.config, coupled(LOSSLESS[1]), 1.0, 1.5),
+        (RULE, LOSSLESS[3].config, 1.2, 2.4),
+    ):
+        found = summary(results, run)
+        assert found.baseline.config == baseline
+        assert found.known("seconds_ratio").value == pytest.approx(ratio)
+        assert found.known("seconds_ratio_to_target_alone").value == pytest.approx(to_alone)
+    # what is not there twice is compared with all the same
+    assert summary([*LOSSLESS, ours], ours.config).baseline.config.num_speculative_tokens == 8
+    alone = summary([shared[0], *LOSSLESS[1:], result(RULE, seconds=1.2)], RULE)
+    assert alone.baseline.config.num_speculative_tokens == 8
+    assert alone.known("seconds_ratio_to_target_alone").value == pytest.approx(2.0)
+
+
 @pytest.mark.parametrize(
     "other", [{"task": "else"}, {"draft": "ngram"}, {"temperature": 0.6}, {"top_p": 0.9}, {"engine": "vllm"}]
 )

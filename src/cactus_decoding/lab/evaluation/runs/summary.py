@@ -64,7 +64,8 @@ class RunSummary:
     """A group of runs and its metrics.
 
     The baseline is lossless at its own best draft length, of chains if there are any; ``best_tree`` is lossless at its
-    own best tree. Both are None if the file has no such run, and a metric is None if the file lacks what it needs.
+    own best tree. Coupled runs have coupled baselines, and others have others, if the file has both. Both are None if
+    the file has no such run, and a metric is None if the file lacks what it needs.
     """
 
     group: RunGroup
@@ -162,6 +163,11 @@ def lossless_beside(group: RunGroup, groups: Sequence[RunGroup]) -> list[RunGrou
     return [other for other in groups if other.config.rule == "lossless" and other.config.comparable == comparable]
 
 
+def drawn_alike(group: RunGroup, others: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return the runs that share the group's noise if it is coupled, or else are not coupled; all if there are none."""
+    return [other for other in others if other.config.coupled == group.config.coupled] or list(others)
+
+
 def best_lossless(lossless: Sequence[RunGroup]) -> RunGroup | None:
     """Return lossless at the draft length (and verification) with the least wall time per answer.
 
@@ -186,8 +192,10 @@ def summarise(results: Iterable[RunResult]) -> list[RunSummary]:
     summaries = []
     for group in found:
         lossless = lossless_beside(group, found)
+        without = drawn_alike(group, [other for other in lossless if other.config.num_speculative_tokens == 0])
+        alone = without[0] if without else None
+        lossless = drawn_alike(group, lossless)
         baseline, best_tree = best_lossless(lossless), best_lossless_tree(lossless)
-        alone = next((other for other in lossless if other.config.num_speculative_tokens == 0), None)
         same_length = _same_length(group, lossless)
         references = {"baseline": baseline, "best_tree": best_tree, "lossless": same_length, "alone": alone}
         summaries.append(RunSummary(group, baseline, best_tree, _metrics(group, references)))
