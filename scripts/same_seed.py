@@ -1,14 +1,16 @@
 """Ask random requests with coupled verification and with plain sampling, and count those whose texts part.
 
-    python -m scripts.same_seed --requests 1000 --output docs/results/same_seed.json                 # the bundled pair
-    python -m scripts.same_seed target-float32.gguf worded-float32.gguf --at-once 4 --output docs/results/same_seed.json
-    python -m scripts.same_seed target.gguf draft.gguf --chat --requests 40 --tokens 48 --output docs/results/same_seed.json
+    python -m scripts.same_seed --output docs/results/same_seed.json                                  # the bundled pair
+    python -m scripts.same_seed target-float32.gguf worded-float32.gguf --at-once 4 --output FILE
+    python -m scripts.same_seed target.gguf draft.gguf --chat --requests 40 --tokens 48 --output FILE
 
-The second names files of `scripts/bundled_gguf.py`. A request has a prompt, a seed, a drafter, a draft length or (in
-transformers) a tree, and sampling settings, all drawn. It is first answered without proposals, alone; then with
-proposals, ``--at-once`` of them at the same time, on caches that hold what they answered before. Texts may part where
-rounding decides: where the scores of the two tokens, or a cut of top-k, top-p or min-p, are within `TIE` of each other.
-Every other difference is an error of ours, unless the model's weights are quantised.
+The second names files of `scripts/bundled_gguf.py`. What the output file holds of other models stays there.
+
+A request has a prompt, a seed, a drafter, a draft length or (in transformers) a tree, and sampling settings, all drawn.
+It is first answered without proposals, alone; then with proposals, ``--at-once`` of them at the same time, on caches
+that hold what they answered before. Texts may part where rounding decides: where the scores of the two tokens, or a cut
+of top-k, top-p or min-p, are within `TIE` of each other. Every other difference is an error of ours, unless the model's
+weights are quantised.
 """
 
 from __future__ import annotations
@@ -116,9 +118,7 @@ def compare(
             key = id(pair), name  # a seat answers one request at a time
             if key not in made:
                 made[key] = drafters[name](pair)
-            return generate(
-                made[key], prompt, **proposed, **sampling, verification=verification, max_new_tokens=tokens
-            )
+            return generate(made[key], prompt, **proposed, **sampling, verification=verification, max_new_tokens=tokens)
 
     alone = pool.pairs[0]
     plain = [

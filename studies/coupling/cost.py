@@ -53,6 +53,7 @@ def agreement(target: Tensor, draft: Tensor) -> Tensor:
     return (1 / (p.cumsum(-1) / p + after / q)).nan_to_num(0.0).sum(-1)
 
 
+@torch.inference_mode()
 def chances(pair: Pair, prompt: str, tokens: int, seed: int) -> dict[str, Tensor]:
     """Return, for each way to keep a proposal, how often it is kept at the places of one answer, ``[tokens]``."""
     response = generate(pair, prompt, num_speculative_tokens=0, max_new_tokens=tokens, seed=seed)

@@ -64,9 +64,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
     given = parser.parse_args()
-    results = [
-        result for path in given.files for result in read_results(path.with_suffix("") if path.suffix == ".gz" else path)
-    ]
+    plain = [path.with_suffix("") if path.suffix == ".gz" else path for path in given.files]
+    results = [result for path in plain for result in read_results(path)]
     found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     for target in dict.fromkeys(result.config.target for result in results):
         ours = [each for each in results if each.config.target == target and each.config.request.policy.everywhere]

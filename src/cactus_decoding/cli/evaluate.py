@@ -258,11 +258,11 @@ def _say_found(served: ServerEngine, chat: Chat | None) -> None:
 
 
 def _say_apart(rules: list[str]) -> None:
-    """Say which rules cannot share their random numbers."""
+    """Say which rules cannot be coupled."""
     if rules:
         notes.say(
-            f"{', '.join(rules)}: such rules look at the drafted token, so they share no random numbers with lossless. "
-            "They are compared with it by token verification, on the same seeds"
+            f"not coupled, because the rule looks at the drafted token: {', '.join(rules)}; compared with lossless by "
+            "token verification, on the same seeds"
         )
 
 
