@@ -77,6 +77,21 @@ def test_what_is_missing_is_said():
     assert "the target alone was not measured" in section.notes[0]
 
 
+def test_how_runs_were_verified_is_said_where_some_are_coupled():
+    coupled, by_token = (
+        [made(rule, 4, verification=how) for rule in ("lossless", "clamped:width=1.0")] for how in ("coupled", "token")
+    )
+    notes = [make_report([("a.jsonl", each)]).sections[0].notes for each in (by_token, coupled, by_token + coupled)]
+    alike = "Every setting is compared with lossless that is verified in the same way."
+    assert "oupled" not in " ".join(notes[0])
+    assert notes[1][0].startswith("Coupled: settings share their random numbers")
+    assert alike not in notes[1][0]
+    assert notes[2][0].startswith(notes[1][0])
+    assert notes[2][0].endswith(alike)
+    for shown in (to_html, to_markdown):
+        assert alike in shown(make_report([("a.jsonl", by_token + coupled)]))
+
+
 def test_pairs_stand_side_by_side_and_samplings_apart():
     results = several() + several(draft="ngram") + several(draft="early_exit") + several(temperature=0.6, top_k=20)
     plain, truncated = make_report([("a.jsonl", results)]).sections
