@@ -1,6 +1,6 @@
 """Four requests at once beside the same ones after another: what reading them together brings.
 
-    python at_once.py TARGET.gguf --draft DRAFT.gguf --output FILE
+    python at_once.py TARGET.gguf --draft DRAFT.gguf
 
 A server with a place for each has read their prompts before; every round asks it for all at once and one after another,
 and a server with one place (``--parallel 1``) too. Processor time is that of the serving process. What a pass costs by
@@ -9,18 +9,18 @@ what it reads is measured beside it.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
+from argparse import Namespace
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+from pairing import benchmark
 from servers import Answer, Server, cactus, running
 
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
 from cactus_decoding.engines.llama_cpp.models.settings import LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
@@ -64,25 +64,12 @@ def ask_all(server: Server, tokens: int, at_once: bool) -> dict[str, float]:
     return {"tokens": count} | {clock: round(value, 3) for clock, value in taken.items()}
 
 
-def main() -> None:
-    """Print what is found as it comes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--draft", default="suffix")
-    parser.add_argument("--proposals", default="0,3", help="per step; auto is allowed")
-    parser.add_argument("--tokens", type=int, default=48)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-
-    said = {name: str(getattr(value, "name", value)) for name, value in vars(given).items()}
-    said["draft"] = Path(given.draft).name
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     result: dict[str, Any] = {"passes": passes(given.target, given.threads), "rounds": []}
     print(result["passes"], flush=True)
-    for proposals in given.proposals.split(","):
+    for proposals in given.proposals:
         options = ["--threads", str(given.threads), "--num-speculative-tokens", proposals, "--kept-prompts", "8"]
-        command = cactus(f"{given.target}:context_size=1024", given.draft, *options)
+        command = cactus(f"{given.target}:context_size=1024", str(given.draft), *options)
         with running([*command, "--parallel", str(len(ASKED))]) as server, running(command) as single:
             ways = {"at once": (server, True), "in turn": (server, False), "one place": (single, True)}
             for each in (server, single):
@@ -96,8 +83,19 @@ def main() -> None:
                 }
                 result["rounds"].append({"proposals": proposals} | ratios | found)
                 print(result["rounds"][-1], flush=True)
-        given.output.write_text(json.dumps(result | {"provenance": provenance(said)}, indent=1) + "\n")
+        yield result
 
 
 if __name__ == "__main__":
-    main()
+    proposals = (["0", "3"], "per step; auto is allowed")
+    benchmark(
+        __doc__,
+        "at_once",
+        measure,
+        target=Path,
+        draft=Path("suffix"),
+        proposals=proposals,
+        tokens=48,
+        rounds=3,
+        threads=1,
+    )

@@ -1,6 +1,6 @@
 """Our server beside llama.cpp's: the same files, lengths and ``p_min``, prompt after prompt in turn.
 
-    python beside_llama_server.py target.gguf draft.gguf --llama-server PATH --data FOLDER --output FILE
+    python beside_llama_server.py target.gguf draft.gguf --llama-server PATH --data FOLDER
 
 Each answers the first GSM8K questions in chat with the same number of proposals a step, none of which is left out for
 being unsure (``p_min`` 0), at temperature 0 and, without cuts, at temperature 1. Processor time is that of the serving
@@ -17,23 +17,24 @@ and without, and the time of masks, are counted as in forced_tokens.py.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from typing import Any
 
 from forced_tokens import SCHEMAS, answers, total
+from llama_cpp import Llama
+from pairing import benchmark
 from servers import Server, cactus, llama_server, running
 
 from cactus_decoding import load_pair
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 
 NO_CUTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -70,13 +71,40 @@ def asked(server: Server, question: str, rule: str, temperature: float, tokens: 
     }
 
 
-def starts(
-    commands: dict[str, list[str]], load: Callable[[], object], alone: dict[str, str], count: int
-) -> dict[str, list[dict[str, float]]]:
-    """Return how long servers take to answer and llama.cpp to load the files, in turn."""
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*commands, LOADED, *alone)}
-    for _ in range(count):
-        for name, command in commands.items():
+def commands(given: Namespace, proposals: int) -> dict[str, list[str]]:
+    """Return how the servers are started that are compared."""
+    draft = "suffix" if given.draft is None else f"{given.draft}:context_size={given.context}"
+    options = ["--threads", str(given.threads), "--num-speculative-tokens", str(proposals)]
+    ours = cactus(f"{given.target}:context_size={given.context}", draft, *options)
+    found = {"cactus serve": ours}
+    if given.before is not None:
+        found["cactus serve before"] = ["env", f"PYTHONPATH={given.before}", *ours]
+    if given.llama_server is not None:
+        limit = ["--spec-draft-n-max", str(proposals), "--spec-draft-p-min", "0"] if proposals else []
+        shape = given.draft if proposals else None, given.threads, given.context
+        found["llama.cpp's server"] = llama_server(given.llama_server, given.target, *shape, *limit)
+    return found
+
+
+@contextmanager
+def warm_servers(commands: dict[str, list[str]]) -> Iterator[dict[str, Server]]:
+    """Run servers that have answered once."""
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(running(each)) for name, each in commands.items()}
+        for server in servers.values():
+            server.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8})
+        yield servers
+
+
+def starts(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield how long servers take to answer and llama.cpp to load the files, in turn."""
+    servers, paths = commands(given, max(given.proposals)), [str(path) for path in (given.target, given.draft)]
+    shape = {"n_ctx": given.context, "n_threads": given.threads, "verbose": False}
+    code = f"from llama_cpp import Llama; kept = [Llama(path, **{shape}) for path in {paths}]"
+    alone = {LOADED_ALONE: code, **IMPORTED}
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in (*servers, LOADED, *alone)}
+    for _ in range(given.starts):
+        for name, command in servers.items():
             with running(command) as server:
                 took = {"seconds": server.seconds, "processor": server.processor_seconds()}
                 began = time.perf_counter()
@@ -84,16 +112,18 @@ def starts(
                 took["first_answer"] = server.seconds + time.perf_counter() - began
                 found[name].append(took | {"first_answer_processor": server.processor_seconds()})
         began, used = time.perf_counter(), time.process_time()
-        load()
-        taken = {"seconds": time.perf_counter() - began, "processor": time.process_time() - used}
-        found[LOADED].append(taken)
-        for name, code in alone.items():
-            began, used = time.perf_counter(), getrusage(RUSAGE_CHILDREN)
-            subprocess.run([sys.executable, "-c", code], check=True)
+        kept = [Llama(path, **shape) for path in paths]
+        found[LOADED].append({"seconds": time.perf_counter() - began, "processor": time.process_time() - used})
+        del kept
+        for name, asked in alone.items():
+            began, before = time.perf_counter(), getrusage(RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", asked], check=True)
             ended = getrusage(RUSAGE_CHILDREN)
-            taken = ended.ru_utime + ended.ru_stime - used.ru_utime - used.ru_stime
+            taken = ended.ru_utime + ended.ru_stime - before.ru_utime - before.ru_stime
             found[name].append({"seconds": time.perf_counter() - began, "processor": taken})
-    return found
+    for name, taken in found.items():
+        print(name, {clock: round(median(each[clock] for each in taken), 2) for clock in taken[0]})
+    yield {"starts": found}
 
 
 def constrained(server: Server, prompt: str, schema: Any, tokens: int) -> dict[str, Any]:
@@ -109,114 +139,65 @@ def constrained(server: Server, prompt: str, schema: Any, tokens: int) -> dict[s
     return found | {"finish_reason": answer.finish_reason}
 
 
-def schemas(given: argparse.Namespace, commands: dict[str, list[str]]) -> dict[str, Any]:
-    """Return what servers took for JSON and for free text, in turn, and our steps and masks."""
+def schemas(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what servers took for JSON and for free text, in turn, and our steps and masks."""
     some, rows = dict(list(SCHEMAS.items())[: given.schemas]), list[dict[str, Any]]()
-    with ExitStack() as stack:
-        servers = {name: stack.enter_context(running(each)) for name, each in commands.items()}
-        for server in servers.values():
-            server.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8})
+    asked = {name: f"Write something that fits the schema. {json.dumps(schema)}" for name, schema in some.items()}
+    with warm_servers(commands(given, 0)) as servers:
         for name, schema in some.items():
-            prompt = f"Write something that fits the schema. {json.dumps(schema)}"
             for form in (None, schema):
                 for who, server in servers.items():
-                    found = constrained(server, prompt, form, given.tokens)
+                    found = constrained(server, asked[name], form, given.tokens)
                     rows.append({"schema": name, "server": who, "json": form is not None} | found)
                     print(rows[-1], flush=True)
     speeds = []
-    for who in commands:
-        for form in (False, True):
-            each = [row for row in rows if row["server"] == who and row["json"] == form]
-            tokens, seconds, used = (sum(row[name] for row in each) for name in ("tokens", "seconds", "processor"))
-            speed = {"tokens": tokens, "tokens_per_second": tokens / seconds, "per_processor_second": tokens / used}
-            speeds.append({"server": who, "json": form} | speed)
-            print(speeds[-1], flush=True)
+    for who, form in dict.fromkeys((row["server"], row["json"]) for row in rows):
+        each = [row for row in rows if (row["server"], row["json"]) == (who, form)]
+        tokens, seconds, used = (sum(row[name] for row in each) for name in ("tokens", "seconds", "processor"))
+        speed = {"tokens": tokens, "tokens_per_second": tokens / seconds, "per_processor_second": tokens / used}
+        speeds.append({"server": who, "json": form} | speed)
+        print(speeds[-1], flush=True)
     pair, steps = load_pair(f"{given.target}:threads={given.threads}", "suffix"), list[dict[str, Any]]()
     for name, schema in some.items():
-        prompt = as_chat_prompt(pair.tokenizer, f"Write something that fits the schema. {json.dumps(schema)}")
-        ways = {
-            "forced" if forces else "plain": answers(pair, schema, prompt, 0, 1, forces=forces)
-            for forces in (False, True)
-        }
+        prompt = as_chat_prompt(pair.tokenizer, asked[name])
+        ways = {way: answers(pair, schema, prompt, 0, 1, forces=way == "forced") for way in ("plain", "forced")}
         steps.append({"schema": name, "proposals": 0} | ways)
     totals = total(steps, 0)
     print(totals, flush=True)
-    return {"speeds": speeds, "totals": totals, "rows": rows, "steps": steps}
+    yield {"speeds": speeds, "totals": totals, "rows": rows, "steps": steps}
 
 
-def main() -> None:
-    """Print what is found as it comes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("draft", type=Path, nargs="?", help="left out with --schemas")
-    parser.add_argument("--llama-server", type=Path)
-    parser.add_argument("--before", type=Path, help="src of a checkout whose server is started too")
-    parser.add_argument("--data", type=Path, help="folder of gsm8k_test.jsonl")
-    parser.add_argument("--prompts", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--proposals", type=int, nargs="+", default=[0, 1, 3, 7], help="a step; 0 for no draft")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--context", type=int, default=1024)
-    parser.add_argument("--starts", type=int, default=0, help="how often each is started instead")
-    parser.add_argument("--schemas", type=int, default=0, help="how many of the schemas to answer by instead")
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-
-    def commands(proposals: int) -> dict[str, list[str]]:
-        limit = ["--spec-draft-n-max", str(proposals), "--spec-draft-p-min", "0"] if proposals else []
-        draft = "suffix" if given.draft is None else f"{given.draft}:context_size={given.context}"
-        options = ["--threads", str(given.threads), "--num-speculative-tokens", str(proposals)]
-        ours = cactus(f"{given.target}:context_size={given.context}", draft, *options)
-        found = {"cactus serve": ours}
-        if given.before is not None:
-            found["cactus serve before"] = ["env", f"PYTHONPATH={given.before}", *ours]
-        if given.llama_server is not None:
-            model = given.draft if proposals else None
-            found["llama.cpp's server"] = llama_server(
-                given.llama_server, given.target, model, given.threads, given.context, *limit
-            )
-        return found
-
-    said = {name: value.name if isinstance(value, Path) else value for name, value in vars(given).items()}
-    result: dict[str, Any] = {}
-
-    def write() -> None:
-        given.output.write_text(json.dumps(result | {"provenance": provenance(said)}, indent=1) + "\n")
-
-    if given.schemas:
-        result |= schemas(given, commands(0))
-        return write()
-    if given.starts:
-        from llama_cpp import Llama
-
-        def load() -> list[Llama]:
-            shape = {"n_ctx": given.context, "n_threads": given.threads, "verbose": False}
-            return [Llama(str(path), **shape) for path in (given.target, given.draft)]
-
-        shape = f"n_ctx={given.context}, n_threads={given.threads}, verbose=False"
-        paths = [str(path) for path in (given.target, given.draft)]
-        code = f"from llama_cpp import Llama; kept = [Llama(path, {shape}) for path in {paths}]"
-        alone = {LOADED_ALONE: code, **IMPORTED}
-        result["starts"] = starts(commands(max(given.proposals)), load, alone, given.starts)
-        for name, taken in result["starts"].items():
-            print(name, {clock: round(median(each[clock] for each in taken), 2) for clock in taken[0]})
-        return write()
-    lines = (given.data / "gsm8k_test.jsonl").read_text().splitlines()[: given.prompts]
-    result["answers"] = []
+def in_chat(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what answers to GSM8K's questions took, prompt after prompt in turn."""
+    lines, found = (given.data / "gsm8k_test.jsonl").read_text().splitlines()[: given.prompts], list[dict[str, Any]]()
     for proposals in given.proposals:
-        with ExitStack() as stack:
-            servers = {name: stack.enter_context(running(each)) for name, each in commands(proposals).items()}
-            for server in servers.values():
-                server.chat({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8})
+        with warm_servers(commands(given, proposals)) as servers:
             for number, line in enumerate(lines):
                 for name, rule, temperature in WAYS if proposals else WAYS[:-1]:
-                    found = asked(servers[name], json.loads(line)["question"], rule, temperature, given.tokens)
+                    taken = asked(servers[name], json.loads(line)["question"], rule, temperature, given.tokens)
                     way = {"server": name, "rule": rule, "temperature": temperature, "proposals": proposals}
-                    result["answers"].append({"prompt": number} | way | found)
-                    print(number, proposals, f"{name}, {rule or 'matching'}, {temperature:g}", found, flush=True)
-                write()
-    return None
+                    found.append({"prompt": number} | way | taken)
+                    print(found[-1], flush=True)
+                yield {"answers": found}
+
+
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    return schemas(given) if given.schemas else starts(given) if given.starts else in_chat(given)
 
 
 if __name__ == "__main__":
-    main()
+    path = {"type": Path}
+    benchmark(
+        __doc__, "beside_llama_server", measure, target=Path,
+        draft=(None, "left out with --schemas", path, {"nargs": "?", "positional": True}),
+        llama_server=(None, path),
+        before=(None, "src of a checkout whose server is started too", path),
+        data=(None, "folder of gsm8k_test.jsonl", path),
+        prompts=8,
+        tokens=64,
+        proposals=([0, 1, 3, 7], "a step; 0 for no draft"),
+        threads=1,
+        context=1024,
+        starts=(0, "how often each is started instead"),
+        schemas=(0, "how many of the schemas to answer by instead"),
+    )  # fmt: skip

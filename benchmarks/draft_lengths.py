@@ -11,7 +11,6 @@ file has is not measured again, so that a run can be continued; prompts are alwa
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +20,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from contenders import HERE, LocalContender, race
+from contenders import LocalContender, race
 from end_to_end_worker import ours, transformers_generate
+from pairing import RESULTS, parser, read, write
 from twins import SHAPES, twin_pair
 
 from cactus_decoding import load_pair
 from cactus_decoding.core.drafting.automatic import AutoLength
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.lab.evaluation.intervals import bootstrapped, resampled_medians
@@ -146,6 +144,13 @@ def as_table(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def requests_of(texts: Sequence[str], tokens: int) -> list[dict[str, object]]:
+    """Return what every cell is asked."""
+    return [
+        {"text": text, "temperature": 1.0, "max_new_tokens": tokens, "seed": seed} for seed, text in enumerate(texts)
+    ]
+
+
 def chat_problems(pair: Pair, path: Path, count: int) -> list[str]:
     """Return GSM8K's first problems as the target's chat template puts them."""
     with path.open(encoding="utf-8") as file:
@@ -154,47 +159,47 @@ def chat_problems(pair: Pair, path: Path, count: int) -> list[str]:
 
 def main() -> None:
     """Measure what is missing, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="twins, or the folders of a target and a draft")
-    parser.add_argument("--shapes", nargs=2, choices=SHAPES, default=["0.9B", "0.04B"], help="of twins")
-    parser.add_argument("--problems", type=Path, help="GSM8K's test problems, for folders")
-    parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--proposals", type=int, nargs="+", default=[1, 3, 5, 7, 11, 15])
-    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
-    parser.add_argument("--others", nargs="*", default=["generate", "assisted|7", "lossless|auto"])
-    parser.add_argument("--prompts", type=int, default=10)
-    parser.add_argument("--tokens", type=int, default=200, help="of an answer at most")
-    parser.add_argument("--minutes", type=float, default=7.0, help="begin no prompt that would end later")
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "twins.json")
-    given = parser.parse_args()
-    if given.models != ["twins"] and (len(given.models) != 2 or given.problems is None):
-        parser.error("give twins, or two folders and --problems")
+    made = parser(
+        __doc__,
+        models=([Path], "twins, or the folders of a target and a draft"),
+        shapes=(["0.9B", "0.04B"], "of twins", {"nargs": 2, "choices": SHAPES}),
+        problems=(None, "GSM8K's test problems, for folders", {"type": Path}),
+        dtype="float32",
+        threads=2,
+        proposals=[1, 3, 5, 7, 11, 15],
+        rules=([*RULES], {"choices": RULES}),
+        others=(["generate", "assisted|7", "lossless|auto"], {"nargs": "*"}),
+        prompts=10,
+        tokens=(200, "of an answer at most"),
+        minutes=(7.0, "begin no prompt that would end later"),
+        output=RESULTS / "twins.json",
+    )
+    given = made.parse_args()
+    twins = given.models == [Path("twins")]
+    if not twins and (len(given.models) != 2 or given.problems is None):
+        made.error("give twins, or two folders and --problems")
     torch.set_num_threads(given.threads)
     settings = {name: value for name, value in vars(given).items() if name not in ("minutes", "output", "problems")}
-    settings["models"] = [Path(model).name for model in given.models]
-    stored = json.loads(given.output.read_text()) if given.output.exists() else {"settings": settings, "answers": {}}
+    settings["models"] = [model.name for model in given.models]
+    stored = read(given.output) if given.output.exists() else {"settings": settings, "answers": {}}
     if stored["settings"] != settings:
-        parser.error(f"{given.output} is of {stored['settings']}, but this run is of {settings}")
+        made.error(f"{given.output} is of {stored['settings']}, but this run is of {settings}")
     dtype = getattr(torch, given.dtype)
-    if given.models == ["twins"]:
+    if twins:
         pair = twin_pair(*(SHAPES[name] for name in given.shapes), dtype=dtype, device="cpu")
         texts = [problem.prompt for problem in islice(word_problems("test", seed=1), given.prompts)]
     else:
-        pair = load_pair(*given.models, dtype=dtype, device="cpu", kept_prompts=0)
+        pair = load_pair(*map(str, given.models), dtype=dtype, device="cpu", kept_prompts=0)
         texts = chat_problems(pair, given.problems, given.prompts)
-    requests = [
-        {"text": text, "temperature": 1.0, "max_new_tokens": given.tokens, "seed": seed}
-        for seed, text in enumerate(texts)
-    ]
+    requests = requests_of(texts, given.tokens)
     began = time.perf_counter()
     pair.prepare(AutoLength())
     stored.setdefault("auto_measured_seconds", round(time.perf_counter() - began, 2))
     stored["pass_times"] = pair.pass_times(AutoLength())
     contenders = [contender(pair, name) for name in cells(given.proposals, given.rules, given.others)]
     for i in measure(contenders, requests, stored["answers"], 60 * given.minutes):
-        stored |= {"summary": summary(stored["answers"]), "provenance": provenance(settings)}
-        write_atomically(given.output, json.dumps(stored, indent=1) + "\n")
+        stored["summary"] = summary(stored["answers"])
+        write(given.output, stored, settings)
         print(f"prompt {i + 1} of {len(requests)} at {time.perf_counter() - began:.0f} s", flush=True)
     if stored["answers"]:
         print(as_table(summary(stored["answers"])))

@@ -5,18 +5,15 @@ python benchmarks/draw_draft_lengths.py        the pictures of the README and of
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from contenders import HERE
+from pairing import RESULTS, ROOT, parse, read
 
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.reporting.pictures import GREY, STYLES, Style, new_figure, to_svg
 
-PICTURE = HERE.parent / "docs" / "images" / "draft_lengths.svg"
+PICTURE = ROOT / "docs" / "images" / "draft_lengths.svg"
 PANELS = {
     "real_pair_bfloat16": "Qwen2.5-Coder 1.5B and 0.5B, bfloat16",
     "twins_bfloat16": "twins of 0.9B and 0.04B, bfloat16",
@@ -86,18 +83,9 @@ def _points(found: Mapping[str, Any], rule: str) -> list[tuple[int, float]]:
     )
 
 
-def main() -> None:
-    """Draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=PICTURE)
-    given = parser.parse_args()
-    found = {
-        title: json.loads((HERE / "results" / f"{name}.json").read_text())["summary"] for name, title in PANELS.items()
-    }
-    write_atomically(given.output, picture(found))
-    first = next(iter(found))
-    write_atomically(given.output.with_stem(f"{given.output.stem}_real_pair"), picture({first: found[first]}))
-
-
 if __name__ == "__main__":
-    main()
+    output = parse(__doc__, output=PICTURE).output
+    found = {title: read(RESULTS / f"{name}.json")["summary"] for name, title in PANELS.items()}
+    first, *_ = found
+    write_atomically(output, picture(found))
+    write_atomically(output.with_stem(f"{output.stem}_real_pair"), picture({first: found[first]}))

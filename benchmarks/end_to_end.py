@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
+from argparse import Namespace
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
-from contenders import HERE, Contender, race, summary
+from contenders import Contender, race, summary
+from pairing import benchmark
 
 from cactus_decoding import zoo
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.zoo.word_problems import word_problems
 
 BASELINES = ("generate", "assisted", "ensemble", "vllm", "vllm-speculative")
@@ -23,46 +24,26 @@ OURS = (
 )
 
 
-def main() -> None:
-    """Race, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", type=int, default=30, help="held-out word problems, each answered by everyone")
-    parser.add_argument("--proposals", type=int, nargs="+", default=[6])
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--contenders", nargs="+", default=["generate", "assisted", "ensemble", *OURS])
-    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="where contenders named before|... come from")
-    parser.add_argument("--vllm", metavar="PYTHON", help="an interpreter that has vllm; without it, vllm stays out")
-    parser.add_argument("--output", type=Path, default=HERE / "results" / "end_to_end.json")
-    arguments = parser.parse_args()
-    texts = [problem.prompt for problem in islice(word_problems("test", seed=1), arguments.problems)]
-    given = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-    given["vllm"] = bool(arguments.vllm)
-    given.pop("output")
+def contenders_of(given: Namespace, proposals: int) -> list[Contender]:
+    options = {"target": zoo.path("target"), "draft": zoo.path("draft"), "proposals": proposals}
+    options["threads"] = given.threads
+    asked = [(name, sys.executable, "end_to_end_worker.py") for name in given.contenders]
+    asked += [(name, given.vllm, "end_to_end_vllm.py") for name in BASELINES[3:] if given.vllm]
+    return [
+        Contender(
+            name, python=python, script=script, options=options,
+            checkout=given.before.resolve() if name.startswith("before|") else None,
+        )
+        for name, python, script in asked
+    ]  # fmt: skip
+
+
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    texts = [problem.prompt for problem in islice(word_problems("test", seed=1), given.problems)]
     results = []
-    for proposals in arguments.proposals:
-        options = {
-            "target": zoo.path("target"),
-            "draft": zoo.path("draft"),
-            "proposals": proposals,
-            "threads": arguments.threads,
-        }
-        contenders = [
-            Contender(
-                name,
-                python=sys.executable,
-                script="end_to_end_worker.py",
-                options=options,
-                checkout=arguments.before.resolve() if name.startswith("before|") else None,
-            )
-            for name in arguments.contenders
-        ]
-        if arguments.vllm:
-            contenders += [
-                Contender(name, python=arguments.vllm, script="end_to_end_vllm.py", options=options)
-                for name in BASELINES[3:]
-            ]
-        for temperature in arguments.temperatures:
+    for proposals in given.proposals:
+        contenders = contenders_of(given, proposals)
+        for temperature in given.temperatures:
             requests = [
                 {"text": text, "temperature": temperature, "max_new_tokens": 200, "seed": seed}
                 for seed, text in enumerate(texts)
@@ -76,9 +57,7 @@ def main() -> None:
                 print("answers equal to generate's:", results[-1]["same_tokens_as_generate"])
         for contender in contenders:
             contender.close()
-        # after each: it takes long
-        arguments.output.write_text(json.dumps({"results": results, "provenance": provenance(given)}, indent=1) + "\n")
-    print(f"written to {arguments.output}")
+        yield {"results": results}  # after each: it takes long
 
 
 def _agreement(answers) -> dict[str, int]:
@@ -104,4 +83,14 @@ def _show(result) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    path = {"type": Path}
+    benchmark(
+        __doc__, "end_to_end", measure,
+        problems=(30, "held-out word problems, each answered by everyone"),
+        proposals=[6],
+        temperatures=[0.0, 1.0],
+        threads=1,
+        contenders=["generate", "assisted", "ensemble", *OURS],
+        before=(None, "where contenders named before|... come from", path, {"metavar": "CHECKOUT"}),
+        vllm=(None, "an interpreter that has vllm; without it, vllm stays out", {"metavar": "PYTHON"}),
+    )  # fmt: skip

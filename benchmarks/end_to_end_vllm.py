@@ -30,19 +30,13 @@ def main() -> None:
     from vllm import LLM, SamplingParams
 
     speculative = {
-        "method": "draft_model",
-        "model": arguments.draft,
-        "num_speculative_tokens": arguments.proposals,
+        "method": "draft_model", "model": arguments.draft, "num_speculative_tokens": arguments.proposals,
         "draft_sample_method": "probabilistic",
-    }
+    }  # fmt: skip
     engine = LLM(
-        arguments.target,
-        dtype="float32",
+        arguments.target, dtype="float32", max_num_seqs=1, generation_config="vllm", enable_prefix_caching=False,
         speculative_config=speculative if arguments.contender == "vllm-speculative" else None,
-        max_num_seqs=1,
-        generation_config="vllm",
-        enable_prefix_caching=False,
-    )
+    )  # fmt: skip
     print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:
         request = json.loads(line)

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from contenders import Answer, timed
+from pairing import parse
 
 
 def main() -> None:
     """Load, say so, and answer until stdin ends."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("contender", help="generate, assisted, ensemble, or ours|<rule>|<draft length>")
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--draft", required=True)
-    parser.add_argument("--proposals", type=int, required=True)
-    parser.add_argument("--threads", type=int, required=True)
-    arguments = parser.parse_args()
+    contender = (str, "generate, assisted, ensemble, or ours|<rule>|<draft length>")
+    arguments = parse(__doc__, contender=contender, target=None, draft=None, proposals=6, threads=1)
     torch.set_num_threads(arguments.threads)
     kind, _, rest = arguments.contender.partition("|")
     answer = _ours(arguments, rest) if kind == "ours" else _theirs(arguments, kind)
@@ -29,7 +25,7 @@ def main() -> None:
         print(json.dumps(timed(answer, json.loads(line))), flush=True)
 
 
-def _theirs(arguments: argparse.Namespace, kind: str) -> Answer:
+def _theirs(arguments: Namespace, kind: str) -> Answer:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -68,7 +64,7 @@ def transformers_generate(
     return answer
 
 
-def _ours(arguments: argparse.Namespace, rest: str) -> Answer:
+def _ours(arguments: Namespace, rest: str) -> Answer:
     from cactus_decoding import load_pair
 
     rule, _, length = rest.partition("|")

@@ -1,17 +1,19 @@
 """Answers by their exact probabilities beside masking token by token, whose distribution is enumerated.
 
-python exact_choice.py MODEL.gguf --output FILE
+python exact_choice.py MODEL.gguf
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pairing import benchmark
+
 from cactus_decoding import Pair, generate, load_pair
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 
 QUESTIONS = {
@@ -39,13 +41,8 @@ def masked_probability(pair: Pair, prompt_ids: list[int], answer: list[int], ans
     return probability
 
 
-def main() -> None:
-    """Print what is found as it comes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model")
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-    pair, rows = load_pair(given.model, "suffix"), list[dict[str, Any]]()
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    pair, rows = load_pair(str(given.model), "suffix"), list[dict[str, Any]]()
     for question, texts in QUESTIONS.items():
         prompt = as_chat_prompt(pair.tokenizer, question)
         prompt_ids = list(pair.tokenizer(prompt).input_ids)
@@ -54,9 +51,8 @@ def main() -> None:
             masked = masked_probability(pair, prompt_ids, answer, answers)
             rows.append({"question": question} | choice.as_dict() | {"masked": masked})
             print(json.dumps(rows[-1]), flush=True)
-    names = {"model": Path(given.model).name, "output": given.output.name}
-    given.output.write_text(json.dumps({"rows": rows, "provenance": provenance(names)}, indent=1) + "\n")
+    yield {"rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, "exact_choice", measure, model=Path)

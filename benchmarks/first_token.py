@@ -6,14 +6,18 @@ Run it with the files of a pair: ``python first_token.py target.gguf --draft dra
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+from llama_cpp import Llama
+from pairing import benchmark
 from servers import Server, cactus, llama_server, running
+
+from cactus_decoding.engines.llama_cpp import CactusLlama
 
 Message = dict[str, str]
 Ask = Callable[[list[Message]], tuple[float, float]]
@@ -63,42 +67,21 @@ def served(server: Server) -> Ask:
     return ask
 
 
-def main() -> None:
-    """Print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("--draft", default="ngram")
-    parser.add_argument("--tokens", default="400,800", help="of the first message, about")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--proposals", default="4", help="per step, or auto")
-    parser.add_argument("--llama-server", type=Path, default=None, help="llama.cpp's server, to be compared with")
-    parser.add_argument("--kept-prompts", default=None, help="of CactusLlama and the server; their own default")
-    parser.add_argument("--out", type=Path, default=None, help="file for the figures")
-    given = parser.parse_args()
-
-    from llama_cpp import Llama
-
-    from cactus_decoding.core.files.provenance import provenance
-    from cactus_decoding.engines.llama_cpp import CactusLlama
-
-    tokens = [int(each) for each in given.tokens.split(",")]
-    size = max(tokens) + 400
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    size = max(given.tokens) + 400
     shape = {"n_ctx": size, "n_threads": given.threads, "n_threads_batch": given.threads, "verbose": False}
-    kept = {} if given.kept_prompts is None else {"kept_prompts": int(given.kept_prompts)}
+    kept = {} if given.kept_prompts is None else {"kept_prompts": given.kept_prompts}
     proposals = given.proposals if given.proposals == "auto" else int(given.proposals)
-    ours = CactusLlama(given.target, draft=given.draft, num_speculative_tokens=proposals, **kept, **shape)
+    ours = CactusLlama(given.target, draft=str(given.draft), num_speculative_tokens=proposals, **kept, **shape)
     options = ["--threads", str(given.threads), "--num-speculative-tokens", given.proposals]
-    options += [] if given.kept_prompts is None else ["--kept-prompts", given.kept_prompts]
-    arguments = {name: getattr(value, "name", str(value)) for name, value in vars(given).items() if name != "out"}
-    arguments["draft"] = Path(given.draft).name
+    options += [f"--kept-prompts={each}" for each in kept.values()]
     rows = []
     with ExitStack() as servers:
-        server = servers.enter_context(running(cactus(f"{given.target}:context_size={size}", given.draft, *options)))
+        command = cactus(f"{given.target}:context_size={size}", str(given.draft), *options)
         asked = {
             "llama_cpp.Llama": in_process(Llama(str(given.target), **shape)),
             "CactusLlama": in_process(ours),
-            "cactus serve": served(server),
+            "cactus serve": served(servers.enter_context(running(command))),
         }
         if given.llama_server is not None:
             command = llama_server(given.llama_server, given.target, None, given.threads, size)
@@ -106,16 +89,22 @@ def main() -> None:
         for each in asked.values():
             each([{"role": "user", "content": "Hello"}])  # the first passes of a process are slow
         print(f"{'tokens':>7} {'turn':>4} " + " ".join(f"{name:>18}" for name in asked))
-        for count in tokens:
+        for count in given.tokens:
             for turn, messages in enumerate(conversation(round(count / 1.05), given.turns), 1):
                 taken = {name: ask(messages) for name, ask in asked.items()}
                 seconds, processor = ({name: each[clock] for name, each in taken.items()} for clock in (0, 1))
                 rows.append({"tokens": count, "turn": turn, "seconds": seconds, "processor": processor})
                 print(f"{count:>7} {turn:>4} " + " ".join(f"{each:18.2f}" for each in processor.values()), flush=True)
-                if given.out is not None:
-                    said = {"rows": rows, "provenance": provenance(arguments)}
-                    given.out.write_text(json.dumps(said, indent=1) + "\n")
+                yield {"rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __doc__, "first_token", measure, target=Path, draft=Path("ngram"),
+        tokens=([400, 800], "of the first message, about"),
+        turns=3,
+        threads=1,
+        proposals=("4", "per step, or auto"),
+        llama_server=(None, "llama.cpp's server, to be compared with", {"type": Path}),
+        kept_prompts=(None, "of CactusLlama and the server; their own default", {"type": int}),
+    )  # fmt: skip

@@ -1,6 +1,6 @@
 """Tokens per step of JSON by ten schemas, with forced tokens proposed and without, and what masks take.
 
-    python forced_tokens.py TARGET.gguf --draft DRAFT --output FILE
+    python forced_tokens.py TARGET.gguf --draft DRAFT
 
 Each schema is answered with the same seeds in both ways, without a draft and with one. Counts do not depend on the
 machine; masks are timed by the processor time of the thread, over all calls of a constraint.
@@ -8,18 +8,18 @@ machine; masks are timed by the processor time of the thread, over all calls of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pairing import benchmark
 from torch import Tensor
 
 from cactus_decoding import Metrics, Pair, generate, load_pair
 from cactus_decoding.core.constraints.base import Constraint
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.generate import constraint_of
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 
@@ -94,36 +94,6 @@ def answers(pair: Pair, schema: Any, prompt: str, proposals: int, seeds: int, *,
     }
 
 
-def main() -> None:
-    """Print what is found as it comes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target")
-    parser.add_argument("--draft", default="suffix")
-    parser.add_argument("--prompt", default="Write something that fits the schema.")
-    parser.add_argument("--chat", action="store_true")
-    parser.add_argument("--proposals", type=int, nargs="+", default=[0, 6])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-    pair = load_pair(given.target, given.draft)
-    rows: list[dict[str, Any]] = []
-    for name, schema in SCHEMAS.items():
-        asked = f"{given.prompt} {json.dumps(schema)}" if given.chat else given.prompt
-        prompt = as_chat_prompt(pair.tokenizer, asked) if given.chat else asked
-        for proposals in given.proposals:
-            row: dict[str, Any] = {"schema": name, "proposals": proposals}
-            for forces in (False, True):
-                row["forced" if forces else "plain"] = answers(
-                    pair, schema, prompt, proposals, given.seeds, forces=forces
-                )
-            rows.append(row)
-            print(json.dumps(row), flush=True)
-    totals = [total(rows, proposals) for proposals in given.proposals]
-    names = {name: Path(getattr(given, name)).name for name in ("target", "draft", "output")}
-    stored = {"totals": totals, "rows": rows, "provenance": provenance(vars(given) | names)}
-    given.output.write_text(json.dumps(stored, indent=1) + "\n")
-
-
 def total(rows: list[dict[str, Any]], proposals: int) -> dict[str, Any]:
     """Return tokens per step over all schemas."""
     found: dict[str, Any] = {"proposals": proposals}
@@ -140,5 +110,23 @@ def total(rows: list[dict[str, Any]], proposals: int) -> dict[str, Any]:
     return found
 
 
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    pair = load_pair(str(given.target), str(given.draft))
+    rows: list[dict[str, Any]] = []
+    for name, schema in SCHEMAS.items():
+        asked = f"{given.prompt} {json.dumps(schema)}" if given.chat else given.prompt
+        prompt = as_chat_prompt(pair.tokenizer, asked) if given.chat else asked
+        for proposals in given.proposals:
+            rows.append({"schema": name, "proposals": proposals} | {
+                way: answers(pair, schema, prompt, proposals, given.seeds, forces=way == "forced")
+                for way in ("plain", "forced")
+            })  # fmt: skip
+            print(json.dumps(rows[-1]), flush=True)
+    yield {"totals": [total(rows, proposals) for proposals in given.proposals], "rows": rows}
+
+
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __doc__, "forced_tokens", measure, target=Path, draft=Path("suffix"),
+        prompt="Write something that fits the schema.", chat=False, proposals=[0, 6], seeds=3,
+    )  # fmt: skip

@@ -10,17 +10,13 @@ way in turn. Answers that the output file has are not made again.
 
 from __future__ import annotations
 
-import argparse
-import json
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 from never_slower import Contenders, prompts
-from pairing import RESULTS
-
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
+from pairing import benchmark, read
 
 WAYS = ("none", "draft@1", "draft@3", "draft@7", "suffix@3", "none@again")
 
@@ -35,32 +31,27 @@ def forecast_of(profile: dict[str, Any], way: str) -> dict[str, Any]:
     raise ValueError(f"the profile has no forecast of {way}")
 
 
-def main() -> None:
-    """Answer what is missing, and write after each prompt."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("profile", type=Path)
-    parser.add_argument("target")
-    parser.add_argument("draft")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--prompts", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
-    parser.add_argument("--output", type=Path, default=RESULTS / "forecast.json")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    profile = json.loads(given.profile.read_text())
-    forecasts = {way: forecast_of(profile, way) for way in WAYS}
-    runs = json.loads(given.output.read_text())["answers"] if given.output.exists() else {}
-    contenders = Contenders(given.target, given.draft, 1, given.tokens)
-    about = {"target": Path(given.target).name, "draft": Path(given.draft).name, "tokens": given.tokens, "threads": 1}
-    for i, text in enumerate(prompts(given.data, given.prompts)["math"]):
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Answer what is missing; yields after each prompt."""
+    profile = read(given.profile)
+    content = {
+        "forecasts": {way: forecast_of(profile, way) for way in WAYS},
+        "tuned": {name: profile[name] for name in ("times", "prompts", "tokens")},
+        "answers": read(given.output)["answers"] if given.output.exists() else {},
+    }
+    how = {"temperature": 0.0, "verification": "token"}
+    contenders = Contenders(str(given.target), str(given.draft), given.threads, given.tokens, how)
+    for i, text in enumerate(prompts(given.data, given.prompts, bundled=False)["math"]):
         for way in WAYS:
-            if f"{i}/{way}" not in runs:
-                runs[f"{i}/{way}"] = contenders.answer(way, text)
-                print(f"{i}/{way}: {runs[f'{i}/{way}']}", flush=True)
-        content = {"forecasts": forecasts, "tuned": {name: profile[name] for name in ("times", "prompts", "tokens")}}
-        content |= {"answers": runs, "provenance": provenance(about)}
-        write_atomically(given.output, json.dumps(content, indent=1) + "\n")
+            if f"{i}/{way}" not in content["answers"]:
+                content["answers"][f"{i}/{way}"] = contenders.answer(way, text)
+                print(f"{i}/{way}: {content['answers'][f'{i}/{way}']}", flush=True)
+        yield content
 
 
 if __name__ == "__main__":
-    main()
+    data = (None, {"type": Path, "required": True})
+    benchmark(
+        __doc__, "forecast", measure, profile=Path, target=Path, draft=Path, data=data, prompts=5, threads=1,
+        tokens=(64, "of each answer"),
+    )  # fmt: skip

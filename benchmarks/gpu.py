@@ -1,7 +1,7 @@
 """Correctness and speed on one GPU, in at most eight minutes, without network: `python benchmarks/gpu.py`
 
 First the same decisions are asked of the GPU and of the CPU: batched verification and the walk, all rules, in float32
-and bfloat16; the bundled pair's greedy answers; and a draft replayed from a CUDA graph beside the same without one.
+and bfloat16; and the bundled pair's greedy answers.
 Then speed is measured on twins of the bundled pair (see twins.py), one request at a time, by draft_lengths.py: plain,
 transformers' `generate` and assisted generation, and rules at 1 to 15 proposals.
 
@@ -11,24 +11,21 @@ a minute: its times mean nothing.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from draft_lengths import Answers, as_table, cells, contender, measure, summary
+from draft_lengths import Answers, as_table, cells, contender, measure, requests_of, summary
 from draw_draft_lengths import picture
-from graphed_draft import GraphedModel
+from pairing import asked, parser, write
 from torch import Tensor
 from twins import SHAPES, twin_pair
 
-from cactus_decoding import ModelDrafter, Request, SamplingParams, generate, load_pair, parse_rule
-from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding import Request, SamplingParams, generate, load_pair, parse_rule
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.rules import RULES
@@ -52,8 +49,6 @@ WAYS: dict[str, dict[str, object]] = {
 }
 LEAST_AGREEMENT = 0.98
 """Of decisions on each way: two devices round differently, which a draw next to a border tells."""
-ALLOWED = {torch.float32: 1e-3, torch.bfloat16: 0.5}
-"""Largest difference of logits, of which the bundled pair's reach 30."""
 
 
 def spellings() -> list[str]:
@@ -138,79 +133,46 @@ def greedy_answers(device: torch.device, count: int) -> dict[str, Any]:
     return {"same": sum(ours == theirs for ours, theirs in zip(*answers, strict=True)), "of": count}
 
 
-@torch.inference_mode()
-def graphed(pair: Pair, allowed: float) -> tuple[Pair, dict[str, Any]]:
-    """Return the pair with a draft that is replayed from a CUDA graph, if that works and gives the same logits.
-
-    What was found stands beside it: the largest difference, or why transformers does not allow it.
-    """
-    plain, text = pair.drafter.twin().model_cache, [*range(5, 45)]  # type: ignore[attr-defined]
-    try:
-        model = GraphedModel(plain.model)
-        largest = 0.0
-        for end, rows in ((30, 1), (31, 1), (32, 1), (40, 8), (35, 1), (36, 1), (37, 1)):
-            for each in (plain, model):
-                each.read_on(text[:end])
-            one, other = (each.append(text[each.length : end], rows)[:, :1000] for each in (plain, model))
-            largest = max(largest, float((one.float() - other.float()).abs().max()))
-    except (ValueError, RuntimeError, TypeError) as error:
-        return pair, {"works": False, "why": f"{type(error).__name__}: {error}"}
-    works = largest <= allowed
-    found = {"works": works, "largest_difference": largest, "graph": pair.target.device.type == "cuda"}
-    model.reset()
-    return (replace(pair, drafter=ModelDrafter(model)) if works else pair), found
-
-
-def speed(pair: Pair, given: argparse.Namespace, until: float) -> dict[str, Any]:
+def speed(pair: Pair, given: Namespace, until: float) -> dict[str, Any]:
     """Return the answers that there was time for, and their summary."""
     texts = [problem.prompt for problem in islice(word_problems("test", seed=1), given.prompts)]
-    requests = [
-        {"text": text, "temperature": 1.0, "max_new_tokens": given.tokens, "seed": seed}
-        for seed, text in enumerate(texts)
-    ]
-    quick, about = graphed(pair, ALLOWED[pair.target.model.dtype])
     others = ["generate", *(f"assisted|{count}" for count in given.assisted)]
-    names = cells(given.proposals, list(given.rules), others)
-    contenders = [contender(quick, name) for name in names]
-    if about["works"]:
-        eager = contender(pair, f"lossless|{given.assisted[-1]}")
-        eager.name += " without a graph"
-        contenders.append(eager)
+    contenders = [contender(pair, name) for name in cells(given.proposals, list(given.rules), others)]
     answers: Answers = {}
-    for _ in measure(contenders, requests, answers, until - time.perf_counter()):
+    for _ in measure(contenders, requests_of(texts, given.tokens), answers, until - time.perf_counter()):
         pass
-    return {"graph_of_the_draft": about, "answers": answers, "summary": summary(answers) if answers else None}
+    return {"answers": answers, "summary": summary(answers) if answers else None}
 
 
 def main() -> None:
     """Check, measure, print, draw and write; the exit code is 1 where devices disagree."""
     began = time.perf_counter()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--minutes", type=float, default=7.5, help="begin nothing that would end later")
-    parser.add_argument("--proposals", type=int, nargs="+", default=[1, 3, 5, 7, 11, 15])
-    parser.add_argument("--assisted", type=int, nargs="+", default=[3, 7], help="proposals of assisted generation")
-    parser.add_argument("--rules", nargs="+", default=["lossless", "Cactus 1", "clamped 2, digits protected"])
-    parser.add_argument("--prompts", type=int, default=12)
-    parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--small", action="store_true", help="small twins and rows, two prompts: to try the command")
-    parser.add_argument("--output", type=Path, default=Path("gpu"), help="a folder")
-    given = parser.parse_args()
+    made = parser(
+        __doc__,
+        device="cuda",
+        minutes=(7.5, "begin nothing that would end later"),
+        proposals=[1, 3, 5, 7, 11, 15],
+        assisted=([3, 7], "proposals of assisted generation"),
+        rules=["lossless", "Cactus 1", "clamped 2, digits protected"],
+        prompts=12,
+        tokens=200,
+        small=(False, "small twins and rows, two prompts: to try the command"),
+        output=(Path("gpu"), "a folder"),
+    )
+    given = made.parse_args()
     device = torch.device(given.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("this machine has no GPU that PyTorch can use: give --device cpu --small to try the command")
+        made.error("this machine has no GPU that PyTorch can use: give --device cpu --small to try the command")
     pairs, dtype, vocabulary, count = [("1B", "0.1B"), ("8B", "0.5B")], torch.bfloat16, 151_936, 8
     if given.small:
         pairs, dtype, vocabulary, count = [("small", "tiny")], torch.float32, 1200, 3
         given.prompts, given.tokens, given.proposals, given.assisted = 2, 16, [1, 3], [3]
     torch.backends.cuda.matmul.allow_tf32 = False
-    bundled = load_pair(device="cpu")
-    found: dict[str, Any] = {"decisions": decisions(device, bundled, vocabulary, count)}
+    found: dict[str, Any] = {"decisions": decisions(device, load_pair(device="cpu"), vocabulary, count)}
     print(agreement(found["decisions"]), flush=True)
     found["greedy_answers"] = greedy_answers(device, 2 if given.small else 8)
     print("greedy answers in float32 that are the CPU's:", found["greedy_answers"], flush=True)
     found["speed"], end = {}, began + 60 * given.minutes
-    arguments = {name: value for name, value in vars(given).items() if name != "output"}
     given.output.mkdir(parents=True, exist_ok=True)
     for i, (target, draft) in enumerate(pairs):
         now = time.perf_counter()
@@ -218,11 +180,10 @@ def main() -> None:
         pair = twin_pair(SHAPES[target], SHAPES[draft], dtype=dtype, device=device)
         name = f"{target} with {draft}"
         found["speed"][name] = row = speed(pair, given, until)
-        print(f"\n{name}, {str(dtype)[6:]}; a graph of the draft: {row['graph_of_the_draft']}")
+        print(f"\n{name}, {str(dtype)[6:]}")
         print(as_table(row["summary"]) if row["summary"] else "there was no time for any prompt", flush=True)
         del pair
-        written = {"results": found, "provenance": provenance(arguments)}
-        write_atomically(given.output / "gpu.json", json.dumps(written, indent=1) + "\n")
+        write(given.output / "gpu.json", {"results": found}, asked(given))
     drawn = {name: row["summary"] for name, row in found["speed"].items() if row["summary"]}
     if drawn:
         write_atomically(given.output / "gpu.svg", picture(drawn))

@@ -8,7 +8,6 @@ proposal is kept as far as it agrees with the answer, so that the counts are exa
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pairing import RESULTS, write
+from pairing import RESULTS, parser, read, write
 from servers import llama_server, running
 
 import cactus_decoding
@@ -132,43 +131,37 @@ def beside(binary: Path, target: Path, answers: list[dict[str, Any]]) -> dict[st
 
 def main() -> None:
     """Collect, or replay, and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    ways = parser.add_subparsers(dest="way", required=True)
-    collecting = ways.add_parser("collect", help="write a model's answers")
-    collecting.add_argument("target", help="a GGUF file or a folder")
-    collecting.add_argument("data", type=Path)
-    collecting.add_argument("output", type=Path)
-    collecting.add_argument("--prompts", type=int, default=6, help="of each kind")
-    collecting.add_argument("--tokens", type=int, default=64, help="of an answer at most")
-    replaying = ways.add_parser("replay", help="count what look-ups propose and what is kept")
-    replaying.add_argument("answers", type=Path, nargs="+")
-    serving = ways.add_parser("beside", help="have llama.cpp's server look up, on edits")
-    serving.add_argument("answers", type=Path)
-    serving.add_argument("target", type=Path, help="the GGUF file that wrote them")
-    serving.add_argument("--llama-server", type=Path, required=True)
-    arguments = parser.parse_args()
-    if arguments.way == "beside":
-        name, answers = arguments.answers.stem, map(json.loads, arguments.answers.read_text().splitlines())
-        edits = [each for each in answers if each["kind"] == "a file to be edited"]
+    made = parser(
+        __doc__,
+        way=(str, {"choices": ["collect", "replay", "beside"]}),
+        answers=([Path], "files of answers: of beside one, of collect the one that is written"),
+        target=(None, "the GGUF file, or a folder, that writes the answers", {"type": Path}),
+        data=(None, "of collect: the folder of the tasks' files", {"type": Path}),
+        llama_server=(None, "of beside", {"type": Path}),
+        prompts=(6, "of each kind"),
+        tokens=(64, "of an answer at most"),
+    )
+    given = made.parse_args()
+    needed = {"collect": ("target", "data"), "beside": ("target", "llama_server"), "replay": ()}[given.way]
+    if missing := [name for name in needed if getattr(given, name) is None]:
+        made.error(f"{given.way} needs --{missing[0].replace('_', '-')}")
+    if given.way == "collect":
+        return collect(str(given.target), given.data, given.prompts, given.tokens, given.answers[0])
+    stored = {path.stem: [json.loads(line) for line in path.read_text().splitlines()] for path in given.answers}
+    if given.way == "beside":
         kept = RESULTS / "look_ups_llama_cpp.json"
-        found = json.loads(kept.read_text())["results"] if kept.exists() else {}
-        found[name] = beside(arguments.llama_server, arguments.target, edits)
-        write("look_ups_llama_cpp", {"answers": [*found], "limit": LIMIT}, found)
-        return
-    if arguments.way == "collect":
-        collect(arguments.target, arguments.data, arguments.prompts, arguments.tokens, arguments.output)
-        return
-    found = {}
-    for path in arguments.answers:
-        answers = [json.loads(line) for line in path.read_text().splitlines()]
-        results: dict[str, dict[str, Counter[str]]] = {}
-        for name, make in LOOK_UPS.items():
-            counts: dict[str, Counter[str]] = defaultdict(Counter)
+        found = read(kept)["results"] if kept.exists() else {}
+        for name, answers in stored.items():
+            edits = [each for each in answers if each["kind"] == "a file to be edited"]
+            found[name] = beside(given.llama_server, given.target, edits)
+        return write(kept, {"results": found}, {"answers": [*found], "limit": LIMIT})
+    results: dict[str, dict[str, dict[str, Counter[str]]]] = {}
+    for name, answers in stored.items():
+        results[name] = {look_up: defaultdict(Counter) for look_up in LOOK_UPS}
+        for look_up, make in LOOK_UPS.items():
             for answer in answers:
-                counts[answer["kind"]] += replay(answer, make())
-            results[name] = counts
-        found[path.stem] = results
-    write("look_ups", {"answers": [path.stem for path in arguments.answers], "limit": LIMIT}, found)
+                results[name][look_up][answer["kind"]] += replay(answer, make())
+    return write(RESULTS / "look_ups.json", {"results": results}, {"answers": [*stored], "limit": LIMIT})
 
 
 if __name__ == "__main__":

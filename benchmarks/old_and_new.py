@@ -9,12 +9,12 @@ measured times are left out, because no two runs of them need be equal. The exit
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
+from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -100,12 +100,12 @@ def asked(part: str, seeds: int, tree: Path, models: Path) -> list[Any]:
 
 def main() -> int:
     """Compare both trees."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("revision", help="of git")
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--answer", choices=PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--models", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--answer", choices=PARTS, help=SUPPRESS)
+    parser.add_argument("--models", type=Path, help=SUPPRESS)
     given = parser.parse_args()
     if given.answer:
         for each in answers(given.answer, given.seeds, given.models):

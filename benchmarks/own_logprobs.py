@@ -1,6 +1,6 @@
 """Log-probabilities that a server's clients are told, under speculation, beside llama.cpp's own without a draft.
 
-    python own_logprobs.py FILE.gguf [FILE.gguf ...] --output FILE
+    python own_logprobs.py FILE.gguf [FILE.gguf ...]
 
 Each file answers questions, with proposals looked up in its text, until there are so many tokens; `llama_cpp.Llama`
 reads the same ones one by one. The control is what its own rows differ by when it reads as many at once as a step does.
@@ -8,15 +8,15 @@ reads the same ones one by one. The control is what its own rows differ by when 
 
 from __future__ import annotations
 
-import argparse
-import json
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from llama_cpp import Llama
+from pairing import benchmark
 
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
@@ -67,24 +67,8 @@ def own(path: Path, prompt_ids: list[int], answer: list[int], threads: int, at_o
     return found
 
 
-def main() -> None:
-    """Print what is found as it comes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--question", action="append", help="one instead of those of this file; may be repeated")
-    parser.add_argument("--tokens", type=int, default=500)
-    parser.add_argument("--proposals", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    said = {
-        "files": [path.name for path in given.files],
-        "questions": given.question or QUESTIONS,
-        "tokens": given.tokens,
-        "proposals": given.proposals,
-        "threads": given.threads,
-    }
     for path in given.files:
         apart, apart_themselves, accepted, answers = list[float](), list[float](), 0, 0
         for question in given.question or QUESTIONS:
@@ -101,8 +85,9 @@ def main() -> None:
         counts = {"file": path.name, "tokens": len(apart), "answers": answers, "accepted": accepted}
         rows.append(counts | {name: float(f"{value:.2g}") for name, value in found.items()})
         print(rows[-1], flush=True)
-        given.output.write_text(json.dumps({"rows": rows, "provenance": provenance(said)}, indent=1) + "\n")
+        yield {"rows": rows}
 
 
 if __name__ == "__main__":
-    main()
+    one = ([], "one instead of those of this file; may be repeated", {"action": "append"})
+    benchmark(__doc__, "own_logprobs", measure, files=[Path], question=one, tokens=500, proposals=3, threads=1)

@@ -1,36 +1,73 @@
-"""Timing of functions against each other: interleaved, so that a busy machine slows all of them alike."""
+"""What benchmarks share: their arguments and result files, and functions that are timed in turn.
+
+Turns are taken within each round, so that a busy machine slows all functions alike.
+"""
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from cactus_decoding.core.files.provenance import provenance
+import torch
 
-RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+if str(ROOT) not in sys.path:  # benchmarks are run as scripts
+    sys.path.append(str(ROOT))
+
+from scripts.results import asked, parse, parser, read, write  # noqa: E402, F401
+
+CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time, "process": time.process_time}
+"""What passes while one waits; what this thread was given of the processor; and all threads of the process."""
+TIMED: dict[str, Any] = {
+    "threads": 2,
+    "clock": ("wall", "processor time only with one thread", {"choices": ["wall", "processor"]}),
+}
+"""Options of most benchmarks that time functions."""
 
 
-CLOCKS = {"wall": time.perf_counter, "processor": time.thread_time}
-"""What passes while one waits, and what this thread was given of the processor: for one thread on a busy machine."""
+def benchmark(
+    about: str | None, name: str, measure: Callable[[Namespace], Iterable[Mapping[str, Any]]], **options: Any
+) -> None:
+    """Measure, and write the result each time that there is more of it, with the arguments that made it.
 
-
-def paired(functions: Mapping[str, Callable[[], object]], rounds: int, clock: str) -> dict[str, dict[str, float]]:
-    """Return each function's median milliseconds, and the median over rounds of its time over the first one's.
-
-    In every round each function runs once, in turn; two rounds before them are not counted.
+    Args:
+        about: the module's docstring.
+        name: of the usual result file.
+        measure: yields what is known so far.
+        options: of the command line, as `scripts.results.parser` takes them; ``threads`` are torch's too.
     """
+    given = parse(about, **options, output=(RESULTS / f"{name}.json", "the result file"))
+    if "threads" in given:
+        torch.set_num_threads(given.threads)
+    for found in measure(given):
+        write(given.output, found, asked(given))
+    print(f"written to {given.output}")
+
+
+def in_turn(
+    functions: Mapping[str, Callable[[], object]], rounds: int, clock: str = "wall", warm_ups: int = 2
+) -> dict[str, list[float]]:
+    """Return the seconds of each function, one a round; the first rounds warm up, and are not counted."""
     now = CLOCKS[clock]
     times: dict[str, list[float]] = {name: [] for name in functions}
-    for round_ in range(rounds + 2):
+    for round_ in range(rounds + warm_ups):
         for name, function in functions.items():
             start = now()
             function()
-            if round_ >= 2:
+            if round_ >= warm_ups:
                 times[name].append(now() - start)
+    return times
+
+
+def paired(functions: Mapping[str, Callable[[], object]], rounds: int, clock: str) -> dict[str, dict[str, float]]:
+    """Return each function's median milliseconds, and the median over rounds of its time over the first one's."""
+    times = in_turn(functions, rounds, clock)
     first = next(iter(times.values()))
     return {
         name: {
@@ -61,16 +98,9 @@ def paired_per_problem(
     return times
 
 
-def add_arguments(parser: argparse.ArgumentParser, rounds: int) -> None:
-    """Add what every benchmark takes."""
-    parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="processor time only with one thread")
-
-
-def write(name: str, arguments: Mapping[str, object], results: Mapping[str, object] | Sequence[object]) -> None:
-    """Write results with where they come from."""
-    RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"results": results, "provenance": provenance(arguments)}, indent=1) + "\n")
-    print(f"written to {path}")
+def show(shape: Mapping[str, object], times: Mapping[str, Mapping[str, float]]) -> None:
+    """Print what `paired` found."""
+    print(shape)
+    for name, taken in times.items():
+        accepted = f"   {taken['accepted']:.2f} accepted" if "accepted" in taken else ""
+        print(f"  {name:36} {taken['ms']:9.3f} ms   {taken['ratio']:8.3f} x {next(iter(times))}{accepted}")

@@ -6,14 +6,15 @@ to 1.5B, is multiplied by 1 and by 64 rows. What `fastest_dtype` takes for so ma
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from pairing import paired, write
+from pairing import benchmark, paired
 
 from cactus_decoding import load_pair, stream
 from cactus_decoding.core.models.placement import SMALL, fastest_dtype, instructions
@@ -63,14 +64,7 @@ def multiplying(shape: tuple[int, int, int], rows: int, rounds: int) -> dict[str
     return {name: each["ms"] for name, each in paired(calls, rounds, "processor").items()}
 
 
-def main() -> None:
-    """Measure, and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=60)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, shape in SHAPES.items():
         taken = fastest_dtype(torch.bfloat16, shape[2], torch.device("cpu"), memory=1e12)
@@ -80,10 +74,8 @@ def main() -> None:
     rows.append({"what": "bundled pair, tokens/s"} | {n: answering(d, given.tokens) for n, d in DTYPES.items()})
     trained = {name: 1000 * training(name == "bfloat16", given.steps) for name in DTYPES}
     rows.append({"what": "a step of training its draft, ms"} | trained)
-    flags = sorted(each for each in instructions() if "bf16" in each)
-    about = {"tokens": given.tokens, "steps": given.steps, "small": SMALL, "instructions": flags, "threads": 1}
-    write("precision", about, rows)
+    yield {"results": rows, "small": SMALL, "instructions": sorted(each for each in instructions() if "bf16" in each)}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, "precision", measure, tokens=64, steps=20, rounds=60, threads=1)

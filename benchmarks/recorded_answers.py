@@ -10,12 +10,12 @@ only. Token ids are numbered anew in each text, since only their repetition matt
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import torch
+from pairing import parse, read
 from torch import Tensor
 
 from cactus_decoding import generate, load_pair
@@ -93,26 +93,26 @@ def record(pair: Pair, prompt: str, temperature: float, tokens: int, seed: int) 
 
 def main() -> None:
     """Record, and write after each answer."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="target and draft; the bundled pair by default")
-    parser.add_argument("--chat", action="store_true", help="ask in chat")
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--problems", type=int, default=3, help="that the bundled pair answers")
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
+    optional = {"nargs": "*", "positional": True, "type": Path, "default": []}
+    given = parse(
+        __doc__,
+        models=([], "target and draft; the bundled pair by default", optional),
+        chat=(False, "ask in chat"),
+        tokens=256,
+        problems=(3, "that the bundled pair answers"),
+        output=(None, {"type": Path, "required": True}),
+    )
     torch.set_num_threads(1)
     pair = load_pair(*(f"{each}:threads=1" for each in given.models))
-    if given.chat:
-        asked = {name: as_chat_prompt(pair.tokenizer, text) for name, text in ASKED.items()}
-    else:
-        asked = {
-            f"problem {i}": each.prompt for i, each in zip(range(given.problems), word_problems("test"), strict=False)
-        }
-    name = " + ".join(Path(each).stem for each in given.models) or "bundled"
-    found = json.loads(given.output.read_text()) if given.output.exists() else {}
+    asked = {name: as_chat_prompt(pair.tokenizer, text) for name, text in ASKED.items()}
+    if not given.chat:
+        problems = zip(range(given.problems), word_problems("test"), strict=False)
+        asked = {f"problem {i}": each.prompt for i, each in problems}
+    name = " + ".join(each.stem for each in given.models) or "bundled"
+    found = read(given.output) if given.output.exists() else {}
     pair.target.reset()
     times = measure(pair.target, pair.drafter, steps=pair.step_seconds)
-    about = {"models": [Path(each).name for each in given.models], "tokens": given.tokens, "chat": given.chat}
+    about = {"models": [each.name for each in given.models], "tokens": given.tokens, "chat": given.chat}
     answers = found.get(name, {}).get("answers", {})
     for temperature in (0.0, 1.0):
         for i, (kind, prompt) in enumerate(asked.items()):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,14 +119,18 @@ class Server:
 
 
 @contextmanager
-def running(command: Sequence[str], wait: float = 1800.0) -> Iterator[Server]:
+def running(
+    command: Sequence[str], wait: float = 1800.0, environment: Mapping[str, str] | None = None
+) -> Iterator[Server]:
     """Run a server to which a free port is added, and yield it as soon as it answers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryFile("w+") as log:
         began = time.perf_counter()
-        process = subprocess.Popen([*command, "--port", str(port)], stdout=log, stderr=log, text=True)
+        variables = os.environ | (environment or {})
+        asked = [*command, "--port", str(port)]
+        process = subprocess.Popen(asked, stdout=log, stderr=log, text=True, env=variables)
         server = Server(process, port)
         try:
             while not server.answers():

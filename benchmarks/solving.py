@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
 
 import torch
-from pairing import add_arguments, paired, write
+from pairing import TIMED, benchmark, paired, show
 
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
 
 AUDITED = (
-    "lossless",
-    "cactus:delta=1",
-    "cactus:delta=0.01",
-    "ensemble:weight=0.3",
-    "lenience:lenience=0.5",
-    "clamped:width=1",
-    "clamped:max_kl=0.1",
-    "typical",
-    "top_k:k=20",
-    "cactus:delta=1,solver=exact",
-)
+    "lossless", "cactus:delta=1", "cactus:delta=0.01", "ensemble:weight=0.3", "lenience:lenience=0.5",
+    "clamped:width=1", "clamped:max_kl=0.1", "typical", "top_k:k=20", "cactus:delta=1,solver=exact",
+)  # fmt: skip
+CASES = (
+    (151_936, 3.0, 1.0), (151_936, 1.0, 0.3), (151_936, 6.0, 2.0),
+    *((vocabulary, 3.0, 1.0) for vocabulary in (4_000, 16_000, 32_000, 64_000, 128_000, 256_000)),
+)  # fmt: skip
+"""Vocabulary, how steep a row is, and how far apart both are."""
 
 
-def measure(vocabulary: int, scale: float, noise: float, rounds: int, clock: str) -> dict[str, dict[str, float]]:
-    """Return the times for one pair of rows, by how steep they are and how far apart."""
+def times_of(vocabulary: int, scale: float, noise: float, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+    """Return the times for one pair of rows."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(vocabulary, generator=generator) * scale
     target = logits.softmax(-1)
@@ -40,25 +39,15 @@ def measure(vocabulary: int, scale: float, noise: float, rounds: int, clock: str
     return paired(functions, rounds, clock)
 
 
-def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser, rounds=30)
-    parser.add_argument("--output", default="solving", help="name of the result file, without its ending")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    cases = [(151_936, 3.0, 1.0), (151_936, 1.0, 0.3), (151_936, 6.0, 2.0)]
-    cases += [(vocabulary, 3.0, 1.0) for vocabulary in (4_000, 16_000, 32_000, 64_000, 128_000, 256_000)]
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     results = []
-    for vocabulary, scale, noise in cases:
-        times = measure(vocabulary, scale, noise, arguments.rounds, arguments.clock)
-        shape = {"vocabulary": vocabulary, "logits' standard deviation": scale, "draft's noise": noise}
+    for case in CASES:
+        shape = dict(zip(("vocabulary", "logits' standard deviation", "draft's noise"), case, strict=True))
+        times = times_of(*case, given.rounds, given.clock)
+        show(shape, times)
         results.append({**shape, "times": times})
-        print(shape)
-        for name, time in times.items():
-            print(f"  {name:36} {time['ms']:9.3f} ms   {time['ratio']:8.2f} x logsumexp")
-    write(arguments.output, vars(arguments), results)
+        yield {"results": results}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, "solving", measure, rounds=30, **TIMED)

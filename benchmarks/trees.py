@@ -6,14 +6,16 @@ that the walk ends at once. Nothing is truncated, and one child of each token is
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
+from collections.abc import Iterator
 from itertools import accumulate
 from operator import mul
+from typing import Any
 
 import torch
-from pairing import add_arguments, write
+from pairing import TIMED, benchmark, show
 from torch import Tensor
-from verification import NOISE, ORDINARY, PROBLEMS, against_reading, numbers, show
+from verification import NOISE, ORDINARY, PROBLEMS, against_reading, numbers
 
 from cactus_decoding.core.drafting.trees.shape import StaticTree
 from cactus_decoding.core.rules import parse_rule
@@ -51,7 +53,7 @@ def tree(seed: int, shape: str, case: str) -> tuple[Tensor, Proposal]:
     return logits, Proposal(token_ids, torch.stack(rows), parents, drawn)
 
 
-def measure(shape: str, case: str, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+def times_of(shape: str, case: str, rounds: int, clock: str) -> dict[str, dict[str, float]]:
     """Return the times of a step, on average over all problems, and how many proposals are kept."""
     problems = [tree(seed, shape, case) for seed in range(PROBLEMS)]
 
@@ -70,21 +72,16 @@ def measure(shape: str, case: str, rounds: int, clock: str) -> dict[str, dict[st
     return times
 
 
-def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser, rounds=30)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     results = []
     for name in SHAPES:
         for case in CASES:
-            times = measure(name, case, arguments.rounds, arguments.clock)
+            times = times_of(name, case, given.rounds, given.clock)
             shape = {"vocabulary": VOCABULARY, "tree": name, "case": case, "sampling": str(ORDINARY)}
             show(shape, times)
             results.append({**shape, "times": times})
-    write("verification_trees", vars(arguments), results)
+            yield {"results": results}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(__doc__, "verification_trees", measure, rounds=30, **TIMED)

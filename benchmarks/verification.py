@@ -1,18 +1,18 @@
 """Time verification from logits against a log-sum-exp of the same rows and against whole-tensor formulas.
 
 First the ordinary case: proposals drawn from a noisy copy of the target, nothing truncated. Then the same with tokens
-protected. Then the extremes: every proposal accepted, and the first one rejected.
+protected. Then the extremes: every proposal accepted, and the first one rejected. Each has a result file of its own.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from official_formulas import truncate, verify_in_full
-from pairing import add_arguments, paired, paired_per_problem, write
+from pairing import RESULTS, TIMED, asked, paired, paired_per_problem, parse, show, write
 from torch import Tensor
 
 from cactus_decoding.core.policy.phases import Phases
@@ -30,6 +30,7 @@ TRUNCATED = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 PLAIN = SamplingParams(temperature=0.6)
 ORDINARY = SamplingParams()
 RULE = "cactus:delta=1"
+VOCABULARY, PROPOSALS = 151_936, 10
 PROTECTED_TOKENS = (32, 1_110)
 """About what digits are to a tokenizer that splits numbers, and to one that has tokens of up to three digits."""
 ORDINARY_RULES = ("lossless", RULE, "clamped:width=1", "clamped:width=3")
@@ -78,14 +79,11 @@ def steps(
     return [accepted(verifier, *each, generator) for each in zip(logits, draft, drafted, strict=True)]
 
 
-def measure(
-    vocabulary: int, proposals: int, batch: int, sampling: SamplingParams, rounds: int, clock: str, baseline: bool
-) -> dict[str, dict[str, float]]:
-    """Return the times of one shape; the first is the limit that ratios are taken to."""
-    logits, draft, drafted = rows(vocabulary, proposals, batch, sampling)
+def extremes(sampling: SamplingParams, rounds: int, clock: str, baseline: bool) -> dict[str, Any]:
+    """Return the times where all proposals are accepted, or the first is rejected, perhaps of whole formulas too."""
+    logits, draft, drafted = rows(VOCABULARY, PROPOSALS, 1, sampling)
     wrong_draft, wrong = rejected_at_once(logits, draft, drafted)
-    generator = torch.Generator().manual_seed(0)
-    verify_all = partial(steps, sampling=sampling, generator=generator)
+    verify_all = partial(steps, sampling=sampling, generator=numbers(0))
     functions = {
         "logsumexp": lambda: logits.logsumexp(-1),
         "lossless, all accepted": lambda: verify_all("lossless", logits, draft, drafted),
@@ -93,17 +91,22 @@ def measure(
         "lossless, first rejected": lambda: verify_all("lossless", logits, wrong_draft, wrong),
         "cactus, first rejected": lambda: verify_all(RULE, logits, wrong_draft, wrong),
     }
-    assert functions["cactus, all accepted"]() == [proposals] * batch
-    assert functions["cactus, first rejected"]() == [0] * batch
+    assert functions["cactus, all accepted"]() == [PROPOSALS]
+    assert functions["cactus, first rejected"]() == [0]
     if baseline:
-        functions["formulas without truncation"] = lambda: [
-            verify_in_full(*sequence, 1.0, 0.6) for sequence in zip(logits, draft, drafted, strict=True)
-        ]
-        functions["formulas, truncated by a sort"] = lambda: [
-            verify_in_full(truncate(one, 20, 0.95), p, ids, 1.0, 0.6)
-            for one, p, ids in zip(logits, draft, drafted, strict=True)
-        ]
-    return paired(functions, rounds, clock)
+        one = logits[0], draft[0], drafted[0]
+        functions["formulas without truncation"] = lambda: verify_in_full(*one, 1.0, 0.6)
+        functions["formulas, truncated by a sort"] = lambda: verify_in_full(
+            truncate(one[0], 20, 0.95), *one[1:], 1.0, 0.6
+        )
+    shape = {"vocabulary": VOCABULARY, "proposals": PROPOSALS, "batch": 1, "sampling": str(sampling)}
+    return told(shape, paired(functions, rounds, clock))
+
+
+def told(shape: dict[str, Any], times: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Print what was measured, and return it."""
+    show(shape, times)
+    return shape | {"times": times}
 
 
 def noisy_copy(seed: int, vocabulary: int, proposals: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,15 +118,17 @@ def noisy_copy(seed: int, vocabulary: int, proposals: int) -> tuple[Tensor, Tens
     return logits, draft, torch.multinomial(draft[0], 1, generator=generator).T
 
 
-def measure_ordinary(vocabulary: int, proposals: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+def ordinary(rounds: int, clock: str) -> list[dict[str, Any]]:
     """Return the times of the ordinary case, over all problems together, and how many proposals are accepted."""
-    problems = [noisy_copy(seed, vocabulary, proposals) for seed in range(PROBLEMS)]
+    problems = [noisy_copy(seed, VOCABULARY, PROPOSALS) for seed in range(PROBLEMS)]
     generator = numbers(0)
 
     def verify_all(rule: str) -> list[int]:
         return [steps(rule, *problem, ORDINARY, generator)[0] for problem in problems]
 
-    return against_reading([logits for logits, _, _ in problems], verify_all, ORDINARY_RULES, rounds, clock)
+    times = against_reading([logits for logits, _, _ in problems], verify_all, ORDINARY_RULES, rounds, clock)
+    shape = {"vocabulary": VOCABULARY, "proposals": PROPOSALS, "batch": 1, "sampling": str(ORDINARY)}
+    return [told(shape | {"draft's noise": NOISE}, times)]
 
 
 def against_reading(
@@ -138,14 +143,6 @@ def against_reading(
     functions: dict[str, Callable[[], list[int] | None]] = {"logsumexp": read}
     functions |= {rule: partial(verify_all, rule) for rule in rules}
     return paired_per_problem(functions, len(logits), rounds, clock)
-
-
-def ordinary(rounds: int, clock: str) -> dict[str, object]:
-    """Measure the ordinary case, print it and return it."""
-    times = measure_ordinary(151_936, 10, rounds, clock)
-    shape = {"vocabulary": 151_936, "proposals": 10, "batch": 1, "sampling": str(ORDINARY), "draft's noise": NOISE}
-    show(shape, times)
-    return {**shape, "times": times}
 
 
 def policy_of(vocabulary: int, tokens: int) -> FittedPolicy:
@@ -225,61 +222,31 @@ def numbers(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def protected(rounds: int, clock: str) -> list[dict[str, object]]:
-    """Measure what protection adds, print it and return it."""
-    results: list[dict[str, object]] = []
+def protected(rounds: int, clock: str) -> list[dict[str, Any]]:
+    """Return what protection adds."""
+    results = []
     for tokens in PROTECTED_TOKENS:
-        shape: dict[str, object] = {"what": "masked sum", "vocabulary": 151_936, "rows": 10, "protected tokens": tokens}
-        times = measure_mass(151_936, tokens, rounds, clock)
-        show(shape, times)
-        results.append({**shape, "times": times})
+        shape: dict[str, Any] = {"what": "masked sum", "vocabulary": VOCABULARY, "rows": 10, "protected tokens": tokens}
+        results.append(told(shape, measure_mass(VOCABULARY, tokens, rounds, clock)))
     for sampling in (ORDINARY, TRUNCATED):
         for rule in (RULE, "clamped:width=3"):
-            shape = {"what": "step", "vocabulary": 151_936, "proposals": 10, "protected tokens": PROTECTED_TOKENS[0]}
-            shape |= {"rule": rule, "sampling": str(sampling)}
-            times = measure_protected(151_936, PROTECTED_TOKENS[0], rule, sampling, rounds, clock)
-            show(shape, times)
-            results.append({**shape, "times": times})
+            shape = {"what": "step", "vocabulary": VOCABULARY, "proposals": 10, "protected tokens": PROTECTED_TOKENS[0]}
+            times = measure_protected(VOCABULARY, PROTECTED_TOKENS[0], rule, sampling, rounds, clock)
+            results.append(told(shape | {"rule": rule, "sampling": str(sampling)}, times))
     return results
 
 
-def show(shape: Mapping[str, object], times: Mapping[str, Mapping[str, float]]) -> None:
-    """Print a table."""
-    print(shape)
-    for name, time in times.items():
-        accepted = f"   {time['accepted']:.2f} accepted" if "accepted" in time else ""
-        print(f"  {name:32} {time['ms']:9.3f} ms   {time['ratio']:8.3f} x {next(iter(times))}{accepted}")
-
-
 def main() -> None:
-    """Measure, print and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    add_arguments(parser, rounds=60)
-    parser.add_argument("--scaling", action="store_true", help="vocabulary, proposals and batch instead of the bars")
-    parser.add_argument("--protected", action="store_true", help="protected tokens and nothing else")
-    parser.add_argument("--output", default=None, help="name of the result file, without its ending")
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    if not arguments.scaling:
-        write("verification_protected", vars(arguments), protected(arguments.rounds, arguments.clock))
-    if arguments.protected:
-        return
-    if arguments.scaling:
-        shapes = [(v, 10, 1) for v in (4_000, 16_000, 32_000, 64_000, 128_000, 256_000)]
-        shapes += [(151_936, k, 1) for k in (1, 2, 4, 8, 16, 32)] + [(32_000, 4, b) for b in (1, 4, 16, 64)]
-        cases = [(shape, TRUNCATED, False) for shape in shapes]
-    else:
-        cases = [((151_936, 10, 1), TRUNCATED, True), ((151_936, 10, 1), PLAIN, False)]
-        write("verification_ordinary", vars(arguments), [ordinary(arguments.rounds, arguments.clock)])
-    results = []
-    for (vocabulary, proposals, batch), sampling, baseline in cases:
-        times = measure(vocabulary, proposals, batch, sampling, arguments.rounds, arguments.clock, baseline)
-        shape = {"vocabulary": vocabulary, "proposals": proposals, "batch": batch, "sampling": str(sampling)}
-        results.append({**shape, "times": times})
-        show(shape, times)
-    write(
-        arguments.output or ("verification_scaling" if arguments.scaling else "verification"), vars(arguments), results
-    )
+    """Measure and write each case."""
+    given = parse(__doc__, rounds=60, **TIMED, folder=RESULTS)
+    torch.set_num_threads(given.threads)
+    how = given.rounds, given.clock
+    for name, measured in {
+        "_ordinary": lambda: ordinary(*how),
+        "_protected": lambda: protected(*how),
+        "": lambda: [extremes(sampling, *how, sampling is TRUNCATED) for sampling in (TRUNCATED, PLAIN)],
+    }.items():
+        write(given.folder / f"verification{name}.json", {"results": measured()}, asked(given))
 
 
 if __name__ == "__main__":

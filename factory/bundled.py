@@ -63,29 +63,16 @@ RECIPES = {
         head_width=32,
         plans=(
             TrainingPlan(
-                steps=1600,
-                learning_rate=6e-3,
-                emphasis=4.0,
-                emphasis_after=300,
-                all_numbers=True,
-                drills_after=500,
-                habit=0.9,
-                seed=5,
+                steps=1600, learning_rate=6e-3, emphasis=4.0, emphasis_after=300, all_numbers=True, drills_after=500,
+                habit=0.9, seed=5,
             ),
             # the drills have done their work, and what goes wrong is which numbers to take
             TrainingPlan(
-                steps=400,
-                learning_rate=3e-3,
-                warmup=20,
-                decay=0.8,
-                emphasis=4.0,
-                all_numbers=True,
-                habit=0.9,
-                seed=6,
+                steps=400, learning_rate=3e-3, warmup=20, decay=0.8, emphasis=4.0, all_numbers=True, habit=0.9, seed=6,
             ),
         ),
     ),
-}
+}  # fmt: skip
 
 
 def train_bundled(
@@ -100,19 +87,9 @@ def train_bundled(
 ) -> Path:
     """Train the ``target`` or one of its drafts and save it in bfloat16; resume where an earlier run was interrupted.
 
-    A model that is there already is replaced as a whole, and only once the new one is written.
-
-    Args:
-        output: folder of all models.
-        work: folder of the tokenizer and the checkpoints.
-        role: which model.
-        report: called after each step with its number and its loss.
-        recipes: shapes and plans by role.
-        overwrite: whether a model that is there may be replaced.
-        seconds_between_checkpoints: the most work that an interruption loses.
-
-    Raises:
-        ValueError: for another role, a model that must not be replaced, or a checkpoint that cannot be used.
+    The folder ``work`` has the tokenizer and the checkpoints. A model that is there already is replaced as a whole, and
+    only once the new one is written. Raises `ValueError` for another role, a model that must not be replaced, or a
+    checkpoint that cannot be used.
     """
     if role not in recipes:
         raise ValueError(f"role must be one of {', '.join(recipes)}, but is {role!r}")

@@ -72,23 +72,12 @@ def check_bundled(
     pair, draft_alone, worded_pair = (
         load_pair(*names, dtype=torch.float32) for names in ((target, draft), (draft, "ngram"), (target, worded))
     )
-    arguments = {
-        "models": None if models is None else str(models),
-        "problems": problems,
-        "split": "test",
-        "temperature": 1.0,
-        "num_speculative_tokens": num_speculative_tokens,
-        "seed": seed,
-    }
+    how = {"num_speculative_tokens": num_speculative_tokens, "seed": seed}
+    named = {"models": None if models is None else str(models), "problems": problems}
+    arguments = {**named, "split": "test", "temperature": 1.0, **how}
     with counting("Answering", problems) as report:
-        scores = evaluate_pair(
-            pair,
-            draft_alone,
-            list(islice(word_problems("test", seed=seed), problems)),
-            num_speculative_tokens=num_speculative_tokens,
-            seed=seed,
-            report=report,
-        )
+        asked = list(islice(word_problems("test", seed=seed), problems))
+        scores = evaluate_pair(pair, draft_alone, asked, **how, report=report)
     with counting("Answering with the worded draft", problems) as report:
         asked = list(islice(word_problems("validation", seed=seed), problems))
         wording = disagreement(worded_pair, asked, seed=seed, report=report)

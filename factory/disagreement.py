@@ -22,12 +22,8 @@ PAPERS_SAMPLING: dict[str, Any] = {"temperature": 0.6, "top_p": 0.95, "top_k": 2
 class Disagreement:
     """What lossless speculation rejected, and what it accepts beside a relaxed rule.
 
-    Attributes:
-        untruncated: lossless speculation at temperature 1 with 6 proposals.
-        rejections: its rejections inside the responses.
-        at_digits: those where the target put more than 0.01 on tokens with a digit.
-        lossless: lossless speculation in the Cactus paper's sampling with 20 proposals.
-        relaxed: Cactus with delta 1 there.
+    ``untruncated`` is lossless at temperature 1 with 6 proposals; of its rejections those are ``at_digits`` where the
+    target put more than 0.01 on tokens with a digit. The others are in the Cactus paper's sampling with 20 proposals.
     """
 
     untruncated: Score
@@ -38,7 +34,7 @@ class Disagreement:
 
     @property
     def digit_share(self) -> float:
-        """Part of the rejections that are at digits: where relaxing may change the answer; 0 without rejections."""
+        """Part of the rejections that are at digits, where relaxing may change the answer."""
         return self.at_digits / self.rejections if self.rejections else 0.0
 
     @property
@@ -48,7 +44,6 @@ class Disagreement:
         return relaxed / lossless - 1 if relaxed and lossless else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the counts and the two ratios, for JSON."""
         counts = {name: getattr(self, name) for name in ("rejections", "at_digits", "digit_share", "gain")}
         return counts | {name: getattr(self, name).as_dict() for name in ("untruncated", "lossless", "relaxed")}
 
@@ -63,23 +58,7 @@ def disagreement(
 ) -> Disagreement:
     """Answer problems losslessly at temperature 1, and losslessly and relaxed in the Cactus paper's sampling.
 
-    Args:
-        pair: target and draft.
-        problems: what to answer; not those that a report is about.
-        max_new_tokens: upper limit of an answer's length.
-        seed: problem i is answered with seed + i.
-        report: called after each problem with how many are done.
-
-    Raises:
-        ValueError: if there are no problems.
-
-    Example:
-        >>> from itertools import islice
-        >>> from cactus_decoding.core.pair import load_pair
-        >>> from cactus_decoding.zoo.word_problems import word_problems
-        >>> found = disagreement(load_pair(), list(islice(word_problems("validation"), 2)))
-        >>> 0 <= found.at_digits <= found.rejections
-        True
+    Problem i is answered with seed + i.
     """
     if not problems:
         raise ValueError("problems must not be empty")

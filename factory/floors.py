@@ -23,13 +23,7 @@ MAX_MEGABYTES = 4.0
 
 @dataclass(frozen=True)
 class PairScores:
-    """How a pair did on the same problems.
-
-    Attributes:
-        target: the target alone, by plain sampling.
-        draft: the draft alone, by plain sampling.
-        lossless: both, by lossless speculation.
-    """
+    """How the target alone, the draft alone, and both in lossless speculation did on the same problems."""
 
     target: Score
     draft: Score
@@ -57,20 +51,9 @@ def evaluate_pair(
     seed: int = 0,
     report: Callable[[int], None] = lambda done: None,
 ) -> PairScores:
-    """Answer problems with the target alone, the draft alone, and both in lossless speculation.
+    """Answer problems with the target alone, the draft alone, and both; problem i with seed + i.
 
-    Args:
-        pair: target and draft.
-        draft_alone: a pair whose target is the draft; its drafter is not used.
-        problems: what to answer.
-        num_speculative_tokens: proposals per step of the lossless run, 1 or more.
-        temperature: of all runs.
-        max_new_tokens: upper limit of an answer's length.
-        seed: problem i is answered with seed + i.
-        report: called after each problem with how many are done.
-
-    Raises:
-        ValueError: if there are no problems, or an argument is out of range.
+    ``draft_alone`` is a pair whose target is the draft.
     """
     if not problems:
         raise ValueError("problems must not be empty")
@@ -78,15 +61,8 @@ def evaluate_pair(
     runs = ((scores.target, pair, 0), (scores.draft, draft_alone, 0), (scores.lossless, pair, num_speculative_tokens))
     for i, problem in enumerate(problems):
         for score, models, proposals in runs:
-            response = generate(
-                models,
-                problem.prompt,
-                num_speculative_tokens=proposals,
-                temperature=temperature,
-                max_new_tokens=max_new_tokens,
-                seed=seed + i,
-            )
-            score.add(problem, response)
+            how = {"temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed + i}
+            score.add(problem, generate(models, problem.prompt, num_speculative_tokens=proposals, **how))
         report(i + 1)
     return scores
 
@@ -110,11 +86,7 @@ def check_floors(scores: PairScores) -> list[Floor]:
 
 
 def check_wording(found: Disagreement, weights: Path) -> list[Floor]:
-    """Compare a draft that disagrees about wording with what is asked of it.
-
-    Args:
-        found: how it disagrees with the bundled target on validation problems.
-        weights: folder of the draft.
+    """Compare a draft that disagrees about wording, and the folder of its weights, with what is asked of it.
 
     Example:
         >>> from cactus_decoding import Metrics

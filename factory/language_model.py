@@ -25,8 +25,6 @@ class TrainingPlan:
     """How long and how fast to train.
 
     Attributes:
-        steps: optimiser steps.
-        batch_size: problems a step.
         learning_rate: peak; reached after ``warmup`` steps, held, and brought linearly to zero over the last ``decay``.
         warmup: steps of linear rise.
         decay: fraction of the steps that the fall takes.
@@ -37,7 +35,6 @@ class TrainingPlan:
         long: whether two of three problems take at least four steps.
         habit: how often a sentence of a solution is told in its kind's dominant way, rather than in any.
         all_numbers: whether the emphasis is on operands too, and not on results alone.
-        seed: of the initial weights and of the problems.
     """
 
     steps: int
@@ -62,19 +59,12 @@ def small_llama(
     tokenizer: PreTrainedTokenizerBase, width: int, layers: int, mlp_width: int, head_width: int = 64
 ) -> LlamaConfig:
     """Return a Llama configuration with tied embeddings and 1,024 positions."""
+    ends = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     return LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=width,
-        num_hidden_layers=layers,
-        intermediate_size=mlp_width,
-        num_attention_heads=width // head_width,
-        num_key_value_heads=width // head_width,
-        max_position_embeddings=1024,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+        vocab_size=len(tokenizer), hidden_size=width, num_hidden_layers=layers, intermediate_size=mlp_width,
+        num_attention_heads=width // head_width, num_key_value_heads=width // head_width,
+        max_position_embeddings=1024, tie_word_embeddings=True, **ends,
+    )  # fmt: skip
 
 
 def train_language_model(

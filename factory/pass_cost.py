@@ -20,18 +20,6 @@ def pass_ratio(pair: Pair, *, rounds: int = 100) -> float:
     """Return how long the draft takes for one more token behind a solution, as a fraction of the target's time.
 
     Both are timed in turn, a few passes at once, and the medians are compared.
-
-    Args:
-        pair: target and draft.
-        rounds: how often each is timed.
-
-    Raises:
-        TypeError: for a draft that is no model.
-
-    Example:
-        >>> from cactus_decoding.core.pair import load_pair
-        >>> pass_ratio(load_pair(), rounds=1) > 0
-        True
     """
     if not isinstance(pair.drafter, ModelDrafter):
         raise TypeError(f"the draft must be a model, but is {type(pair.drafter).__name__}")

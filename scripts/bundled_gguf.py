@@ -9,8 +9,8 @@ architectures, and other types, are llama.cpp's own tools' (convert_hf_to_gguf.p
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from pathlib import Path
 
 import torch
@@ -84,11 +84,12 @@ def write_bundled(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("names", nargs="*", default=["target", "worded", "draft"])
-    parser.add_argument("--type", choices=list(TYPES), action="append", help="may be given several times")
-    given = parser.parse_args(arguments)
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    from scripts.results import parser
+
+    names = (None, {"nargs": "*", "positional": True, "default": ["target", "worded", "draft"]})
+    several = ([], "may be given several times", {"choices": list(TYPES), "action": "append"})
+    given = parser(__doc__, folder=Path, names=names, type=several).parse_args(arguments)
     for name in given.names:
         for kind in given.type or TYPES:
             print(write_bundled(name, given.folder, kind))

@@ -9,25 +9,19 @@ Times compare what ran in turn on one machine: run it where nothing else runs. N
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from pathlib import Path
 from typing import Any
 
-from pages import insert
-from pages import table as as_table
+from pages import ROOT, columns, put
+from results import parse, read, write
 
 from cactus_decoding.cli import main as command_line
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULT, PICTURE = ROOT / "docs/results/demo.json", ROOT / "docs/images/demo.svg"
-PAGE = ROOT / "docs/tutorial.md"
-PROBLEMS = 200
+RESULT, PAGE = ROOT / "docs" / "results" / "demo.json", ROOT / "docs" / "tutorial.md"
 SIZE = (8.6, 2.8)
 COLOURS = ("#8a8a8a", "#000000", "#0072b2", "#e69f00", "#d55e00", "#009e73")
 """Of plain sampling, lossless, protected, unprotected, with a weak draft, and budgeted, out of Okabe and Ito's."""
@@ -49,33 +43,24 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return bars of tokens per step and per second, and right answers with their intervals."""
     figure = new_figure(SIZE)
     panels = figure.subplots(1, 3, sharey=True)
-    names = [label(row) for row in rows]
-    for panel, (title, values, digits) in zip(
-        panels,
-        (
-            ("tokens per step", [row["metrics"]["acceptance_length"] for row in rows], 2),
-            ("tokens per second", [row["metrics"]["tokens_per_second"] for row in rows], 0),
-            ("right answers, % (95 % interval)", [100 * row["accuracy"] for row in rows], 1),
-        ),
-        strict=True,
-    ):
+    names, beside = [label(row) for row in rows], {"textcoords": "offset points", "fontsize": 8}
+    titles = "tokens per step", "tokens per second", "right answers, % (95 % interval)"
+    for panel, title in zip(panels, titles, strict=True):
         panel.set_title(title, fontsize=9)
         panel.tick_params(labelsize=8)
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)
-        if title.startswith("right"):
-            continue
+    for panel, key, digits in ((panels[0], "acceptance_length", 2), (panels[1], "tokens_per_second", 0)):
+        values = [row["metrics"][key] for row in rows]
         panel.barh(names, values, color=COLOURS, height=0.62)
         for name, value in zip(names, values, strict=True):
-            panel.annotate(f"{value:.{digits}f}", (value, name), (3, 0), textcoords="offset points", va="center",
-                           fontsize=8)  # fmt: skip
+            panel.annotate(f"{value:.{digits}f}", (value, name), (3, 0), va="center", **beside)
         panel.set_xlim(0, 1.2 * max(values))
     for name, row, colour in zip(names, rows, COLOURS, strict=True):
-        low, high = row["accuracy_interval"]
-        panels[2].plot([100 * low, 100 * high], [name, name], color=colour, lw=2)
-        panels[2].plot([100 * row["accuracy"]], [name], marker="o", color=colour, ms=5)
-        panels[2].annotate(f"{100 * row['accuracy']:.1f}", (100 * row["accuracy"], name), (0, 4), ha="center",
-                           textcoords="offset points", fontsize=8)  # fmt: skip
+        value, low, high = (100 * each for each in (row["accuracy"], *row["accuracy_interval"]))
+        panels[2].plot([low, high], [name, name], color=colour, lw=2)
+        panels[2].plot([value], [name], marker="o", color=colour, ms=5)
+        panels[2].annotate(f"{value:.1f}", (value, name), (0, 4), ha="center", **beside)
     panels[2].grid(axis="x", color=GREY, alpha=0.25)
     panels[0].set_ylim(len(rows) - 0.4, -0.6)
     return to_svg(figure)
@@ -89,39 +74,19 @@ def label(row: Mapping[str, Any]) -> str:
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the rows as a table for a page."""
-    names = ("sampling", "drafted", "tokens per step", "tokens per second", "right answers", "95 % interval")
-    rows = []
-    for row in result["rows"]:
-        counts, (low, high) = row["metrics"], row["accuracy_interval"]
-        cells = [
-            row["name"].replace("…", "weak draft"),
-            str(row["num_speculative_tokens"] or "–"),
-            f"{counts['acceptance_length']:.2f}",
-            f"{counts['tokens_per_second']:.0f}",
-            f"{row['right']}/{row['answers']}",
-            f"{100 * low:.1f} to {100 * high:.1f} %",
-        ]
-        rows.append(cells)
-    return as_table(names, rows)
-
-
-def main() -> None:
-    """Measure unless told otherwise, and render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=PROBLEMS)
-    parser.add_argument("--results", type=Path, default=RESULT, help="the result file")
-    parser.add_argument("--picture", type=Path, default=PICTURE)
-    parser.add_argument("--page", type=Path, default=PAGE, help="whose table between marks is replaced")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    if not given.only_render:
-        given.results.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(given.results, as_json(measure(given.problems), indent=1) + "\n")
-    result = json.loads(given.results.read_text())
-    given.picture.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(given.picture, picture(result["rows"]))
-    write_atomically(given.page, insert(given.page.read_text(), "demo table", table(result)))
+    return columns(result["rows"], {
+        "sampling": lambda row: row["name"].replace("…", "weak draft"),
+        "drafted": lambda row: row["num_speculative_tokens"] or "–",
+        "tokens per step": "{metrics[acceptance_length]:.2f}",
+        "tokens per second": "{metrics[tokens_per_second]:.0f}",
+        "right answers": "{right}/{answers}",
+        "95 % interval": lambda row: "{:.1f} to {:.1f} %".format(*(100 * end for end in row["accuracy_interval"])),
+    })  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    given = parse(__doc__, problems=200, results=RESULT, page=PAGE, only_render=False)
+    if not given.only_render:
+        write(given.results, measure(given.problems), None)
+    result = read(given.results)
+    put(given.page, {"demo table": table(result), "images/demo.svg": picture(result["rows"])})

@@ -11,7 +11,6 @@ The last two write `docs/results/installation.json`, of which the tables of `doc
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -29,7 +28,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.pages import insert, table  # noqa: E402 - once the path is there
+from scripts.pages import put, table  # noqa: E402 - once the path is there
+from scripts.results import parser, read, write  # noqa: E402
 
 PAGE = ROOT / "docs" / "installation.md"
 PROJECTS = [ROOT, *sorted(path.parent for path in ROOT.glob("packages/*/pyproject.toml"))]
@@ -42,11 +42,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--empty", action="store_true")
-    parser.add_argument("--resolve", action="store_true")
-    given = parser.parse_args(arguments)
+    given = parser(__doc__, folder=Path, empty=False, resolve=False).parse_args(arguments)
     shutil.rmtree(given.folder, ignore_errors=True)
     built = [built for project in PROJECTS for built in build(project, given.folder)]
     check_metadata(built)
@@ -57,9 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.resolve:
         found["resolved"] = {python: resolved(wheels, python) for python in PYTHONS}
     if given.empty or given.resolve:
-        before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(before | found, indent=1) + "\n")
-        PAGE.write_text(insert(PAGE.read_text(), "installed", tables(json.loads(RESULTS.read_text()))))
+        write(RESULTS, (read(RESULTS) if RESULTS.exists() else {}) | found, None)
+        put(PAGE, {"installed": tables(read(RESULTS))})
     print(json.dumps(found, indent=1))
     return 0
 

@@ -5,24 +5,21 @@ python scripts/performance_tables.py
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import proposal_tables
-from pages import insert, read, table
+from pages import ROOT, columns, insert, read, table
+from results import parse
 
 from cactus_decoding.core.files.writing import write_atomically
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGES = tuple(
-    ROOT / "docs" / f"{folder}{name}.md"
-    for folder, names in (("", "performance"), ("studies/tables/", "performance proposals laptop"))
-    for name in names.split()
-)
+PAGES = [
+    ROOT / "docs" / name
+    for name in ("performance.md", *(f"studies/tables/{name}.md" for name in ("performance", "proposals", "laptop")))
+]
 OURS = "ours|lossless"
 PEERS = {
     "generate": "transformers' `generate`",
@@ -30,7 +27,13 @@ PEERS = {
     "vllm": "vLLM's CPU engine",
     "vllm-speculative": "the same with the draft",
 }
-FORWARDS = "transformers' target forward over ours"
+QWEN, SMOL = "Qwen2.5-Coder 1.5B", "SmolLM2 135M"
+AT_ONCE = {"at_once": QWEN, "at_once_smollm2": SMOL}
+LENGTHS = {
+    "real_pair_bfloat16": "1.5B and 0.5B, bfloat16",
+    "twins_bfloat16": "twins, bfloat16",
+    "twins_float32": "twins, float32",
+}
 
 
 def render(page: str) -> str:
@@ -42,30 +45,25 @@ def render(page: str) -> str:
 
 
 def _peers() -> str:
-    rows = []
-    for result in read("end_to_end"):
-        ratio = result["contenders"][OURS]["ratio"]
-        rows.append([f"{result['temperature']:g}", *(f"{ratio[name]:.2f}" for name in PEERS)])
-    return table(["temperature", *PEERS.values()], rows)
+    def ratio(name: str) -> Callable[[Any], str]:
+        return lambda result: f"{result['contenders'][OURS]['ratio'][name]:.2f}"
+
+    heads = {"temperature": "{temperature:g}"} | {title: ratio(name) for name, title in PEERS.items()}
+    return columns(read("end_to_end"), heads)
 
 
 def _steps() -> str:
-    rows = [
-        [
-            f"{result['context']:,}",
-            f"{result['wall']['step over its forwards']:.3f}",
-            f"{result['wall'][FORWARDS]:.2f}",
-        ]
-        for result in read("end_to_end_step")
-    ]
-    return table(["tokens of context", "step ÷ its forward passes", "transformers' forward pass ÷ ours"], rows)
+    return columns(read("end_to_end_step"), {
+        "tokens of context": "{context:,}",
+        "step ÷ its forward passes": "{wall[step over its forwards]:.3f}",
+        "transformers' forward pass ÷ ours": "{wall[transformers' target forward over ours]:.2f}",
+    })  # fmt: skip
 
 
 def _ordinary() -> str:
     times = read("verification_ordinary")[0]["times"]
-    ran = {name: time for name, time in times.items() if "accepted" in time}
-    rows = [[name, f"{time['ratio']:.2f}", f"{time['accepted']:.1f}"] for name, time in ran.items()]
-    return table(["rule", "ratio", "accepted of 10"], rows)
+    ran = [{"rule": name} | time for name, time in times.items() if "accepted" in time]
+    return columns(ran, {"rule": "{rule}", "ratio": "{ratio:.2f}", "accepted of 10": "{accepted:.1f}"})
 
 
 def _masked_sum() -> str:
@@ -76,73 +74,57 @@ def _masked_sum() -> str:
 
 
 def _protected() -> str:
-    rows = []
-    for result in read("verification_protected"):
-        if result["what"] == "step":
-            times = result["times"]
-            ratios = [f"{times[name]['ratio']:.2f}" for name in ("protected", "protected, from whole rows")]
-            cut = "top-k 20, top-p 0.95" if "top_k=20" in result["sampling"] else "none"
-            rows.append([result["rule"], cut, *ratios])
-    return table(["rule", "truncation", "protected ÷ unprotected", "from whole rows ÷ unprotected"], rows)
+    return columns((result for result in read("verification_protected") if result["what"] == "step"), {
+        "rule": "{rule}",
+        "truncation": lambda row: "top-k 20, top-p 0.95" if "top_k=20" in row["sampling"] else "none",
+        "protected ÷ unprotected": "{times[protected][ratio]:.2f}",
+        "from whole rows ÷ unprotected": "{times[protected, from whole rows][ratio]:.2f}",
+    })  # fmt: skip
 
 
 def _verification() -> str:
     first, second = (result["times"] for result in read("verification"))
-    names = [name for name in first if name != "logsumexp"]
-    rows = [
-        [name, f"{first[name]['ratio']:.2f}", f"{second[name]['ratio']:.2f}" if name in second else ""]
-        for name in names
-    ]
-    return table(["what", "top-k 20, top-p 0.95", "no truncation"], rows)
+    return columns((name for name in first if name != "logsumexp"), {
+        "what": str,
+        "top-k 20, top-p 0.95": lambda name: f"{first[name]['ratio']:.2f}",
+        "no truncation": lambda name: f"{second[name]['ratio']:.2f}" if name in second else "",
+    })  # fmt: skip
 
 
 def _trees() -> str:
-    results = read("verification_trees")
-    rows = []
+    results, rows = read("verification_trees"), []
     for case in dict.fromkeys(result["case"] for result in results):
         shapes = [result["times"] for result in results if result["case"] == case]
         for rule in (name for name in shapes[0] if name != "logsumexp"):
-            numbers = [
-                text for times in shapes for text in (f"{times[rule]['ratio']:.2f}", f"{times[rule]['accepted']:.1f}")
-            ]
-            rows.append([case, rule, *numbers])
+            found = (each.format_map(times[rule]) for times in shapes for each in ("{ratio:.2f}", "{accepted:.1f}"))
+            rows.append([case, rule, *found])
     depths = [tree.count(".") + 1 for tree in dict.fromkeys(result["tree"] for result in results)]
     return table(["case", "rule", *(text for depth in depths for text in (f"{depth} deep", "accepted"))], rows)
 
 
 def _solving() -> str:
-    times = read("solving")[0]["times"]
-    rows = [[name, f"{time['ms']:.1f}", f"{time['ratio']:.1f}"] for name, time in times.items()]
-    return table(["what", "ms", "ratio"], rows)
+    times = ({"what": name} | time for name, time in read("solving")[0]["times"].items())
+    return columns(times, {"what": "{what}", "ms": "{ms:.1f}", "ratio": "{ratio:.1f}"})
 
 
 def _precision() -> str:
     """Return how fast both types are, and which is taken."""
-    rows = read("precision")
-    shown = [
-        [
-            row["what"],
-            *(f"{row[name]:.{3 if row[name] < 100 else 4}g}" for name in ("float32", "bfloat16")),
-            row.get("taken", "torch.float32")[6:],
-        ]
-        for row in rows
-    ]
-    return table(["what", "float32", "bfloat16", "`auto` takes"], shown)
 
+    def fast(name: str) -> Callable[[Any], str]:
+        return lambda row: f"{row[name]:.{3 if row[name] < 100 else 4}g}"
 
-QWEN, SMOL = "Qwen2.5-Coder 1.5B", "SmolLM2 135M"
-AT_ONCE = {"at_once": QWEN, "at_once_smollm2": SMOL}
+    return columns(read("precision"), {
+        "what": "{what}", "float32": fast("float32"), "bfloat16": fast("bfloat16"),
+        "`auto` takes": lambda row: row.get("taken", "torch.float32")[6:],
+    })  # fmt: skip
 
 
 def _first_token() -> str:
     """Return processor seconds until the first token, by turn."""
     files = {"first_token": QWEN, "first_token_4000": QWEN, "first_token_smollm2": SMOL}
-    rows = [(model, row) for name, model in files.items() for row in read(name, "rows")]
-    shown = [
-        [model, f"{row['tokens']:,}", str(row["turn"]), *(f"{taken:.2f}" for taken in row["processor"].values())]
-        for model, row in rows
-    ]
-    return table(["model", "tokens", "turn", *rows[0][1]["processor"]], shown)
+    rows = [row | {"model": model} for name, model in files.items() for row in read(name, "rows")]
+    ways = {name: f"{{processor[{name}]:.2f}}" for name in rows[0]["processor"]}
+    return columns(rows, {"model": "{model}", "tokens": "{tokens:,}", "turn": "{turn}"} | ways)
 
 
 def _passes() -> str:
@@ -160,25 +142,36 @@ def _at_once() -> str:
         for proposals in dict.fromkeys(each["proposals"] for each in every):
             rounds = [each for each in every if each["proposals"] == proposals]
             ratios = [", ".join(f"{each[key]:.2f}" for each in rounds) for key in ("ratio", "ratio_to_one_place")]
-            shown.append([model, proposals, *(_rate(rounds, way) for way in ways), *ratios])
+            rates = [_rate([each[way] for each in rounds]) for way in ways]
+            shown.append([model, proposals, *rates, *ratios])
     return table(["model", "proposals", *ways, "at once ÷ in turn, by round", "÷ one place"], shown)
 
 
-def _rate(rounds: Sequence[dict[str, Any]], way: str) -> str:
-    return f"{sum(each[way]['tokens'] for each in rounds) / sum(each[way]['processor'] for each in rounds):.2f}"
+def _rate(answers: Sequence[dict[str, Any]], first: int = 0) -> str:
+    """Return tokens per processor second, without so many at the beginning of each answer."""
+    tokens, seconds = (sum(each[name] for each in answers) for name in ("tokens", "processor"))
+    return f"{(tokens - first * len(answers)) / seconds:.2f}"
 
 
 def _starts() -> str:
     """Return processor seconds until a server answers, and a conversation, beside those of loading the files."""
     every = read("starts", "starts")
     middle = {(name, key): np.median([t[key] for t in taken]) for name, taken in every.items() for key in taken[0]}
-    shown, loaded = [], ("files loaded", "files loaded by a process of its own")
-    for name in every:
-        answered = middle.get((name, "first_answer_processor"), np.nan)
-        ratios = [middle[name, "processor"] / middle[each, "processor"] for each in loaded]
-        numbers = (middle[name, "processor"], answered, *ratios)
-        shown.append([name, *("" if np.isnan(each) else f"{each:.2f}" for each in numbers)])
-    return table(["what", "seconds", "first answer", "÷ files loaded", "÷ the same in a process of its own"], shown)
+
+    def cell(key: str, over: str = "") -> Callable[[str], str]:
+        def shown(name: str) -> str:
+            value = middle.get((name, key))
+            return "" if value is None else f"{value / middle[over, key] if over else value:.2f}"
+
+        return shown
+
+    return columns(every, {
+        "what": str,
+        "seconds": cell("processor"),
+        "first answer": cell("first_answer_processor"),
+        "÷ files loaded": cell("processor", "files loaded"),
+        "÷ the same in a process of its own": cell("processor", "files loaded by a process of its own"),
+    })  # fmt: skip
 
 
 def _own_logprobs() -> str:
@@ -192,8 +185,8 @@ def _own_logprobs() -> str:
 
 def _clients() -> str:
     """Return what clients were answered."""
-    shown = [[row["client"], row["request"], _cut(row["answer"])] for row in read("clients_smollm2", "rows")]
-    return table(["client", "request", "SmolLM2 135M"], shown, names=3)
+    heads = {"client": "{client}", "request": "{request}", "SmolLM2 135M": lambda row: _cut(row["answer"])}
+    return columns(read("clients_smollm2", "rows"), heads, names=3)
 
 
 def _cut(text: str, most: int = 80) -> str:
@@ -212,22 +205,10 @@ def _beside_server() -> str:
     shown = []
     for (temperature, server, rule), found in sorted(groups.items(), key=lambda each: each[0][0]):
         kept, drafted = (sum(each[name] for each in found[counts[-1]]) for name in ("accepted", "drafted"))
-        speeds = [_speed(found[count]) if count in found else "" for count in counts]
+        speeds = [_rate(found[count], 1) if count in found else "" for count in counts]
         shown.append([server, rule or "matching", f"{temperature:g}", *speeds, f"{kept / drafted:.2f}"])
     head = ["server", "acceptance", "temperature", *(f"tokens/s at {count}" for count in counts)]
     return table([*head, f"accepted of {counts[-1]}"], shown)
-
-
-def _speed(answers: Sequence[dict[str, Any]]) -> str:
-    tokens, seconds = (sum(each[name] for each in answers) for name in ("tokens", "processor"))
-    return f"{(tokens - len(answers)) / seconds:.2f}"
-
-
-LENGTHS = {
-    "real_pair_bfloat16": "1.5B and 0.5B, bfloat16",
-    "twins_bfloat16": "twins, bfloat16",
-    "twins_float32": "twins, float32",
-}
 
 
 def _draft_lengths() -> str:
@@ -240,26 +221,23 @@ def _draft_lengths() -> str:
             ratios = ["" if cell is None else f"{cell['over_plain'][0]:.2f}" for cell in cells]
             against = "" if rule == "lossless" else _with_ends(best["over_lossless_at_its_best"])
             shown.append([pair, rule, *ratios, _with_ends(best["over_plain"]), against])
-    head = ["pair", "rule", *(f"{count}" for count in counts), "at its best", "÷ lossless at its best"]
-    return table(head, shown)
+    return table(["pair", "rule", *counts, "at its best", "÷ lossless at its best"], shown)
 
 
 def _length_baselines() -> str:
     """Return tokens per second of what rules are compared with."""
-    names = {
-        "plain": "plain",
-        "generate": "`generate`",
-        "assisted|7": "assisted, 7",
-        "lossless|auto": "lossless, `auto`",
-    }
-    shown = []
-    for name, pair in LENGTHS.items():
-        found = read(name, "summary")
-        cells = [found["cells"].get(each) for each in names]
-        rates = ["" if cell is None else _with_ends(cell["over_plain"]) for cell in cells[1:]]
-        shown.append([pair, f"{cells[0]['tokens_per_second']:.1f}", *rates, str(found["prompts"])])
-    head = ["pair", "plain, tokens/s", *(f"{each} ÷ plain" for each in [*names.values()][1:]), "prompts"]
-    return table(head, shown)
+    names = {"generate": "`generate`", "assisted|7": "assisted, 7", "lossless|auto": "lossless, `auto`"}
+    found = [(pair, read(name, "summary")) for name, pair in LENGTHS.items()]
+
+    def over_plain(name: str) -> Callable[[Any], str]:
+        return lambda one: _with_ends(one[1]["cells"][name]["over_plain"]) if name in one[1]["cells"] else ""
+
+    return columns(found, {
+        "pair": lambda one: one[0],
+        "plain, tokens/s": lambda one: f"{one[1]['cells']['plain']['tokens_per_second']:.1f}",
+        **{f"{title} ÷ plain": over_plain(name) for name, title in names.items()},
+        "prompts": lambda one: one[1]["prompts"],
+    })  # fmt: skip
 
 
 def _with_ends(interval: Sequence[float | None]) -> str:
@@ -268,35 +246,14 @@ def _with_ends(interval: Sequence[float | None]) -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    "peers": _peers,
-    "steps": _steps,
-    "ordinary": _ordinary,
-    "masked_sum": _masked_sum,
-    "protected": _protected,
-    "verification": _verification,
-    "trees": _trees,
-    "solving": _solving,
-    **proposal_tables.TABLES,
-    "precision": _precision,
-    "first_token": _first_token,
-    "passes": _passes,
-    "at_once": _at_once,
-    "starts": _starts,
-    "own_logprobs": _own_logprobs,
-    "beside_server": _beside_server,
-    "clients": _clients,
-    "draft_lengths": _draft_lengths,
-    "length_baselines": _length_baselines,
-}
-
-
-def main() -> None:
-    """Write the pages."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", type=Path, nargs="+", default=PAGES, help="the pages to write the tables to")
-    for page in parser.parse_args().page:
-        write_atomically(page, render(page.read_text(encoding="utf-8")))
+    "peers": _peers, "steps": _steps, "ordinary": _ordinary, "masked_sum": _masked_sum, "protected": _protected,
+    "verification": _verification, "trees": _trees, "solving": _solving, **proposal_tables.TABLES,
+    "precision": _precision, "first_token": _first_token, "passes": _passes, "at_once": _at_once, "starts": _starts,
+    "own_logprobs": _own_logprobs, "beside_server": _beside_server, "clients": _clients,
+    "draft_lengths": _draft_lengths, "length_baselines": _length_baselines,
+}  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    for page in parse(__doc__, page=(PAGES, "the pages to write the tables to")).page:
+        write_atomically(page, render(page.read_text(encoding="utf-8")))

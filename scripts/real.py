@@ -5,11 +5,11 @@ Each check is a command that must end well and say something; what one engine la
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -40,25 +40,11 @@ def pairs(files: list[Path]) -> Iterator[tuple[Path, Path]]:
     yield from ((large, small) for large, small in combinations(ordered, 2) if tokens[large] == tokens[small])
 
 
-def as_transformers(file: Path, folder: Path) -> str:
-    """Write a GGUF file's weights and tokenizer as transformers reads them; return the folder."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
-    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
-    read = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-    if hasattr(read.config, "quantization_config"):  # its weights are floats by now, but would not be saved
-        del read.config.quantization_config
-    plain = AutoModelForCausalLM.from_config(read.config, dtype=torch.float32)
-    plain.load_state_dict(read.state_dict())
-    plain.save_pretrained(folder)
-    return str(folder)
-
-
 def checks(files: list[Path], work: Path) -> Iterator[Check]:
     """Yield the checks, the cheapest first."""
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    from benchmarks.unpack import unpack
+
     task = work / "questions.jsonl"
     lines = [json.dumps({"prompt": question, "answer": answer}) for question, answer in QUESTIONS.items()]
     task.write_text("\n".join(lines) + "\n")
@@ -75,7 +61,8 @@ def checks(files: list[Path], work: Path) -> Iterator[Check]:
     for file in sorted(files, key=lambda path: path.stat().st_size):
         yield Check(f"llama.cpp, {file.name}, look-up", ("generate", next(iter(QUESTIONS)), "--target", str(file),
                     "--chat", "--temperature", "0", "--max-new-tokens", "24", "--json"))  # fmt: skip
-    folder = as_transformers(smallest, work / "transformers")
+    folder = work / "transformers"
+    unpack(smallest, folder, "float32")
     yield answers("transformers, " + smallest.stem, folder, "suffix")
     if VLLM.exists():
         yield answers("vLLM, " + smallest.stem, folder, "ngram", "--engine", "vllm", python=str(VLLM))
@@ -93,12 +80,12 @@ def checks(files: list[Path], work: Path) -> Iterator[Check]:
 
 def main() -> int:
     """Run the checks; return how many failed."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path, help="GGUF files of chat models")
-    folder = parser.parse_args().folder.expanduser().resolve()
+    made = ArgumentParser(description=__doc__)
+    made.add_argument("folder", type=Path, help="GGUF files of chat models")
+    folder = made.parse_args().folder.expanduser().resolve()
     files = sorted(folder.glob("*.gguf")) if folder.is_dir() else []
     if not files:
-        parser.error(f"{folder} holds no GGUF files: name a folder that does, as in make real REAL=~/models")
+        made.error(f"{folder} holds no GGUF files: name a folder that does, as in make real REAL=~/models")
     began, failed = time.monotonic(), 0
     with TemporaryDirectory() as work:
         for check in checks(files, Path(work)):

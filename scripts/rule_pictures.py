@@ -10,7 +10,6 @@ Needs matplotlib (`pip install -e .[dev]`).
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -21,16 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "scripts")]
+sys.path[:0] = [str(Path(__file__).parent)]
 
-from pages import insert  # noqa: E402
+from pages import ROOT, columns, put  # noqa: E402
 from pages import table as as_table  # noqa: E402
+from results import parse, read, write  # noqa: E402
 
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
 from cactus_decoding.core.files.jsonl import number_of  # noqa: E402
-from cactus_decoding.core.files.provenance import provenance  # noqa: E402
-from cactus_decoding.core.files.writing import as_json, write_atomically  # noqa: E402
 from cactus_decoding.core.rules import RULES  # noqa: E402
 from cactus_decoding.core.rules.family import Family, round_to  # noqa: E402
 from cactus_decoding.core.rules.relaxed_greedy import given_up  # noqa: E402
@@ -182,10 +179,11 @@ def _look(rule: str) -> dict[str, Any]:
 def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
     """Return what the audit says of a rule's spellings on the standard pair."""
     if RULES[name].judges_untempered:
-        audits = ((rule, result["audit"][rule]["temperature 0"]) for rule in shown)
-        rows = [[f"`{rule}`", f"{found['acceptance']:.3f}", f"{found['given_up']:.4f}", f"{found['most']:.3f}"]
-                for rule, found in audits]  # fmt: skip
-        return as_table(("rule", "acceptance", "nats given up, mean", "at most"), rows)
+        audits = [result["audit"][rule]["temperature 0"] | {"rule": rule} for rule in shown]
+        return columns(audits, {
+            "rule": "`{rule}`", "acceptance": "{acceptance:.3f}", "nats given up, mean": "{given_up:.4f}",
+            "at most": "{most:.3f}",
+        })  # fmt: skip
     return _audited(shown, result, "all tokens")
 
 
@@ -222,31 +220,26 @@ def _number(value: float, spelled: str) -> str:
 
 def main() -> None:
     """Compute unless told otherwise, then render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=RESULTS, help="result file, JSON")
-    parser.add_argument("--pages", type=Path, default=PAGES, help="folder of the rules' pages")
-    parser.add_argument("--long", type=Path, default=LONG, help="page of the rules beside each other, truncated")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
+    given = parse(
+        __doc__,
+        results=RESULTS,
+        pages=(PAGES, "folder of the rules' pages"),
+        long=(LONG, "page of the rules beside each other, truncated"),
+        only_render=False,
+    )
     shown = shown_on(given.pages)
     if not given.only_render:
-        arguments = {"vocabulary": VOCABULARY, "seed": SEED, "knobs": KNOBS}
         every = [spelling for spellings in shown.values() for spelling in spellings]
-        result = _rounded(compute(every)) | {"provenance": provenance(arguments)}
-        write_atomically(given.results, as_json(result) + "\n")
-    result = json.loads(given.results.read_text())
-    (given.pages / "pictures").mkdir(exist_ok=True)
+        write(given.results, _rounded(compute(every)), {"vocabulary": VOCABULARY, "seed": SEED, "knobs": KNOBS})
+    result = read(given.results)
     for name, spellings in shown.items():
-        page = given.pages / f"{name}.md"
-        write_atomically(page, insert(page.read_text(), "audit", table(name, spellings, result)))
-        for kind, picture in (
-            ("lift", lift_picture(name, spellings, result)),
-            ("cost", cost_picture(name, result)),
-        ):
-            write_atomically(given.pages / "pictures" / f"{name}_{kind}.svg", picture)
-    page = given.pages / "index.md"
-    write_atomically(page, insert(page.read_text(), "rules", rule_table()))
-    write_atomically(given.long, insert(given.long.read_text(), "truncated", long_table(shown, result)))
+        put(given.pages / f"{name}.md", {
+            "audit": table(name, spellings, result),
+            f"pictures/{name}_lift.svg": lift_picture(name, spellings, result),
+            f"pictures/{name}_cost.svg": cost_picture(name, result),
+        })  # fmt: skip
+    put(given.pages / "index.md", {"rules": rule_table()})
+    put(given.long, {"truncated": long_table(shown, result)})
 
 
 if __name__ == "__main__":

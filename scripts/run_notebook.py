@@ -8,13 +8,13 @@ Needs nbclient and ipykernel (`pip install -e .[dev]`).
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from results import parse
 
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import check_writable, write_atomically
@@ -26,14 +26,8 @@ KEPT = ("kernelspec", "language_info")
 def execute(notebook: nbformat.NotebookNode) -> None:
     """Run all cells from the beginning, in an empty folder; an error in one of them is an error here."""
     with tempfile.TemporaryDirectory() as folder:
-        client = NotebookClient(
-            notebook,
-            timeout=600,
-            kernel_name="python3",
-            coalesce_streams=True,
-            resources={"metadata": {"path": folder}},
-        )
-        client.execute()
+        where = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=600, kernel_name="python3", coalesce_streams=True, resources=where).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times
         if cell.cell_type == "code":
@@ -43,9 +37,7 @@ def execute(notebook: nbformat.NotebookNode) -> None:
 
 def main() -> None:
     """Execute and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=NOTEBOOK)
-    given = parser.parse_args()
+    given = parse(__doc__, output=NOTEBOOK)
     check_writable(given.output)
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     notebook = nbformat.read(NOTEBOOK, as_version=4)

@@ -20,12 +20,12 @@ The exit code says whether all of that held.
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import signal
 import threading
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,8 +36,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.servers import Answer, Server, cactus, running
-from cactus_decoding.core.files.provenance import provenance
 from scripts.bundled_gguf import write_bundled
+from scripts.results import asked, parser, write
 
 CLIENTS = 4
 TEMPLATE = """{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}
@@ -100,15 +100,9 @@ def requests(number: int, tools: int = 0) -> list[dict[str, Any]]:
 
 @dataclass
 class Soak:
-    """What clients did and found wrong.
+    """What clients did and found wrong, and seeded requests whose text was not the expected one.
 
-    Attributes:
-        server: that they ask, which the kill replaces.
-        expected: texts of the seeded requests, by their place.
-        up, over: whether there is a server, and whether clients are to stop.
-        counts: of what happened.
-        wrong: what ought not to have been.
-        differed: seeded requests whose text was not the expected one.
+    The kill replaces the server. ``up`` and ``over`` say whether there is one, and whether clients are to stop.
     """
 
     server: Server
@@ -203,20 +197,20 @@ def half(soak: Soak, server: Server, seconds: float) -> dict[str, int]:
     return {"early": early, "late": server.resident_bytes()}
 
 
-def run(given: argparse.Namespace) -> dict[str, Any]:
+def run(given: Namespace) -> dict[str, Any]:
     """Return what was found."""
     options = ["--threads", str(given.threads), "--num-speculative-tokens", given.proposals]
-    asked = requests(given.requests, given.tools)
+    bodies = requests(given.requests, given.tools)
     with running(cactus(given.target, given.draft, *options, "--parallel", "1", "--kept-prompts", "0")) as server:
-        server.chat(asked[0])  # the first passes of a process are slow
-        expected, alone = answer_all(server, asked)
+        server.chat(bodies[0])  # the first passes of a process are slow
+        expected, alone = answer_all(server, bodies)
     command = cactus(given.target, given.draft, *options, "--parallel", str(CLIENTS))
     with ExitStack() as clients:
         with running(command) as server:
             start = server.resident_bytes()
-            server.chat(asked[0])
-            texts, together = answer_all(server, asked)
-            soak = Soak(server, asked, expected)
+            server.chat(bodies[0])
+            texts, together = answer_all(server, bodies)
+            soak = Soak(server, bodies, expected)
             soak.differed += [place for place, text in enumerate(texts) if text != expected[place]]
             pool = clients.enter_context(ThreadPoolExecutor(CLIENTS))
             running_clients = [pool.submit(soak.client, seed) for seed in range(CLIENTS)]
@@ -252,18 +246,19 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Soak, print what was found, and say whether it was as it ought to be."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", help="a GGUF file, with settings as for cactus serve")
-    parser.add_argument("--draft", default="suffix")
-    parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--requests", type=int, default=21, help="different seeded ones")
-    parser.add_argument("--tools", type=int, default=0, help="of each request, as agents have them")
-    parser.add_argument("--proposals", default="4", help="per step")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--growth", type=int, default=32, help="MiB of memory")
-    parser.add_argument("--exact", action="store_true", help="every seeded answer must be what it is alone")
-    parser.add_argument("--output", type=Path, default=None, help="result file")
-    given = parser.parse_args(arguments)
+    given = parser(
+        __doc__,
+        target=(str, "a GGUF file, with settings as for cactus serve"),
+        draft="suffix",
+        minutes=10.0,
+        requests=(21, "different seeded ones"),
+        tools=(0, "of each request, as agents have them"),
+        proposals=("4", "per step"),
+        threads=1,
+        growth=(32, "MiB of memory"),
+        exact=(False, "every seeded answer must be what it is alone"),
+        output=(None, "result file", {"type": Path}),
+    ).parse_args(arguments)
     with TemporaryDirectory() as folder:
         if given.target == "bundled":
             file = write_bundled("target", Path(folder), "float32", TEMPLATE, POSITIONS)
@@ -271,9 +266,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found = run(given)
     print(json.dumps(found, indent=1))
     if given.output is not None:
-        said = {name: value for name, value in vars(given).items() if name != "output"}
-        said |= {name: Path(said[name]).name for name in ("target", "draft")}
-        given.output.write_text(json.dumps(found | {"provenance": provenance(said)}, indent=1) + "\n")
+        named = {name: Path(getattr(given, name)).name for name in ("target", "draft")}
+        write(given.output, found, asked(given) | named)
     return 1 if found["wrong"] else 0
 
 

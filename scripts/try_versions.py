@@ -16,8 +16,6 @@ The exit code is 1 where a test failed.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import platform
 import shutil
@@ -38,7 +36,8 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.pages import insert, table  # noqa: E402 - once the path is there
+from scripts.pages import columns, put  # noqa: E402 - once the path is there
+from scripts.results import parser, read, write  # noqa: E402
 
 RESULTS = ROOT / "docs" / "results" / "versions.json"
 PAGE = ROOT / "docs" / "installation.md"
@@ -62,16 +61,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Try versions; return 1 where a test failed."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     cut = words.index("--") if "--" in words else len(words)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine", choices=TESTS, nargs="?")
-    parser.add_argument("versions", nargs="*", help="numbers, lowest or newest")
-    parser.add_argument("--no-record", action="store_true", help="leave the result file and the table as they are")
-    parser.add_argument("--table", action="store_true", help="only write the table anew")
-    given = parser.parse_args(words[:cut])
+    made = parser(
+        __doc__,
+        engine=(None, {"choices": TESTS, "nargs": "?", "positional": True}),
+        versions=([], "numbers, lowest or newest", {"nargs": "*", "positional": True}),
+        no_record=(False, "leave the result file and the table as they are"),
+        table=(False, "only write the table anew"),
+    )
+    given = made.parse_args(words[:cut])
     if given.table:
         return write_table()
     if not given.versions:
-        parser.error("name an engine and at least one version of it")
+        made.error("name an engine and at least one version of it")
     failed = 0
     for number in numbers(given.engine, given.versions):
         result = tried(given.engine, number, words[cut + 1 :])
@@ -225,7 +226,7 @@ def commit() -> str:
 
 def results() -> list[dict[str, Any]]:
     """Return what was tried."""
-    return json.loads(RESULTS.read_text())["tried"] if RESULTS.exists() else []
+    return read(RESULTS)["tried"] if RESULTS.exists() else []  # type: ignore[no-any-return]
 
 
 def record(result: dict[str, Any]) -> None:
@@ -233,25 +234,25 @@ def record(result: dict[str, Any]) -> None:
     kept = [each for each in results() if (each["engine"], each["version"]) != (result["engine"], result["version"])]
     engines = [*TESTS]
     kept = sorted([*kept, result], key=lambda each: (engines.index(each["engine"]), Version(each["version"])))
-    RESULTS.write_text(json.dumps({"tried": kept}, indent=1) + "\n")
+    write(RESULTS, {"tried": kept}, None)
 
 
 def table_of(tried: Sequence[dict[str, Any]]) -> str:
     """Return the table of the page."""
-    head = ("engine", "tests", "passed", "failed", "left out", "date")
-    rows = []
-    for each in tried:
-        name = f"{each['engine']} {each['version']}"
-        name += f", its Python over {each['kernels']}" if each["kernels"] else ""
-        which = "fast" if "not slow" in each["pytest"] else "all"
-        counts = (f"{each[count]:,}" for count in ("passed", "failed", "skipped"))
-        rows.append((name, which, *counts, each["date"]))
-    return table(head, rows)
+
+    def name(each: dict[str, Any]) -> str:
+        over = f", its Python over {each['kernels']}" if each["kernels"] else ""
+        return f"{each['engine']} {each['version']}{over}"
+
+    return columns(tried, {
+        "engine": name, "tests": lambda each: "fast" if "not slow" in each["pytest"] else "all",
+        "passed": "{passed:,}", "failed": "{failed:,}", "left out": "{skipped:,}", "date": "{date}",
+    })  # fmt: skip
 
 
 def write_table() -> int:
     """Write the table between the marks of the page."""
-    PAGE.write_text(insert(PAGE.read_text(), "versions", table_of(results())))
+    put(PAGE, {"versions": table_of(results())})
     return 0
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from support.wrong_meters import forgets_the_rejected_position, looks_at_the_pas
 
 from cactus_decoding import audit, parse_rule  # noqa: E402
 from scripts.pages import table  # noqa: E402
-from studies.tables import Rows, render, table_parser  # noqa: E402
+from studies.study import study  # noqa: E402
 
 LIMITS = (0.02, 0.1, 0.5)
 PROPOSALS, LENGTH = 2, 5
@@ -37,7 +38,7 @@ RULES = (
 )
 
 
-def rows() -> list[dict[str, Any]]:
+def measure(_: Namespace) -> dict[str, Any]:
     """Return KL(law of responses || target's law) for each rule and budget; None stands for infinity."""
     pair = Pair(*markov_pair())
     expected = target_law(pair, LENGTH)
@@ -62,14 +63,14 @@ def rows() -> list[dict[str, Any]]:
     for name, given in variants:
         budgets = [moved(clamped, limit=limit, **given(limit)) for limit in LIMITS]
         found.append({"rule": f"{clamped}, {name}", "one_position": None, "unlimited": None, "budgets": budgets})
-    return found
+    return {"rows": found, "proposals": PROPOSALS, "length": LENGTH, "limits": LIMITS}
 
 
-def markdown(found: Rows) -> str:
+def shown(result: Any) -> dict[str, str]:
     """Return the table; what is above its budget is set in bold."""
     head = "rule", "one position, at most", "a response, no budget", *(f"budget {limit:g}" for limit in LIMITS)
     cells = []
-    for row in found:
+    for row in result["rows"]:
         variant = ", wrong" in row["rule"] or row["unlimited"] is None
         plain = ["" if variant else _number(row[key]) for key in ("one_position", "unlimited")]
         kept = [
@@ -77,20 +78,13 @@ def markdown(found: Rows) -> str:
             for kl, limit in zip(row["budgets"], LIMITS, strict=True)
         ]
         cells.append([row["rule"], *plain, *kept])
-    return table(head, cells)
+    return {"enumeration": table(head, cells)}
 
 
 def _number(kl: float | None) -> str:
     return "∞" if kl is None else f"{kl:.4f}"
 
 
-def main() -> None:
-    """Enumerate, write the result file, and put the table on the page."""
-    results = Path(__file__).with_name("results") / "enumeration.json"
-    given = table_parser(__doc__, results, "docs/studies/tables/budgets.md").parse_args()
-    arguments = {"proposals": PROPOSALS, "length": LENGTH, "limits": list(LIMITS)}
-    render(given, "enumeration", markdown, rows, arguments | {"pair": "tests/support/exact_enumeration.py"})
-
-
 if __name__ == "__main__":
-    main()
+    results = Path(__file__).with_name("results") / "enumeration.json"
+    study(__doc__, results, "studies/tables/budgets.md", measure, shown)

@@ -8,7 +8,6 @@ Needs matplotlib (`pip install -e .[dev]`).
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from itertools import islice
@@ -25,12 +24,11 @@ from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.lab.evaluation.score import Score
 from cactus_decoding.lab.reporting.pictures import new_figure, to_svg
 from cactus_decoding.zoo.word_problems import WordProblem, word_problems
-from scripts.pages import insert
+from scripts.pages import ROOT, put
 from scripts.pages import table as as_table
+from scripts.results import parser
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "studies"
-RESULTS = Path(__file__).with_name("results") / "budgets.jsonl"
-PICTURE, PAGE = PAGES / "pictures" / "budgets.svg", PAGES / "tables" / "budgets.md"
+RESULTS, PAGE = Path(__file__).with_name("results") / "budgets.jsonl", ROOT / "docs" / "studies" / "budgets.md"
 BUDGETS = (0.005, 0.02, 0.1, 0.5, 2.0, 5.0)
 RULE = "clamped:width=2.0"
 
@@ -42,9 +40,11 @@ def settings(expected_tokens: int) -> list[dict[str, Any]]:
         {"name": "lossless, block", "rule": "lossless", "nats": None, "verification": "block"},
         {"name": "unlimited", "rule": RULE, "nats": "inf"},
     ]
+    paced = {"expected_tokens": expected_tokens}
     for nats in BUDGETS:
-        found.append({"name": "greedy", "rule": RULE, "nats": nats})
-        found.append({"name": "paced", "rule": RULE, "nats": nats, "expected_tokens": expected_tokens})
+        found += [
+            {"name": name, "rule": RULE, "nats": nats} | more for name, more in (("greedy", {}), ("paced", paced))
+        ]
     return found
 
 
@@ -90,7 +90,7 @@ def table(results: list[dict[str, Any]]) -> str:
     return as_table(head, rows)
 
 
-def picture(results: list[dict[str, Any]], path: Path) -> None:
+def picture(results: list[dict[str, Any]]) -> str:
     """Draw score and acceptance length against the budget, greedy and paced, with 95 % intervals of the score."""
     figure = new_figure((7, 6))
     top, bottom = figure.subplots(2, 1, sharex=True)
@@ -118,7 +118,7 @@ def picture(results: list[dict[str, Any]], path: Path) -> None:
     bottom.set(xlabel="budget per answer, nats", ylabel="acceptance_length", xscale="log")
     top.legend(fontsize=8, loc="lower left")
     bottom.legend(fontsize=8)
-    write_atomically(path, to_svg(figure))
+    return to_svg(figure)
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -129,42 +129,34 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Run what is missing, then render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=500, help="held-out problems of each setting (default 500)")
-    parser.add_argument("--seed", type=int, default=0, help="of the problems; problem i is answered with seed + i")
-    parser.add_argument("--expected-tokens", type=int, default=60, help="length that pacing spreads a budget over")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="result file, JSON Lines")
-    parser.add_argument("--picture", type=Path, default=PICTURE)
-    parser.add_argument("--page", type=Path, default=PAGE, help="page whose table is replaced")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    if given.problems < 1:
-        parser.error(f"--problems must be at least 1, but is {given.problems}")
+    made = parser(
+        __doc__,
+        problems=(500, "held-out problems of each setting"),
+        seed=(0, "of the problems; problem i is answered with seed + i"),
+        expected_tokens=(60, "length that pacing spreads a budget over"),
+        results=(RESULTS, "result file, JSON Lines"),
+        page=(PAGE, "page whose table is replaced"),
+        only_render=False,
+    )
+    given = made.parse_args()
     torch.set_num_threads(1)
     arguments = {"problems": given.problems, "split": "test", "seed": given.seed}
     arguments |= {"temperature": 1.0, "num_speculative_tokens": 6}  # the defaults of `generate`
     wanted = settings(given.expected_tokens)
-    results = {json.dumps(r["setting"]): r for r in read(given.results) if _same(r, arguments)}
-    if not given.only_render:
-        pair = load_pair(draft="bundled:draft")
-        problems = list(islice(word_problems("test", seed=given.seed), given.problems))
-        given.results.parent.mkdir(parents=True, exist_ok=True)
-        for setting in wanted:
-            if json.dumps(setting) in results:
-                continue
-            result = run(setting, problems, pair, given.seed)
-            results[json.dumps(setting)] = result | {"provenance": provenance(arguments)}
-            done = [results[key] for key in map(json.dumps, wanted) if key in results]
-            write_atomically(given.results, "".join(as_json(r) + "\n" for r in done))
-    if missing := [setting for setting in wanted if json.dumps(setting) not in results]:
-        parser.error(f"{given.results} lacks {len(missing)} of {len(wanted)} settings; run without --only-render")
+    stored = (result for result in read(given.results) if result["provenance"]["arguments"] == arguments)
+    results = {json.dumps(result["setting"]): result for result in stored}
+    missing = [setting for setting in wanted if json.dumps(setting) not in results]
+    if missing and given.only_render:
+        made.error(f"{given.results} lacks {len(missing)} of {len(wanted)} settings; run without --only-render")
+    pair = load_pair(draft="bundled:draft") if missing else None
+    problems = list(islice(word_problems("test", given.seed), given.problems))
+    for setting in missing:
+        result = run(setting, problems, pair, given.seed)
+        results[json.dumps(setting)] = result | {"provenance": provenance(arguments)}
+        done = [results[key] for key in map(json.dumps, wanted) if key in results]
+        write_atomically(given.results, "".join(as_json(each) + "\n" for each in done))
     ordered = [results[json.dumps(setting)] for setting in wanted]
-    picture(ordered, given.picture)
-    write_atomically(given.page, insert(given.page.read_text(), "budget study", table(ordered)))
-
-
-def _same(result: dict[str, Any], arguments: dict[str, Any]) -> bool:
-    return bool(result["provenance"]["arguments"] == arguments)
+    put(given.page, {"budget study": table(ordered), "pictures/budgets.svg": picture(ordered)})
 
 
 if __name__ == "__main__":

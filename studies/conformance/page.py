@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cactus_conform.engine import Sampling
 from cactus_conform.suite import SAMPLES
 from cactus_conform.truth import Truth, Wanted
 
-from scripts.pages import table
-from studies.conformance.published_acceptance import table as published_table
+from scripts.pages import ROOT, columns, put, table
+from scripts.results import read
+from studies.conformance.published_acceptance import table as published_acceptance
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"
 RESULTS = ROOT / "docs" / "results" / "conformance"
 
@@ -79,7 +77,7 @@ def acceptance() -> str:
 
 
 def second_token() -> str:
-    found = json.loads((RESULTS / "vllm_second_token.json").read_text())
+    found = read(RESULTS / "vllm_second_token.json")
     given = found["provenance"]["arguments"]
     said = (
         f"Prompt 1 2 3, draft model `{given['draft']}`, 3 proposals, temperature {given['temperature']}, "
@@ -103,7 +101,7 @@ def penalties() -> str:
 
 def _measured() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
     for path in sorted(RESULTS.glob("engine_*.json")):
-        result = json.loads(path.read_text())
+        result = read(path)
         drafts = result["provenance"]["arguments"]["set"].get("drafts")
         engine = result["report"]["engine"].replace(", method=eagle, model=tiny/eagle", "")
         name = engine + (f": {drafts}" if drafts else "")
@@ -130,13 +128,16 @@ def _excluded(*reports: dict[str, Any]) -> str:
 
 
 def _mutants(few: str = "") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((RESULTS / f"mutants{few}.json").read_text())["mutants"]
-    return found
+    return read(RESULTS / f"mutants{few}.json")["mutants"]  # type: ignore[no-any-return]
 
 
 def mutants() -> str:
-    rows = ([f"`{each['name']}`: {each['mistake'].rstrip('.')}", each["samples"], each["said"]] for each in _mutants())
-    return table(("mistake", "responses", "what the report says"), rows, notes=1)
+    heads = {
+        "mistake": lambda one: f"`{one['name']}`: {one['mistake'].rstrip('.')}",
+        "responses": "{samples}",
+        "what the report says": "{said}",
+    }
+    return columns(_mutants(), heads, notes=1)
 
 
 def caught() -> str:
@@ -150,7 +151,7 @@ def caught() -> str:
 
 
 def false_alarms() -> str:
-    result = json.loads((RESULTS / "false_alarms.json").read_text())
+    result = read(RESULTS / "false_alarms.json")
     given = result["provenance"]["arguments"]
     return (
         f"At `--false-alarm {given['false_alarm']}`, with {given['samples']} responses per check, "
@@ -159,7 +160,7 @@ def false_alarms() -> str:
 
 
 def two_servers() -> str:
-    found = json.loads((RESULTS / "two_servers.json").read_text())["comparison"]
+    found = read(RESULTS / "two_servers.json")["comparison"]
     prompts, differ, _ = found["greedy"]
     verdict = (
         "differ"
@@ -173,24 +174,15 @@ def two_servers() -> str:
     )
 
 
-def published_acceptance() -> str:
-    return published_table()
-
-
-def rendered(text: str) -> str:
-    """Return a page with its tables written anew."""
-    for make in (engines, commands, acceptance, second_token, penalties, mutants, caught, false_alarms, two_servers,
-                 published_acceptance):  # fmt: skip
-        name = make.__name__
-        text = re.sub(
-            rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)",
-            lambda found, make=make: f"{found[1]}\n{make()}\n\n{found[2]}",
-            text,
-            flags=re.DOTALL,
-        )
-    return text
+TABLES = {
+    PAGES[0]: {"engines": engines, "caught": caught, "false_alarms": false_alarms, "two_servers": two_servers},
+    PAGES[1]: {
+        "commands": commands, "acceptance": acceptance, "second_token": second_token, "penalties": penalties,
+        "mutants": mutants, "published_acceptance": published_acceptance,
+    },
+}  # fmt: skip
 
 
 if __name__ == "__main__":
-    for page in PAGES:
-        page.write_text(rendered(page.read_text()))
+    for page, made in TABLES.items():
+        put(page, {name: make() for name, make in made.items()})

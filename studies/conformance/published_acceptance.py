@@ -6,20 +6,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
-from scripts.pages import table as as_table
+from scripts.pages import ROOT, Cell, columns
+from scripts.results import read, write
 
 Row = NDArray[np.float64]
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "results" / "conformance" / "published_acceptance.json"
+OUTPUT = ROOT / "docs" / "results" / "conformance" / "published_acceptance.json"
 SOURCES = {
     "SGLang": "sgl-kernel/csrc/speculative/speculative_sampling.cuh at 120affb9",
     "TensorRT-LLM": "cpp/tensorrt_llm/kernels/speculativeDecoding/externalDraftTokensKernels.cu at 04a2cacb",
@@ -94,14 +91,14 @@ def measured(seed: int = 0) -> list[dict[str, Any]]:
 
 
 def table() -> str:
-    rows = []
-    for each in json.loads(OUTPUT.read_text())["cases"]:
-        apart = (f"{each[name]:.3f}" if each[name] > 1e-12 else "0"
-                 for name in ("mean_total_variation", "largest_total_variation"))  # fmt: skip
-        rows.append([each["case"], *apart, f"{each['accepted']:.3f}"])
-    return as_table(("code", "total variation from the target: mean", "largest", "accepted"), rows)
+    def apart(name: str) -> Cell:
+        return lambda case: f"{case[name]:.3f}" if case[name] > 1e-12 else "0"
+
+    return columns(read(OUTPUT)["cases"], {
+        "code": "{case}", "total variation from the target: mean": apart("mean_total_variation"),
+        "largest": apart("largest_total_variation"), "accepted": "{accepted:.3f}",
+    })  # fmt: skip
 
 
 if __name__ == "__main__":
-    arguments = {"seed": 0, "pairs": PAIRS, "vocabulary": VOCABULARY}
-    write_atomically(OUTPUT, as_json({"cases": measured(), "provenance": provenance(arguments)}, indent=1) + "\n")
+    write(OUTPUT, {"cases": measured()}, {"seed": 0, "pairs": PAIRS, "vocabulary": VOCABULARY})

@@ -5,7 +5,6 @@ python -m studies.conformance.second_token vllm '{"plugin": false, "drafts": "ba
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
 from pathlib import Path
@@ -16,8 +15,7 @@ from cactus_conform.engines import open_engine
 from cactus_conform.models import PROMPTS
 from cactus_conform.truth import Truth
 
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
+from scripts.results import asked, parse, write
 
 
 def compared(name: str, settings: dict[str, Any], sampling: Sampling, samples: int) -> dict[str, Any]:
@@ -36,20 +34,10 @@ def compared(name: str, settings: dict[str, Any], sampling: Sampling, samples: i
     return {"engine": engine.name, "first": first, "times": seen.total(), "laws": laws}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("engine")
-    parser.add_argument("settings", type=json.loads)
-    parser.add_argument("--draft", default="bad")
-    parser.add_argument("--temperature", type=float, default=0.5)
-    parser.add_argument("--samples", type=int, default=2000)
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-    sampling = Sampling(draft=given.draft, temperature=given.temperature, max_tokens=4)
-    result = compared(given.engine, given.settings, sampling, given.samples)
-    arguments = {name: value for name, value in vars(given).items() if name != "output"}
-    write_atomically(given.output, as_json(result | {"provenance": provenance(arguments)}, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    settings = (dict, {"type": json.loads})
+    given = parse(
+        __doc__, engine=str, settings=settings, draft="bad", temperature=0.5, samples=2000, output=Path("second.json")
+    )
+    sampling = Sampling(draft=given.draft, temperature=given.temperature, max_tokens=4)
+    write(given.output, compared(given.engine, given.settings, sampling, given.samples), asked(given))

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cactus_decoding import Budget
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.intervals import Interval, paired_difference, proportion
 from cactus_decoding.lab.reporting.pictures import new_figure, to_svg
-from scripts.pages import table
-from studies.pages import StudyPage
+from scripts.pages import Cell, columns, table
 
 UNANSWERABLE_KINDS = ("left out", "vague", "vague twice", "contradicted")
 EVENTS = {"v": "invented a number", "f": "refused falsely", "r": "right"}
 """Outcomes that tables show: the first of stories without an answer, the others of stories with one."""
+COLOURS = {"protect": "#0072b2", "budget_nats": "#009e73", "lossless_tokens": "#cc79a7"}
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What came of one setting.
+    """What came of one setting, given as the arguments of `generate`, and what the file has of it.
 
-    Attributes:
-        setting: as the arguments of `generate`.
-        happened: by outcome, 1 where it happened and 0 elsewhere, over the stories in which it can.
-        result: what the file has of the setting.
+    ``happened`` is by outcome, 1 where it happened and 0 elsewhere, over the stories in which it can.
     """
 
     setting: Mapping[str, Any]
@@ -65,9 +59,7 @@ class Tally:
         return paired_difference(self.happened[event][:common] - other.happened[event][:common])
 
 
-def read(path: Path) -> tuple[dict[str, Any], list[Tally]]:
-    """Return a result file and its settings."""
-    content = json.loads(path.read_text())
+def tallies_of(content: Mapping[str, Any]) -> list[Tally]:
     answerable = np.array([kind not in UNANSWERABLE_KINDS for kind in content["kinds"]])
     tallies = []
     for result in content["settings"]:
@@ -75,7 +67,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Tally]]:
         has = answerable[: len(outcomes)]
         happened = {event: (outcomes[~has if event == "v" else has] == event).astype(np.float64) for event in EVENTS}
         tallies.append(Tally(result["setting"], happened, result))
-    return content, tallies
+    return tallies
 
 
 def _percent(interval: Interval, sign: str = "") -> str:
@@ -86,33 +78,41 @@ def _percent(interval: Interval, sign: str = "") -> str:
 def main_table(tallies: Sequence[Tally]) -> str:
     """Return what came of the settings of one sampling, of which the first is lossless; in per cent."""
     lossless = tallies[0]
-    head = (
-        "setting", "stories", "tokens per step", "invented a number", "− lossless", "refused falsely", "right",
-        "− lossless",
-    )  # fmt: skip
-    rows = []
-    for tally in tallies:
-        differences = ["0" if tally is lossless else _percent(tally.difference(lossless, e), "+") for e in "vr"]
-        invented, refused, right = (_percent(tally.share(event)) for event in "vfr")
-        counts = len(tally.result["outcomes"]), f"{tally.result['acceptance_length']:.2f}"
-        rows.append([tally.name, *counts, invented, differences[0], refused, right, differences[1]])
-    return table(head, rows)
+
+    def difference(event: str) -> Cell:
+        return lambda one: "0" if one is lossless else _percent(one.difference(lossless, event), "+")
+
+    def share(event: str) -> Cell:
+        return lambda one: _percent(one.share(event))
+
+    return columns(tallies, [
+        ("setting", lambda one: one.name),
+        ("stories", lambda one: len(one.result["outcomes"])),
+        ("tokens per step", lambda one: f"{one.result['acceptance_length']:.2f}"),
+        ("invented a number", share("v")), ("− lossless", difference("v")),
+        ("refused falsely", share("f")),
+        ("right", share("r")), ("− lossless", difference("r")),
+    ])  # fmt: skip
 
 
 def budget_table(tallies: Sequence[Tally]) -> str:
     """Return what budgets promised, and by how much each event happened oftener than under lossless; in per cent."""
-    lossless = tallies[0]
-    head = "setting", "promised: no event moves by more than", *EVENTS.values()
-    rows = []
-    for tally in tallies:
-        if "budget_nats" not in tally.setting:
-            continue
-        promised = 100 * Budget(nats=tally.setting["budget_nats"]).shift
-        moved = (_percent(tally.difference(lossless, event), "+") for event in EVENTS)
-        result = tally.result
-        spent = f"{result['nats'] / len(result['outcomes']):.4f} ({result['max_nats']:.4f})"
-        rows.append([tally.name, f"{promised:.1f}", *moved, spent, f"{result['fell_back'] / result['metered']:.1%}"])
-    return table((*head, "nats per answer, mean (most)", "positions fallen back"), rows)
+    lossless, budgeted = tallies[0], [each for each in tallies if "budget_nats" in each.setting]
+    moved = {
+        name: lambda one, event=event: _percent(one.difference(lossless, event), "+") for event, name in EVENTS.items()
+    }
+
+    def spent(one: Tally) -> str:
+        return f"{one.result['nats'] / len(one.result['outcomes']):.4f} ({one.result['max_nats']:.4f})"
+
+    promised = "promised: no event moves by more than"
+    return columns(budgeted, {
+        "setting": lambda one: one.name,
+        promised: lambda one: f"{100 * Budget(nats=one.setting['budget_nats']).shift:.1f}",
+        **moved,
+        "nats per answer, mean (most)": spent,
+        "positions fallen back": lambda one: f"{one.result['fell_back'] / one.result['metered']:.1%}",
+    })  # fmt: skip
 
 
 def kind_table(content: Mapping[str, Any], tallies: Sequence[Tally]) -> str:
@@ -146,7 +146,7 @@ def examples(tallies: Sequence[Tally]) -> str:
     return "\n\n".join(parts)
 
 
-def picture(tallies: Sequence[Tally], path: Path) -> None:
+def picture(tallies: Sequence[Tally]) -> str:
     """Draw invented numbers, right answers and tokens per step of each setting, with 95 % intervals."""
     figure = new_figure((10, 0.32 * len(tallies) + 1.2))
     axes = figure.subplots(1, 3, sharey=True)
@@ -155,20 +155,12 @@ def picture(tallies: Sequence[Tally], path: Path) -> None:
         axes, (("v", "invented a number, %"), ("r", "right answers, %"), ("", "tokens per step")), strict=True
     ):
         for place, tally in zip(places, tallies, strict=True):
-            colour = "#d55e00"
-            if tally.setting["rule"] == "lossless":
-                colour = "0.3"
-            elif "protect" in tally.setting:
-                colour = "#0072b2"
-            elif "budget_nats" in tally.setting:
-                colour = "#009e73"
-            elif "lossless_tokens" in tally.setting:
-                colour = "#cc79a7"
+            lossless = tally.setting["rule"] == "lossless"
+            colour = "0.3" if lossless else next((COLOURS[key] for key in COLOURS if key in tally.setting), "#d55e00")
             if event:
                 value, low, high = (100 * each for each in tally.share(event))
-                axis.errorbar(
-                    value, place, xerr=[[value - low], [high - value]], fmt="o", color=colour, capsize=2, ms=4
-                )
+                ends = [[value - low], [high - value]]
+                axis.errorbar(value, place, xerr=ends, fmt="o", color=colour, capsize=2, ms=4)
             else:
                 axis.plot(tally.result["acceptance_length"], place, "o", color=colour, ms=4)
         if event:
@@ -180,23 +172,19 @@ def picture(tallies: Sequence[Tally], path: Path) -> None:
         axis.grid(axis="y", color="0.95")
     names = [tally.name.replace("`", "").replace("\\|", "|") for tally in tallies]
     axes[0].set_yticks(places, names, fontsize=8)
-    write_atomically(path, to_svg(figure))
+    return to_svg(figure)
 
 
-def render(results: Path, drawn: Path, page: Path) -> None:
-    """Replace the tables of the page and write the picture; raises `OSError` where the result file is missing."""
-    content, tallies = read(results)
+def shown(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tables, and the picture."""
+    tallies = tallies_of(content)
     groups = {name: [each for each in tallies if each.sampling == name] for name in ("plain", "truncated", "greedy")}
     plain = groups["plain"]
     tables = {f"constraints {name}": main_table(found) if found else "" for name, found in groups.items()}
-    tables |= {
+    return tables | {
         "constraints check": check_table(content),
         "constraints budgets": budget_table(plain),
         "constraints kinds": kind_table(content, plain),
         "constraints examples": examples(plain),
+        "pictures/constraints.svg": picture(plain),
     }
-    pages = StudyPage(page)
-    for name, text in tables.items():
-        pages.insert(name, text)
-    picture(plain, drawn)
-    pages.write()

@@ -12,10 +12,10 @@ matplotlib (`pip install -e .[dev]`).
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -31,15 +31,18 @@ from cactus_decoding import Metrics, Pair, Request, generate, load_pair, zoo
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.jsonl import objects_in, whole_lines
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.zoo.word_problems import word_problems
 from factory.language_model import TrainingPlan, train_language_model
-from studies.constraints.page import render
+from scripts.pages import ROOT, put
+from scripts.results import parse, read, write
+from studies.constraints.page import shown
 from studies.constraints.stories import ConstrainedStory, constrained_stories, outcome
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS = Path(__file__).with_name("results") / "constraints.json"
-PICTURE, PAGE = (ROOT / "docs" / "studies" / name for name in ("pictures/constraints.svg", "constraints.md"))
+RESULTS, PAGE = (
+    Path(__file__).with_name("results") / "constraints.json.gz",
+    ROOT / "docs" / "studies" / "constraints.md",
+)
 WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "constraints"
 PLANS = (
     (TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11), 0.0),
@@ -121,26 +124,17 @@ def check(work: Path, target: Path, count: int) -> dict[str, dict[str, int]]:
             texts = sampled(folder, [problem.prompt for problem in problems])
             found[name] = tally("".join(outcome(p.answer, text) for p, text in zip(problems, texts, strict=True)))
             print(f"validation, {name}: {found[name]}", flush=True)
-        write_atomically(path, as_json(found) + "\n")
-    checked: dict[str, dict[str, int]] = json.loads(path.read_text())
-    return checked
+        write(path, found, None)
+    return read(path)  # type: ignore[no-any-return]
 
 
 def sampled(folder: Path, prompts: list[str]) -> list[str]:
     """Return one plain sample of a model for each prompt, by transformers alone and all at once."""
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    given = tokenizer(prompts, padding=True, return_tensors="pt")
+    given = tokenizer(prompts, padding=True, return_tensors="pt", return_token_type_ids=False)
     torch.manual_seed(0)
-    output = model.generate(
-        input_ids=given.input_ids,
-        attention_mask=given.attention_mask,
-        do_sample=True,
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
-        max_new_tokens=256,
-    )
+    output = model.generate(**given, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=256)
     found: list[str] = tokenizer.batch_decode(output[:, given.input_ids.shape[1] :], skip_special_tokens=True)
     return found
 
@@ -217,7 +211,7 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def measure(given: argparse.Namespace, target: Path, show: Callable[[], None]) -> None:
+def measure(given: Namespace, target: Path, show: Callable[[], None]) -> None:
     """Answer what is missing, and write the result file and the page after each round."""
     pair = load_pair(target, given.draft, dtype=torch.float32)
     checked = check(given.work, target, min(CHECKED, given.stories))
@@ -235,28 +229,29 @@ def measure(given: argparse.Namespace, target: Path, show: Callable[[], None]) -
             "kinds": [story.kind for story in stories[: len(answers[0])]],
             "settings": [summary(*each, stories) for each in zip(asked.values(), answers, strict=True) if each[1]],
         }
-        write_atomically(given.results, as_json(content) + "\n")
+        write(given.results, content, None)
         show()
 
 
 def main() -> None:
     """Train, answer what is missing, then render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stories", type=int, default=1000, help="held-out stories of each setting (default 1000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the stories; story i is answered with seed + i")
-    parser.add_argument("--draft", type=Path, default=zoo.path(zoo.DRAFTS[0]), help="folder of the proposing model")
-    parser.add_argument("--settings", type=int, default=None, help="only so many of the settings, for a trial")
-    parser.add_argument("--work", type=Path, default=WORK, help="folder of checkpoint, weights and single answers")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--picture", type=Path, default=PICTURE)
-    parser.add_argument("--page", type=Path, default=PAGE, help="page whose tables are replaced")
-    parser.add_argument("--only-train", action="store_true")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    if given.stories < 2:
-        parser.error(f"--stories must be at least 2, but is {given.stories}")
+    given = parse(
+        __doc__,
+        stories=(1000, "held-out stories of each setting"),
+        seed=(0, "of the stories; story i is answered with seed + i"),
+        draft=(zoo.path(zoo.DRAFTS[0]), "folder of the proposing model"),
+        settings=(None, "only so many of the settings, for a trial", {"type": int}),
+        work=(WORK, "folder of checkpoint, weights and single answers"),
+        results=RESULTS,
+        page=(PAGE, "page whose tables are replaced"),
+        only_train=False,
+        only_render=False,
+    )
     torch.set_num_threads(1)
-    show = partial(render, given.results, given.picture, given.page)
+
+    def show() -> None:
+        put(given.page, shown(read(given.results)))
+
     if not given.only_render:
         target = train(given.work)
         if given.only_train:

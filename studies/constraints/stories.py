@@ -58,15 +58,10 @@ _MIDDLE_LEADS = ("", "", "Next, ", "Then ", "So ", "Now ", "After that, ")
 
 @dataclass(frozen=True)
 class ConstrainedStory:
-    """A story that may have no answer.
+    """A story that may have no answer, which is then None.
 
-    Attributes:
-        question: the story, ending in a question.
-        solution: arithmetic steps, and then the answer or what it is that is missing.
-        answer: the number asked for; None where the story does not tell it.
-        kind: how it was made, one of `ANSWERABLE` or `UNANSWERABLE`.
-        num_steps: lines before the last one.
-        completions: two stories that agree with what is told, and their answers, for one that cannot be answered.
+    Its solution ends in the answer, or in what it is that is missing. ``kind`` is one of `ANSWERABLE` or
+    `UNANSWERABLE`; a story of the latter has two completions that agree with what is told, with their answers.
     """
 
     question: str
@@ -83,13 +78,9 @@ class ConstrainedStory:
 
 @dataclass(frozen=True)
 class Pivot:
-    """A number on which the answer depends.
+    """A number on which the answer depends, the place of the fact that states it, and another number in its place.
 
-    Attributes:
-        place: of the fact that states it.
-        number: what is stated.
-        other: another number with which the story is a proper one.
-        equations: of that other story.
+    With that the story is a proper one, of these equations.
     """
 
     place: int

@@ -12,6 +12,7 @@ done with the mixture before its training. Source: MoE-Spec (McDanel et al., arX
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -28,7 +29,8 @@ from cactus_decoding import zoo
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.zoo.word_problems import word_problems
 from factory.batches import batch
-from studies.tables import render, table_parser
+from scripts.pages import columns
+from studies.study import study
 
 EXPERTS, PER_TOKEN, LAYERS, WIDTH = 16, 2, 4, 128
 WINDOWS = (4, 8, 16)
@@ -127,48 +129,33 @@ def compare(model: MixtralForCausalLM, texts: Sequence[tuple[list[int], int]], n
     return rows
 
 
-def measure(steps: int, problems: int, seed: int) -> list[dict[str, Any]]:
-    """Return the rows of the table."""
+def measure(given: Namespace) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
     texts = []
-    for problem in islice(word_problems("validation", seed=seed), problems):
+    for problem in islice(word_problems("validation", seed=given.seed), given.problems):
         prompt = tokenizer(problem.prompt).input_ids
         texts.append((tokenizer(f"{problem.prompt} {problem.solution}").input_ids, len(prompt)))
-    model = mixture(tokenizer, seed)
+    model = mixture(tokenizer, given.seed)
     rows = compare(model, texts, "random")
-    loss = train(model, tokenizer, steps, seed)
-    return [*rows, *({**row, "loss": loss} for row in compare(model, texts, "trained"))]
+    loss = train(model, tokenizer, given.steps, given.seed)
+    return {"rows": [*rows, *({**row, "loss": loss} for row in compare(model, texts, "trained"))], "experts": EXPERTS}
 
 
-def markdown(rows: Sequence[Any]) -> str:
-    """Return the table."""
-    lines = [
-        "| mixture | tokens in the pass | experts asked for | budget | used | total variation, substitute | truncate | "
-        "KL, nats, substitute | truncate | other likeliest token, substitute |",
-        "|---|" + "---:|" * 9,
-    ]
-    places = {(row["model"], row["window"], row["budget"], row["way"]): row for row in rows}
-    for name, width, budget in dict.fromkeys(key[:3] for key in places):
-        one, other = (places[name, width, budget, way] for way in WAYS)
-        lines.append(
-            f"| {name} | {width} | {one['asked']:.1f} | {budget} | {one['used']:.1f} | {one['tv']:.3f} | "
-            f"{other['tv']:.3f} | {one['kl']:.3f} | {other['kl']:.3f} | {100 * one['argmax']:.1f} % |"
-        )
-    return "\n".join(lines)
-
-
-def main() -> None:
-    """Measure, write the result file, and put the table on the page."""
-    results = Path(__file__).with_name("results") / "expert_budget.json"
-    parser = table_parser(__doc__, results, "docs/studies/expert_budget.md")
-    parser.add_argument("--steps", type=int, default=400)
-    parser.add_argument("--problems", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    arguments = {"steps": given.steps, "problems": given.problems, "seed": given.seed, "experts": EXPERTS}
-    render(given, "expert-budget", markdown, lambda: measure(given.steps, given.problems, given.seed), arguments)
+def shown(result: Any) -> dict[str, str]:
+    found: dict[tuple[str, int, int], dict[str, Any]] = {}
+    for row in result["rows"]:
+        found.setdefault((row["model"], row["window"], row["budget"]), {})[row["way"]] = row
+    heads = [
+        ("mixture", "{substitute[model]}"), ("tokens in the pass", "{substitute[window]}"),
+        ("experts asked for", "{substitute[asked]:.1f}"), ("budget", "{substitute[budget]}"),
+        ("used", "{substitute[used]:.1f}"),
+        ("total variation, substitute", "{substitute[tv]:.3f}"), ("truncate", "{truncate[tv]:.3f}"),
+        ("KL, nats, substitute", "{substitute[kl]:.3f}"), ("truncate", "{truncate[kl]:.3f}"),
+        ("other likeliest token, substitute", lambda ways: f"{100 * ways['substitute']['argmax']:.1f} %"),
+    ]  # fmt: skip
+    return {"expert-budget": columns(found.values(), heads)}
 
 
 if __name__ == "__main__":
-    main()
+    results = Path(__file__).with_name("results") / "expert_budget.json"
+    study(__doc__, results, "studies/expert_budget.md", measure, shown, steps=400, problems=12, seed=0)

@@ -10,7 +10,6 @@ answer differs, the float32 target's log-probabilities of the two first tokens t
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +25,8 @@ from cactus_decoding import Pair, generate, load_pair, zoo
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.engines.transformers.loading import load_model
 from cactus_decoding.zoo.word_problems import word_problems
-from scripts.pages import insert, table
-from studies.tables import table_parser
+from scripts.pages import ROOT, put, table
+from scripts.results import parser, read, write
 
 PROPOSALS = (1, 3, 7, 15)
 MAX_NEW_TOKENS = 200
@@ -93,13 +92,9 @@ def vllm(dtype: str) -> Iterator[dict[str, Answer]]:
 
         draft = {"method": "draft_model", "model": str(zoo.path("draft")), "num_speculative_tokens": count}
         engine = LLM(
-            str(zoo.path("target")),
-            dtype=dtype,
-            speculative_config=draft if count else None,
-            max_num_seqs=1,
-            generation_config="vllm",
-            enable_prefix_caching=False,
-        )
+            str(zoo.path("target")), dtype=dtype, speculative_config=draft if count else None, max_num_seqs=1,
+            generation_config="vllm", enable_prefix_caching=False,
+        )  # fmt: skip
         sampling = SamplingParams(temperature=0, max_tokens=MAX_NEW_TOKENS)
         return lambda prompt: [*engine.generate(prompt, sampling, use_tqdm=False)[0].outputs[0].token_ids]
 
@@ -156,24 +151,21 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure the named engines, keep the result file, and put the table on the page."""
-    results = Path(__file__).with_name("results") / "greedy_agreement.json"
-    parser = table_parser(__doc__, results, "docs/hugging_face.md")
-    parser.add_argument("engines", nargs="*", metavar="ENGINE", help=f"of {', '.join(ENGINES)}")
-    parser.add_argument("--problems", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    results, page = Path(__file__).with_name("results") / "greedy_agreement.json", ROOT / "docs" / "hugging_face.md"
+    engines = (None, f"of {', '.join(ENGINES)}", {"nargs": "*", "positional": True, "default": [], "metavar": "ENGINE"})
+    made = parser(__doc__, engines=engines, problems=60, seed=0, results=results, page=page, only_render=False)
+    given = made.parse_args()
     if unknown := set(given.engines) - set(ENGINES):
-        parser.error(f"there is no engine {sorted(unknown)[0]!r}; choose from {', '.join(ENGINES)}")
-    kept = json.loads(given.results.read_text()) if given.results.exists() else {"rows": [], "provenance": {}}
+        made.error(f"there is no engine {sorted(unknown)[0]!r}; choose from {', '.join(ENGINES)}")
+    kept = read(given.results) if given.results.exists() else {"rows": [], "provenance": {}}
     arguments = {"problems": given.problems, "seed": given.seed, "max_new_tokens": MAX_NEW_TOKENS}
     for engine in given.engines:
         rows = [row for dtype in ENGINES[engine][1] for row in measure(engine, dtype, given.problems, given.seed)]
-        order = [*ENGINES]
         merged = [*(row for row in kept["rows"] if row["engine"] != engine), *rows]
-        kept["rows"] = sorted(merged, key=lambda row: order.index(row["engine"]))
-        kept["provenance"] = kept["provenance"] | {engine: provenance(arguments)}
-        given.results.write_text(json.dumps(kept, indent=1) + "\n")
-    given.page.write_text(insert(given.page.read_text(), "agreement", markdown(kept["rows"])))
+        kept["rows"] = sorted(merged, key=lambda row: [*ENGINES].index(row["engine"]))
+        kept["provenance"] |= {engine: provenance(arguments)}
+        write(given.results, kept, None)
+    put(given.page, {"agreement": markdown(kept["rows"])})
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ nothing was fitted to.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,42 +24,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding import Lossless, audit, load_pair, stream
-from cactus_decoding.cli import options
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
-from cactus_decoding.core.pair import Pair
+from cactus_decoding import Lossless, audit, load_pair
 from cactus_decoding.core.policy.importance import Importance, read_importance
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import ClampedRatio
 from cactus_decoding.core.rules.base import EmittedRows
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
-from cactus_decoding.lab.evaluation.run_config import seed_of
-from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.training.importance.fitting import Examples, fit
-from scripts.pages import insert, table
+from scripts.pages import columns
+from studies.importance.run import rows_of
+from studies.study import study
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS, PAGE = Path(__file__).with_name("results") / "ensemble.json", ROOT / "docs/studies/tables/importance.md"
+RESULTS = Path(__file__).with_name("results") / "ensemble.json"
 DRAFTS = {"bundled:worded": "bundled:worded", "bundled:draft": None}
 """Drafts, and the importance that was learned with them."""
 FITTED, TASK = 0.5, "word_problems:split=validation,seed=1"
 """The share of the problems that weights are fitted to."""
 Row = Callable[[float], Tensor]  # of a knob: the larger, the more is accepted
-
-
-def rows_of(pair: Pair, problems: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return both models' rows at the positions that lossless answers visit, in float64, and their problems."""
-    target, draft, place_of = [], [], []
-    for place, problem in enumerate(parse_task(TASK, problems).problems):
-        for outcome in stream(pair, problem.prompt, seed=seed_of(1, place)):
-            for visit in outcome.visits:
-                assert visit.draft_probs is not None
-                target.append(visit.target_probs.double())
-                draft.append(visit.draft_probs.double())
-                place_of.append(place)
-    q, p = (rows / rows.sum(-1, keepdim=True) for rows in (torch.stack(target), torch.stack(draft)))
-    return q, p, torch.tensor(place_of)
 
 
 def cheapest_weights(q: Tensor, p: Tensor, gain: float) -> Tensor:
@@ -100,7 +81,7 @@ def at_acceptance(h_of: Row, p: Tensor, wanted: float, most: float) -> tuple[flo
 def measure(draft: str, importance: str | None, problems: int) -> dict[str, Any]:
     pair = load_pair("bundled", draft)
     words = Vocabulary.of(pair.tokenizer, vocabulary_size(pair.target.model))
-    q, p, places = rows_of(pair, problems)
+    q, p, places = rows_of(pair, TASK, problems)
     fitted = places < FITTED * problems
     values = None if importance is None else read_importance(importance).fit(words)(q[~fitted], p[~fitted], [])
     (q_fitted, p_fitted), (q, p) = (q[fitted], p[fitted]), (q[~fitted], p[~fitted])
@@ -142,49 +123,33 @@ def _scaled_widths(q: Tensor, p: Tensor, factors: Tensor, width: float) -> Tenso
     return rows
 
 
-HEAD = (
-    "way",
-    "accepts",
-    "KL, nats",
-    "× clamped",
-    "TV",
-    "log-ratio, at most",
-    "spoilt answers per 1,000 positions",
-)
+def measure_all(given: Namespace) -> dict[str, Any]:
+    pairs = [measure(draft, importance, given.problems) for draft, importance in DRAFTS.items()]
+    return {"pairs": pairs, "task": TASK}
 
 
-def render(result: dict[str, Any]) -> str:
-    lines = []
+def shown(result: dict[str, Any]) -> dict[str, str]:
+    parts = []
     for pair in result["pairs"]:
         cheapest = pair["rows"][0]["kl"]
-        lines += [
-            f"`{pair['draft']}`: {pair['positions']:,} positions, of which lossless accepts {pair['lossless']:.3f}.",
-            "",
-        ]
-        rows = []
-        for row in sorted(pair["rows"], key=lambda row: row["kl"]):
-            spoilt = "" if row["spoilt"] is None else f"{1000 * row['spoilt']:.2f}"
-            costs = f"{row['kl']:.4f}", f"{row['kl'] / cheapest:.2f}", f"{row['tv']:.3f}", f"{row['max_log_ratio']:.1f}"
-            rows.append([row["way"], f"{row['acceptance']:.3f}", *costs, spoilt])
-        lines += [table(HEAD, rows), ""]
-    return "\n".join(lines).rstrip()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=100, help="half of them to fit weights to")
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    if not given.only_render:
-        options.prepare(1, small=True)
-        pairs = [measure(draft, importance, given.problems) for draft, importance in DRAFTS.items()]
-        arguments = {"study": "importance.ensemble", "problems": given.problems, "task": TASK}
-        write_atomically(given.out, as_json({"pairs": pairs, "provenance": provenance(arguments)}, indent=1) + "\n")
-    text = insert(given.page.read_text(), "ensembles", render(json.loads(given.out.read_text())))
-    write_atomically(given.page, text)
+        heads = {
+            "way": "{way}",
+            "accepts": "{acceptance:.3f}",
+            "KL, nats": "{kl:.4f}",
+            "× clamped": lambda row, cheapest=cheapest: f"{row['kl'] / cheapest:.2f}",
+            "TV": "{tv:.3f}",
+            "log-ratio, at most": "{max_log_ratio:.1f}",
+            "spoilt answers per 1,000 positions": lambda row: (
+                "" if row["spoilt"] is None else f"{1000 * row['spoilt']:.2f}"
+            ),
+        }
+        parts.append(
+            f"`{pair['draft']}`: {pair['positions']:,} positions, of which lossless accepts {pair['lossless']:.3f}."
+        )
+        parts.append(columns(sorted(pair["rows"], key=lambda row: row["kl"]), heads))
+    return {"ensembles": "\n\n".join(parts)}
 
 
 if __name__ == "__main__":
-    main()
+    half = (100, "half of them to fit weights to")
+    study(__doc__, RESULTS, "studies/tables/importance.md", measure_all, shown, problems=half)

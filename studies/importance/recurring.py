@@ -6,27 +6,20 @@ python -m studies.importance.recurring --only-render   the table again, from the
 
 from __future__ import annotations
 
-import argparse
-import json
-from functools import partial
-from itertools import count
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from cactus_decoding import Request, parse_rule
-from cactus_decoding.cli import options
-from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.results import opened
-from cactus_decoding.lab.evaluation.runs.runner import run
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from scripts.pages import insert, table
-from studies.importance.run import ANSWERED, ROOT, _number, numbers
+from scripts.pages import columns
+from scripts.results import asked
+from studies.importance.run import ANSWERED, numbers, with_ends
+from studies.study import answer, study
 
 RULES = {0.0: ("relaxed_greedy:margin=0", "relaxed_greedy:margin=1.2"), 1.0: ("lossless", "ensemble:weight=1")}
 """By temperature, what is lossless and what is relaxed: a margin of 1.2 nats is a ratio of 0.3."""
@@ -46,40 +39,21 @@ def settings(problems: int) -> dict[str, RunConfig]:
     return made
 
 
-def measure(given: argparse.Namespace) -> None:
-    options.prepare(1, small=True)
-    configs, task = settings(given.problems), parse_task(ANSWERED, given.problems)
-    named = {name: str(value) for name, value in vars(given).items() if not isinstance(value, Path)}
-    with opened(given.results) as file:
-        with counting("Answering", sum(config.problems for config in configs.values())) as progress:
-            done = count(1)
-            load = partial(load_engine, "transformers", "bundled", audited=False, engine_arguments=None)
-            run(list(configs.values()), {task.name: task}, load, file, provenance(named),
-                lambda remark: progress(next(done), remark))  # fmt: skip
-        results = {result.config: result for result in file.results}
-    found = {name: numbers(results[config]) for name, config in configs.items()}
-    write_atomically(given.out, as_json({"settings": found, "provenance": provenance(named)}, indent=1) + "\n")
+def measure(given: Namespace) -> dict[str, Any]:
+    configs = settings(given.problems)
+    results = answer(given.answers, list(configs.values()), provenance(asked(given)), audited=False)
+    return {"settings": {name: numbers(results[config]) for name, config in configs.items()}}
 
 
-def render(result: dict[str, Any]) -> str:
-    found = result["settings"].items()
-    rows = [[name, _number(each["score"], 100, 1), _number(each["accepted_per_step"], 1, 2)] for name, each in found]
-    return table(("temperature, rule, memory", "right, %", "accepted per step of 12"), rows)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=200)
-    parser.add_argument("--results", type=Path, default=Path("recurring_results.jsonl"))
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "recurring.json")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs/recurring.md")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    if not given.only_render:
-        measure(given)
-    text = insert(given.page.read_text(), "recurring", render(json.loads(given.out.read_text())))
-    write_atomically(given.page, text)
+def shown(result: dict[str, Any]) -> dict[str, str]:
+    heads = {
+        "temperature, rule, memory": lambda row: row[0],
+        "right, %": lambda row: with_ends(row[1]["score"], 100, 1),
+        "accepted per step of 12": lambda row: with_ends(row[1]["accepted_per_step"], 1, 2),
+    }
+    return {"recurring": columns(result["settings"].items(), heads)}
 
 
 if __name__ == "__main__":
-    main()
+    results, kept = Path(__file__).with_name("results") / "recurring.json", Path("recurring_results.jsonl")
+    study(__doc__, results, "recurring.md", measure, shown, problems=200, answers=(kept, "where answers are kept"))

@@ -9,11 +9,8 @@ with digits protected; answers are to validation problems of another seed. The s
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
-from functools import partial
-from itertools import count
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -21,77 +18,42 @@ import numpy as np
 import torch
 
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
-from cactus_decoding.cli import options
-from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.policy.importance import Importance, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.protection import PATTERNS, Protection, may_relax
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
-from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.intervals import bootstrapped, paired_difference, proportion, resampled_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
-from cactus_decoding.lab.evaluation.runs.results import RunResult, opened
-from cactus_decoding.lab.evaluation.runs.runner import pending, run
+from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from scripts.pages import insert, table
+from scripts.pages import table
+from scripts.results import asked
+from studies.study import answer, study
 
-ROOT = Path(__file__).resolve().parents[2]
+RESULTS = Path(__file__).with_name("results") / "importance.json"
 RULES = ("clamped:width=3", "cactus:delta=1")
 DIGITS = Protection("digits", 0.01)
 MATCHING, ANSWERED = "word_problems:split=validation,seed=1", "word_problems:split=validation"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--importance", default="bundled:worded", help="a file of cactus learn-importance")
-    parser.add_argument("--draft", default="bundled:worded", help="the draft that it was learned with")
-    parser.add_argument("--problems", type=int, default=1000, help="that are answered under every setting")
-    parser.add_argument("--matching", type=int, default=100, help="problems on which the limits are chosen")
-    parser.add_argument("--results", type=Path, default=Path("importance_results.jsonl"))
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results") / "importance.json")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs/studies/tables/importance.md")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    if not given.only_render:
-        measure(given)
-    write_atomically(given.page, insert(given.page.read_text(), "measured", render(json.loads(given.out.read_text()))))
-
-
-def measure(given: argparse.Namespace) -> None:
-    """Answer problems under every setting, and write the result file."""
-    options.prepare(1, small=True)
+def measure(given: Namespace) -> dict[str, Any]:
+    """Answer problems under every setting; answers are kept beside, so that the same command goes on."""
     importance = read_importance(given.importance)
     limits = matched_limits(given.draft, importance, given.matching)
     configs = settings(given.draft, given.importance, limits, given.problems)
-    task = parse_task(ANSWERED, given.problems)
-    named = {name: str(value) for name, value in vars(given).items() if not isinstance(value, Path)}
-    with opened(given.results) as file:
-        todo = pending(list(configs.values()), file.results)
-        with counting("Answering", sum(config.problems for config in todo)) as progress:
-            done = count(1)
-            load = partial(load_engine, "transformers", "bundled", audited=False, engine_arguments=None)
-            run(list(configs.values()), {task.name: task}, load, file, provenance(named),
-                lambda remark: progress(next(done), remark))  # fmt: skip
-        results = {result.config: result for result in file.results}
+    results = answer(given.answers, list(configs.values()), provenance(asked(given)), audited=False)
     chosen = {name: results[config] for name, config in configs.items()}
-    result = {
-        "schema": 1,
-        "kind": "importance",
-        "learned": dict(importance.about),
-        "found": found_by_itself(importance),
-        "limits": limits,
-        "settings": {name: numbers(each) for name, each in chosen.items()},
-        "against_digits": {
-            name: compared(each, chosen[f"{name.partition(' ')[0]} digits"])
-            for name, each in chosen.items()
-            if name != "lossless" and not name.endswith("digits")
-        },
-        "provenance": provenance(named),
+    against = {
+        name: compared(each, chosen[f"{name.partition(' ')[0]} digits"])
+        for name, each in chosen.items()
+        if name != "lossless" and not name.endswith("digits")
     }
-    write_atomically(given.out, as_json(result, indent=1) + "\n")
+    return {
+        "learned": dict(importance.about), "found": found_by_itself(importance), "limits": limits,
+        "settings": {name: numbers(each) for name, each in chosen.items()}, "against_digits": against,
+    }  # fmt: skip
 
 
 def settings(draft: str, importance: str, limits: dict[str, float], problems: int) -> dict[str, RunConfig]:
@@ -117,7 +79,7 @@ def matched_limits(draft: str, importance: Importance, problems: int) -> dict[st
     Acceptance is exact at the positions of lossless answers: of the rule where it may judge, of lossless elsewhere.
     """
     pair = load_pair("bundled", draft)
-    target, drafted = rows_of_lossless_answers(pair, problems)
+    target, drafted, _ = rows_of(pair, MATCHING, problems)
     words = Vocabulary.of(pair.tokenizer, vocabulary_size(pair.target.model))
     values = importance.fit(words)(target, drafted, [])
     allowed = may_relax(target[:, DIGITS.mask(words)].sum(-1), DIGITS.threshold)
@@ -132,17 +94,18 @@ def matched_limits(draft: str, importance: Importance, problems: int) -> dict[st
     return limits
 
 
-def rows_of_lossless_answers(pair: Pair, problems: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return both models' rows at the positions that lossless answers visit, in float64."""
-    target, drafted = [], []
-    for place, problem in enumerate(parse_task(MATCHING, problems).problems):
+def rows_of(pair: Pair, task: str, problems: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return both models' rows at the positions that lossless answers visit, in float64, and their problems."""
+    target, draft, place_of = [], [], []
+    for place, problem in enumerate(parse_task(task, problems).problems):
         for outcome in stream(pair, problem.prompt, seed=seed_of(1, place)):
             for visit in outcome.visits:
                 assert visit.draft_probs is not None
                 target.append(visit.target_probs.double())
-                drafted.append(visit.draft_probs.double())
-    rows = torch.stack(target), torch.stack(drafted)
-    return rows[0] / rows[0].sum(-1, keepdim=True), rows[1] / rows[1].sum(-1, keepdim=True)
+                draft.append(visit.draft_probs.double())
+                place_of.append(place)
+    q, p = (rows / rows.sum(-1, keepdim=True) for rows in (torch.stack(target), torch.stack(draft)))
+    return q, p, torch.tensor(place_of)
 
 
 def found_by_itself(importance: Importance, top: int = 20) -> dict[str, Any]:
@@ -160,82 +123,86 @@ def found_by_itself(importance: Importance, top: int = 20) -> dict[str, Any]:
     return result
 
 
+def ratio(values: np.ndarray, drawn: np.ndarray, problems: int) -> list[float]:
+    """Return accepted tokens per step with the interval: columns are accepted and steps, and perhaps another's."""
+    value, resampled = (
+        each[..., 0] / each[..., 1] - (each[..., 2] / each[..., 3] if each.shape[-1] > 2 else 0)
+        for each in (values, drawn)
+    )
+    return list(bootstrapped(float(value), resampled, problems))
+
+
 def numbers(result: RunResult) -> dict[str, Any]:
     """Return a setting's score and what it accepts, with 95 % intervals over problems."""
-    right, steps, accepted = (result.column(name) for name in ("right", "steps", "accepted"))
-    drawn = resampled_sums(np.stack([accepted, steps], axis=1))
+    right, counts = result.column("right"), np.stack([result.column(name) for name in ("accepted", "steps")], axis=1)
     return {
         "setting": result.config.as_dict(),
         "score": list(proportion(float(right.sum()), len(right))),
-        "accepted_per_step": list(
-            bootstrapped(float(accepted.sum() / steps.sum()), drawn[:, 0] / drawn[:, 1], len(steps))
-        ),
+        "accepted_per_step": ratio(counts.sum(0), resampled_sums(counts), len(counts)),
         "problems": len(right),
     }
 
 
 def compared(result: RunResult, digits: RunResult) -> dict[str, Any]:
     """Return the differences to protected digits on the same problems and seeds."""
-    columns = [each.column(name) for each in (result, digits) for name in ("accepted", "steps")]
-    sums = resampled_sums(np.stack(columns, axis=1))
-    total = [column.sum() for column in columns]
+    counts = np.stack([each.column(name) for each in (result, digits) for name in ("accepted", "steps")], axis=1)
     return {
         "score": list(paired_difference(result.column("right") - digits.column("right"))),
-        "accepted_per_step": list(
-            bootstrapped(
-                float(total[0] / total[1] - total[2] / total[3]),
-                sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3],
-                len(columns[0]),
-            )
-        ),
+        "accepted_per_step": ratio(counts.sum(0), resampled_sums(counts), len(counts)),
     }
 
 
-def render(result: dict[str, Any]) -> str:
+def shown(result: dict[str, Any]) -> dict[str, str]:
     """Return the tables of the page."""
     fit, found = result["learned"]["fit"], result["found"]
     value, low, high = fit["auc"]
+    among = {
+        name: f"{100 * found[f'numbers_and_operators_among_{name}']:.0f} %"
+        for name in ("all", "top_20_of_target", "top_20_of_draft")
+    }
     lines = [
         f"Learned from {fit['positions']:,} rejected proposals in {fit['problems']:,} problems: keeping the proposal "
         f"spoils {100 * fit['worse']:.1f} % of the continuations (and mends {100 * fit['better']:.1f} %, which is the "
         f"target's own chance). ROC AUC on problems that it was not fitted to: {value:.3f} ({low:.3f} to {high:.3f}).",
-        "",
-        f"Digits and operators are {100 * found['numbers_and_operators_among_all']:.0f} % of the vocabulary, "
-        f"{100 * found['numbers_and_operators_among_top_20_of_target']:.0f} % of the twenty tokens with the greatest "
-        f"weights in the target's row and {100 * found['numbers_and_operators_among_top_20_of_draft']:.0f} % in the "
-        "draft's.",
-        "",
+        f"Digits and operators are {among['all']} of the vocabulary, {among['top_20_of_target']} of the twenty tokens "
+        f"with the greatest weights in the target's row and {among['top_20_of_draft']} in the draft's.",
     ]
     head = "rule", "relaxed", "right, %", "accepted per step", "right, to digits", "accepted, to digits"
     rows = []
     for name, each in result["settings"].items():
         rule, _, how = name.partition(" ")
         against = result["against_digits"].get(name)
-        limit = result["limits"].get(rule, 0)
         kinds = {
             "": "nothing",
             "unprotected": "everywhere",
             "digits": "not at digits above 0.01",
-            "matched": f"importance ≤ {limit:g}",
+            "matched": f"importance ≤ {result['limits'].get(rule, 0):g}",
             "default": "importance ≤ 0.2",
             "scaled": "scaled by importance",
         }
-        cells = [rule, kinds[how], _number(each["score"], 100, 1), _number(each["accepted_per_step"], 1, 2)]
+        cells = [rule, kinds[how], with_ends(each["score"], 100, 1), with_ends(each["accepted_per_step"], 1, 2)]
         cells += ["", ""] if against is None else [
-            _number(against["score"], 100, 1, sign=True), _number(against["accepted_per_step"], 1, 2, sign=True)
+            with_ends(against["score"], 100, 1, "+"), with_ends(against["accepted_per_step"], 1, 2, "+")
         ]  # fmt: skip
         rows.append(cells)
     problems = result["settings"]["lossless"]["problems"]
     setting = "temperature 1 without truncation, 6 proposals, 95 % intervals."
-    lines += [table(head, rows, names=2), "", f"{problems:,} validation problems, {setting}"]
-    return "\n".join(lines)
+    lines += [table(head, rows, names=2), f"{problems:,} validation problems, {setting}"]
+    return {"measured": "\n\n".join(lines)}
 
 
-def _number(interval: list[float | None], factor: float, digits: int, *, sign: bool = False) -> str:
-    spelled = "+" if sign else ""
-    value, *bounds = [number if number is None else f"{factor * number:{spelled}.{digits}f}" for number in interval]
+def with_ends(interval: list[float | None], factor: float, digits: int, sign: str = "") -> str:
+    """Return a number with the ends of its interval, if there are enough problems for one."""
+    value, *bounds = [each if each is None else f"{factor * each:{sign}.{digits}f}" for each in interval]
     return f"{value} (too few to tell)" if None in bounds else f"{value} ({bounds[0]} to {bounds[1]})"
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        __doc__, RESULTS, "studies/tables/importance.md", measure, shown,
+        importance=("bundled:worded", "a file of cactus learn-importance"),
+        draft=("bundled:worded", "the draft that it was learned with"),
+        problems=(1000, "that are answered under every setting"),
+        matching=(100, "problems on which the limits are chosen"),
+        answers=(Path("importance_results.jsonl"), "where answers are kept"),
+    )  # fmt: skip

@@ -12,34 +12,28 @@ the server.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import socket
-import subprocess
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from llama_cpp import Llama
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.servers import Server, llama_server, running
 from cactus_decoding import Pair, load_pair, stream, zoo
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.bundled_gguf import write_bundled, write_gguf
-from scripts.pages import insert, table
-from studies.stored import read_packed, write_packed
-from studies.tables import table_parser
+from scripts.pages import table
+from studies.study import study
 
 MAX_NEW_TOKENS = 80
 CONTEXT = 512
@@ -48,6 +42,7 @@ Answer = dict[str, float]
 """Tokens, steps, proposals, accepted ones and seconds of one answer, of the clock and the processor; ours by parts."""
 Way = Callable[[str, float, int], Answer]
 """``(prompt, temperature, seed) -> Answer``"""
+Key = TypeVar("Key")
 
 
 def deepened(folder: Path, kind: str, layers: int) -> Path:
@@ -64,67 +59,22 @@ def deepened(folder: Path, kind: str, layers: int) -> Path:
     return path
 
 
-@contextmanager
-def llama_server(binary: Path, target: Path, draft: Path | None, proposals: int, threads: int) -> Iterator[Way]:
-    """Run llama.cpp's server, and yield how it answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [str(binary), "-m", str(target), "--port", str(port), "-c", str(CONTEXT), "-np", "1", "--no-webui"]
-    command += ["-t", str(threads), "-tb", str(threads)]
-    if draft is not None:
-        command += ["--spec-type", "draft-simple", "-md", str(draft), "--spec-draft-n-max", str(proposals)]
-        command += ["-td", str(threads), "-tbd", str(threads)]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-        try:
-            while process.poll() is None and not _answers(port):
-                time.sleep(0.2)
-            if process.poll() is not None:
-                log.seek(0)
-                raise SystemExit(f"{binary} ended: {log.read()[-2000:]}")
+def served(server: Server) -> Way:
+    """Return how llama.cpp's server answers."""
 
-            def answer(prompt: str, temperature: float, seed: int) -> Answer:
-                before = _processor_seconds(process.pid)
-                found = _ask(port, prompt, temperature, seed)
-                return found | {"processor": _processor_seconds(process.pid) - before}
+    def answer(prompt: str, temperature: float, seed: int) -> Answer:
+        before = server.processor_seconds()
+        timings = server.post("/completion", {
+            "prompt": prompt, "temperature": temperature, "samplers": ["temperature"], "seed": seed,
+            "n_predict": MAX_NEW_TOKENS, "cache_prompt": False,
+        })["timings"]  # fmt: skip
+        tokens, accepted = timings["predicted_n"], timings.get("draft_n_accepted", 0)
+        seconds = (timings["prompt_ms"] + timings["predicted_ms"]) / 1000
+        counts = {"tokens": tokens, "steps": tokens - accepted, "drafted": timings.get("draft_n", 0)}
+        taken = {"seconds": seconds, "processor": server.processor_seconds() - before}
+        return counts | {"accepted": accepted} | taken
 
-            yield answer
-        finally:
-            process.terminate()
-            process.wait()
-
-
-def _answers(port: int) -> bool:
-    try:
-        return urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).status == 200
-    except OSError:
-        return False
-
-
-def _processor_seconds(pid: int) -> float:
-    """Return what a process has used so far, to a tick of usually 10 ms."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _ask(port: int, prompt: str, temperature: float, seed: int) -> Answer:
-    body = {
-        "prompt": prompt,
-        "temperature": temperature,
-        "samplers": ["temperature"],
-        "seed": seed,
-        "n_predict": MAX_NEW_TOKENS,
-        "cache_prompt": False,
-    }
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/completion", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    timings = json.loads(urllib.request.urlopen(request, timeout=300).read())["timings"]
-    tokens, accepted = timings["predicted_n"], timings.get("draft_n_accepted", 0)
-    seconds = (timings["prompt_ms"] + timings["predicted_ms"]) / 1000
-    drafted = timings.get("draft_n", 0)
-    return {"tokens": tokens, "steps": tokens - accepted, "drafted": drafted, "accepted": accepted, "seconds": seconds}
+    return answer
 
 
 def python_binding(target: Path, proposals: int, threads: int) -> Way:
@@ -174,45 +124,57 @@ def ours(pair: Pair, rule: str, proposals: int) -> Way:
     return answer
 
 
-def measure(given: argparse.Namespace, folder: Path, layers: int) -> list[dict[str, Any]]:
+def in_turn(ways: Mapping[Key, Way], problems: int, temperature: float) -> dict[Key, list[Answer]]:
+    """Return the answers of each way to some problems, one after another; an answer before them warms up."""
+    answers: dict[Key, list[Answer]] = {key: [] for key in ways}
+    for number, problem in enumerate(islice(word_problems("validation"), problems + 1)):
+        for key, way in ways.items():
+            answer = way(problem.prompt, temperature, number)
+            if number:
+                answers[key].append(answer)
+    return answers
+
+
+def one_target(given: Namespace, folder: Path, layers: int) -> list[dict[str, Any]]:
     """Return what each way did on one target."""
     target = deepened(folder, given.type, layers) if layers else write_bundled("target", folder, given.type)
     draft, ways = write_bundled(given.draft, folder, given.type), dict[tuple[str, int], Way]()
     torch.set_num_threads(given.threads)
     pair = load_pair(f"{target}:context_size={CONTEXT}", f"{draft}:context_size={CONTEXT}", kept_prompts=0)
+    most = given.proposals[-1]
     with ExitStack() as servers:
         for proposals in (0, *given.proposals):
-            server = llama_server(given.llama_server, target, draft if proposals else None, proposals, given.threads)
-            ways["llama.cpp's server", proposals] = servers.enter_context(server)
+            drafting = (draft, ["--spec-draft-n-max", str(proposals)]) if proposals else (None, [])
+            command = llama_server(given.llama_server, target, drafting[0], given.threads, CONTEXT, *drafting[1])
+            ways["llama.cpp's server", proposals] = served(servers.enter_context(running(command)))
         ways["llama-cpp-python", 0] = python_binding(target, 0, given.threads)
-        ways["llama-cpp-python, look-up", given.proposals[-1]] = python_binding(
-            target, given.proposals[-1], given.threads
-        )
+        ways["llama-cpp-python, look-up", most] = python_binding(target, most, given.threads)
         ways["ours, lossless", 0] = ours(pair, "lossless", 0)
-        for rule in RULES:
-            for proposals in given.proposals:
-                ways[f"ours, {rule}", proposals] = ours(pair, rule, proposals)
-        problems = list(islice(word_problems("validation"), given.problems + 1))
-        answers: dict[tuple[str, int, float], list[Answer]] = {}
-        for temperature in (1.0, 0.0):
-            for number, problem in enumerate(problems):
-                for (name, proposals), way in ways.items():
-                    if temperature == 0 and name.startswith("ours") and "lossless" not in name:
-                        continue  # which is then the same
-                    answer = way(problem.prompt, temperature, number)
-                    if number:  # the first warms up
-                        answers.setdefault((name, proposals, temperature), []).append(answer)
-    return [summary(*key, layers, found) for key, found in answers.items()]
+        ways |= {(f"ours, {rule}", count): ours(pair, rule, count) for rule in RULES for count in given.proposals}
+        # at temperature 0 our rules are all the same
+        greedy = {key: way for key, way in ways.items() if not key[0].startswith("ours") or "lossless" in key[0]}
+        found = {temperature: in_turn(some, given.problems, temperature) for temperature, some in
+                 ((1.0, ways), (0.0, greedy))}  # fmt: skip
+    return [
+        summary(name, proposals, temperature, answers) | {"extra_layers": layers}
+        for temperature, by_way in found.items()
+        for (name, proposals), answers in by_way.items()
+    ]
 
 
-def summary(name: str, proposals: int, temperature: float, layers: int, answers: list[Answer]) -> dict[str, Any]:
+def measure(given: Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [row for layers in given.extra_layers for row in one_target(given, Path(folder), layers)]
+    return {"rows": rows, "max_new_tokens": MAX_NEW_TOKENS}
+
+
+def summary(name: str, proposals: int, temperature: float, answers: list[Answer]) -> dict[str, Any]:
     """Return the answers of one way as medians and shares."""
     total = {key: sum(answer[key] for answer in answers) for key in answers[0]}
     return {
         "way": name,
         "proposals": proposals,
         "temperature": temperature,
-        "extra_layers": layers,
         "accepted_per_step": total["accepted"] / total["steps"],
         "tokens_per_second": median(answer["tokens"] / answer["seconds"] for answer in answers),
         "processor_ms_per_token": 1000 * total["processor"] / total["tokens"],
@@ -221,8 +183,9 @@ def summary(name: str, proposals: int, temperature: float, layers: int, answers:
     }
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the table: a line for each way, and for each temperature and target its tokens per second."""
+def shown(result: Any) -> dict[str, str]:
+    """Return a line for each way, and for each temperature and target its tokens per second."""
+    rows: Sequence[dict[str, Any]] = result["rows"]
     temperatures, layers = (list(dict.fromkeys(row[name] for row in rows)) for name in ("temperature", "extra_layers"))
     found = {tuple(row[name] for name in ("way", "proposals", "temperature", "extra_layers")): row for row in rows}
     names = ["way", "proposals", *(f"accepted per step, T = {temperature:g}" for temperature in temperatures)]
@@ -237,32 +200,18 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         cells += [f"{row['accepted_per_step']:.2f}" if row and proposals else "" for row in accepted]
         cells += [f"{row['tokens_per_second']:,.0f}" if row else "" for row in speeds]
         lines.append(cells)
-    return table(names, lines)
-
-
-def main() -> None:
-    """Measure, write the result file, and put the table on the page."""
-    results = Path(__file__).with_name("results") / "benchmark.json"
-    parser = table_parser(__doc__, results, "docs/studies/tables/laptop.md")
-    parser.add_argument("--llama-server", type=Path, help="llama.cpp's own server, of the same source")
-    parser.add_argument("--problems", type=int, default=60)
-    parser.add_argument("--proposals", type=int, nargs="+", default=[3, 6])
-    parser.add_argument("--draft", default="worded", help="a bundled draft")
-    parser.add_argument("--type", default="q8_0", help="of both files")
-    parser.add_argument("--extra-layers", type=int, nargs="+", default=[0, 66], help="of the target")
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    if not given.only_render:
-        if given.llama_server is None or not given.llama_server.is_file():
-            parser.error("--llama-server must be the path of llama.cpp's server")
-        with tempfile.TemporaryDirectory() as folder:
-            rows = [row for layers in given.extra_layers for row in measure(given, Path(folder), layers)]
-        names = ("problems", "proposals", "draft", "type", "extra_layers", "threads")
-        about = provenance({name: getattr(given, name) for name in names} | {"max_new_tokens": MAX_NEW_TOKENS})
-        write_packed(given.results, json.dumps({"rows": rows, "provenance": about}) + "\n")
-    rows = json.loads(read_packed(given.results))["rows"]
-    given.page.write_text(insert(given.page.read_text(), "side by side", markdown(rows)))
+    return {"side by side": table(names, lines)}
 
 
 if __name__ == "__main__":
-    main()
+    results = Path(__file__).with_name("results") / "benchmark.json.gz"
+    study(
+        __doc__, results, "studies/tables/laptop.md", measure, shown, needed=["llama_server"],
+        llama_server=(None, "llama.cpp's own server, of the same source", {"type": Path}),
+        problems=60,
+        proposals=[3, 6],
+        draft=("worded", "a bundled draft"),
+        type=("q8_0", "of both files"),
+        extra_layers=([0, 66], "of the target"),
+        threads=1,
+    )  # fmt: skip

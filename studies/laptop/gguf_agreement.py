@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from argparse import Namespace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,8 @@ from transformers import AutoModelForCausalLM
 from cactus_decoding import Pair, generate, load_pair, zoo
 from cactus_decoding.zoo.word_problems import WordProblem, word_problems
 from scripts.bundled_gguf import write_bundled
-from scripts.pages import table
-from studies.tables import render, table_parser
+from scripts.pages import columns
+from studies.study import study
 
 KINDS = {"float32, `cache=float32`": ("float32", "float32"), "float32": ("float32", "float16")} | {
     kind: (kind, "float16") for kind in ("float16", "q8_0")
@@ -79,7 +80,7 @@ def greedy_answers(pair: Pair, own: Llama, problems: list[WordProblem]) -> int:
     return equal
 
 
-def measure(name: str, folder: Path, rows: int, answers: int) -> dict[str, Any]:
+def one_kind(name: str, folder: Path, rows: int, answers: int) -> dict[str, Any]:
     """Return the row of a type of weights and cache."""
     kind, cache = KINDS[name]
     target, draft = (write_bundled(model, folder, kind) for model in ("target", "worded"))
@@ -93,44 +94,28 @@ def measure(name: str, folder: Path, rows: int, answers: int) -> dict[str, Any]:
     return {"name": name, **found, "answers": answers, "equal": greedy_answers(pair, own, chosen[:answers])}
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the table."""
-    head = (
-        "file", "largest difference", "mean KL in nats", "other likeliest token", "the same, read one by one",
-        "greedy answers",
-    )  # fmt: skip
-    lines = []
-    for row in rows:
-        beside, alone = row["transformers"], row["one_by_one"]
-        counted = [f"{each['argmax']} of {each['positions']:,}" for each in (beside, alone)]
-        cells = [
-            row["name"],
-            f"{beside['largest']:.1g}",
-            f"{beside['kl']:.0e}",
-            counted[0],
-            f"{alone['largest']:.1g}, {counted[1]}",
-            f"{row['equal']} of {row['answers']}",
-        ]
-        lines.append(cells)
-    return table(head, lines)
+def measure(given: Namespace) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [one_kind(name, Path(folder), given.rows, given.answers) for name in KINDS]
+    return {"rows": rows, "max_new_tokens": MAX_NEW_TOKENS}
 
 
-def main() -> None:
-    """Measure, write the result file, and put the table on the page."""
-    results = Path(__file__).with_name("results") / "gguf_agreement.json"
-    parser = table_parser(__doc__, results, "docs/studies/tables/laptop.md")
-    parser.add_argument("--rows", type=int, default=20, help="problems whose rows are compared")
-    parser.add_argument("--answers", type=int, default=40, help="problems that are answered")
-    given = parser.parse_args()
-
-    def measured() -> list[dict[str, Any]]:
-        torch.set_num_threads(1)
-        with tempfile.TemporaryDirectory() as folder:
-            return [measure(name, Path(folder), given.rows, given.answers) for name in KINDS]
-
-    arguments = {"rows": given.rows, "answers": given.answers, "max_new_tokens": MAX_NEW_TOKENS}
-    render(given, "agreement", markdown, measured, arguments)
+def shown(result: Any) -> dict[str, str]:
+    others = "{0[argmax]} of {0[positions]:,}"
+    heads = {
+        "file": "{name}",
+        "largest difference": "{transformers[largest]:.1g}",
+        "mean KL in nats": "{transformers[kl]:.0e}",
+        "other likeliest token": lambda row: others.format(row["transformers"]),
+        "the same, read one by one": lambda row: f"{row['one_by_one']['largest']:.1g}, {others}".format(
+            row["one_by_one"]
+        ),
+        "greedy answers": "{equal} of {answers}",
+    }
+    return {"agreement": columns(result["rows"], heads)}
 
 
 if __name__ == "__main__":
-    main()
+    results = Path(__file__).with_name("results") / "gguf_agreement.json"
+    rows, answers = (20, "problems whose rows are compared"), (40, "problems that are answered")
+    study(__doc__, results, "studies/tables/laptop.md", measure, shown, rows=rows, answers=answers)

@@ -11,22 +11,23 @@ numbers. Times are the processor's, of one thread, so that other work on the mac
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from gguf import GGMLQuantizationType, GGUFWriter, LlamaFileType, TokenType, quants
 
 from cactus_decoding import Pair, load_pair, stream
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.engines.llama_cpp.models.library import library
-from scripts.pages import table
-from studies.tables import render, table_parser
+from scripts.pages import columns
+from studies.study import study
 
 VOCABULARY, WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, LAYERS, DRAFT_LAYERS = 151_936, 1024, 3072, 16, 8, 128, 28, 4
 PROMPT_TOKENS, PROPOSALS = 64, 4
@@ -49,18 +50,12 @@ def write_random(path: Path, layers: int) -> Path:
     generator, q8_0, f32 = np.random.default_rng(0), GGMLQuantizationType.Q8_0, GGMLQuantizationType.F32
     writer = GGUFWriter(path, "qwen3")
     writer.add_file_type(LlamaFileType.MOSTLY_Q8_0)
-    writer.add_name("random")
-    writer.add_vocab_size(VOCABULARY)
-    writer.add_context_length(4096)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(HIDDEN)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_key_length(HEAD_WIDTH)
-    writer.add_value_length(HEAD_WIDTH)
-    writer.add_rope_freq_base(1e6)
-    writer.add_layer_norm_rms_eps(1e-6)
+    for name, value in {
+        "name": "random", "vocab_size": VOCABULARY, "context_length": 4096, "embedding_length": WIDTH,
+        "block_count": layers, "feed_forward_length": HIDDEN, "head_count": HEADS, "head_count_kv": KV_HEADS,
+        "key_length": HEAD_WIDTH, "value_length": HEAD_WIDTH, "rope_freq_base": 1e6, "layer_norm_rms_eps": 1e-6,
+    }.items():  # fmt: skip
+        getattr(writer, f"add_{name}")(value)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([spelled(number) for number in range(VOCABULARY)])
@@ -125,7 +120,7 @@ class Clock:
         return {"steps": len(accepted), "accepted": sum(accepted)} | told
 
 
-def measure(pair: Pair, clock: Clock, prompt: str, settings: dict[str, Any], tokens: int) -> dict[str, float]:
+def steps_of(pair: Pair, clock: Clock, prompt: str, settings: dict[str, Any], tokens: int) -> dict[str, float]:
     """Return milliseconds per step of an answer."""
     given = {"seed": 0, "max_new_tokens": tokens, "num_speculative_tokens": PROPOSALS} | settings
     return clock.steps(outcome.num_accepted for outcome in stream(pair, prompt, **given))
@@ -140,57 +135,45 @@ def measure_alone(file: str, prompt: list[int], tokens: int) -> dict[str, float]
     return clock.steps(0 for _ in islice(model.generate(prompt, temp=0.0, repeat_penalty=1.0), tokens))
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the table."""
-    lines = []
-    for row in rows:
-        parts = [row["target_ms"], row["draft_ms"], row["overhead_ms"]]
-        lines.append([row["way"], *(f"{part:.1f}" for part in parts), f"{100 * parts[2] / sum(parts):.1f} %"])
-    return table(("way", "target's pass, ms", "draft's passes, ms", "all else, ms", "share of all else"), lines)
-
-
-def main() -> None:
-    """Measure, write the result file, and put the table on the page."""
-    results = Path(__file__).with_name("results") / "overhead.json"
-    parser = table_parser(__doc__, results, "docs/studies/tables/laptop.md")
-    parser.add_argument("--tokens", type=int, default=40, help="of each answer")
-    parser.add_argument("--layers", type=int, default=LAYERS, help="of the target with random weights")
-    parser.add_argument("--target", help="a GGUF file of a chat model")
-    parser.add_argument("--draft", help="another one")
-    given = parser.parse_args()
+def measure(given: Namespace) -> dict[str, Any]:
     real = given.target is not None
-    if real and given.results == results:
-        given.results = results.with_name("overhead_real.json")
+    with tempfile.TemporaryDirectory() as folder:
+        files = [given.target, given.draft]
+        if not real:
+            files = [write_random(Path(folder) / f"{layers}.gguf", layers) for layers in (given.layers, DRAFT_LAYERS)]
+        pair = load_pair(*(f"{file}:context_size=512,threads=1" for file in files), kept_prompts=0)
+        prompt = "".join(map(spelled, range(1000, 1000 + PROMPT_TOKENS)))
+        prompt = as_chat_prompt(pair.tokenizer, QUESTION) if real else prompt
+        clock = Clock(library())
+        # warms up, the target first, and reads the vocabulary
+        for each in (ALONE[next(iter(ALONE))], {"rule": "clamped:width=1", "protect": "digits"}):
+            steps_of(pair, clock, prompt, each, 12)
+        ways = WAYS | ALONE if real else WAYS
+        rows = [{"way": name} | steps_of(pair, clock, prompt, each, given.tokens) for name, each in ways.items()]
+        if real:
+            alone = measure_alone(str(given.target), list(pair.tokenizer(prompt).input_ids), given.tokens)
+            rows.append({"way": "llama_cpp.Llama, temperature 0", **alone})
+    return {"rows": rows, "proposals": PROPOSALS}
 
-    def measured() -> list[dict[str, Any]]:
-        torch.set_num_threads(1)
-        with tempfile.TemporaryDirectory() as folder:
-            files = (
-                [given.target, given.draft]
-                if real
-                else [write_random(Path(folder) / f"{layers}.gguf", layers) for layers in (given.layers, DRAFT_LAYERS)]
-            )
-            pair = load_pair(*(f"{file}:context_size=512,threads=1" for file in files), kept_prompts=0)
-            prompt = "".join(map(spelled, range(1000, 1000 + PROMPT_TOKENS)))
-            prompt = as_chat_prompt(pair.tokenizer, QUESTION) if real else prompt
-            clock = Clock(library())
-            # warms up, the target first, and reads the vocabulary
-            for each in (ALONE[next(iter(ALONE))], {"rule": "clamped:width=1", "protect": "digits"}):
-                measure(pair, clock, prompt, each, 12)
-            ways = WAYS | ALONE if real else WAYS
-            rows = [{"way": name} | measure(pair, clock, prompt, each, given.tokens) for name, each in ways.items()]
-            if real:
-                ids = list(pair.tokenizer(prompt).input_ids)
-                alone = measure_alone(given.target, ids, given.tokens)
-                rows.append({"way": "llama_cpp.Llama, temperature 0", **alone})
-            return rows
 
-    arguments = {"tokens": given.tokens, "proposals": PROPOSALS}
-    arguments |= (
-        {"target": Path(given.target).name, "draft": Path(given.draft).name} if real else {"layers": given.layers}
-    )
-    render(given, "overhead_real" if real else "overhead", markdown, measured, arguments)
+def shown(result: Any) -> dict[str, str]:
+    def share(row: Any) -> str:
+        return f"{100 * row['overhead_ms'] / (row['target_ms'] + row['draft_ms'] + row['overhead_ms']):.1f} %"
+
+    heads = {
+        "way": "{way}", "target's pass, ms": "{target_ms:.1f}", "draft's passes, ms": "{draft_ms:.1f}",
+        "all else, ms": "{overhead_ms:.1f}", "share of all else": share,
+    }  # fmt: skip
+    real = any(row["way"].startswith("llama_cpp") for row in result["rows"])
+    return {"overhead_real" if real else "overhead": columns(result["rows"], heads)}
 
 
 if __name__ == "__main__":
-    main()
+    kind, page = "_real" if "--target" in sys.argv else "", "studies/tables/laptop.md"
+    study(
+        __doc__, Path(__file__).with_name("results") / f"overhead{kind}.json", page, measure, shown,
+        tokens=(40, "of each answer"),
+        layers=(LAYERS, "of the target with random weights"),
+        target=(None, "a GGUF file of a chat model", {"type": Path}),
+        draft=(None, "another one", {"type": Path}),
+    )  # fmt: skip

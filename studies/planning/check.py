@@ -1,7 +1,7 @@
 """What the plan says beside what vLLM's CPU engine does, at several rates: regenerates docs/studies/planning.md.
 
-    .venv-vllm/bin/python -m studies.planning.check            measures: ten minutes on an idle machine
-    .venv/bin/python -m studies.planning.check --only-render   writes table and picture, from the result file
+    .venv-vllm/bin/python -m studies.planning.check --only-measure    measures: ten minutes on an idle machine
+    .venv/bin/python -m studies.planning.check --only-render          writes table and picture, from the result file
 
 One engine answers everything: first one problem at a time, whose steps are recorded; then batches that stay full, whose
 steps are timed; then requests at random times. The first two are what a plan is made of, the third checks it.
@@ -9,10 +9,9 @@ steps are timed; then requests at random times. The first two are what a plan is
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
@@ -20,17 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, style_of, to_svg
-from scripts.pages import insert, table
-from studies.pages import picture_folder
+from scripts.pages import table
 from studies.planning.costs import StepTimes
 from studies.planning.fleet import Served, Workload, simulate
 from studies.planning.replicas import capacity
+from studies.study import study
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs/studies/planning.md"
+RESULTS = Path(__file__).with_name("results") / "check.json.gz"
 RUNS = (("lossless", 4), ("lossless", 6), ("clamped:width=2", 4))
 BATCHES = (1, 2, 4, 8, 16, 32)
 MAX_BATCH = 32
@@ -45,12 +41,7 @@ LOADS = (0.3, 0.6, 0.85)
 
 
 class Engine:
-    """vLLM's engine with the bundled pair.
-
-    Args:
-        rule: of every request.
-        length: proposals.
-    """
+    """vLLM's engine with the bundled pair, a rule of every request, and a number of proposals."""
 
     def __init__(self, rule: str, length: int) -> None:
         from vllm import SamplingParams
@@ -130,11 +121,11 @@ class Engine:
         return [latencies[name] for name in came]
 
 
-def measure(folder: Path, count: int) -> None:
-    """Answer everything, and write what was recorded, timed and served."""
+def measure(given: Namespace) -> dict[str, Any]:
+    """Answer everything, and return what was recorded, timed and served."""
     from cactus_decoding.zoo.word_problems import word_problems
 
-    prompts = [each.prompt for each in islice(word_problems("test", seed=41), count)]
+    prompts = [each.prompt for each in islice(word_problems("test", seed=41), given.count)]
     found = []
     for rule, length in RUNS:
         engine = Engine(rule, length)
@@ -147,32 +138,20 @@ def measure(folder: Path, count: int) -> None:
             for seed, load in enumerate(LOADS)
         ]
         costs = {str(batch): value for batch, value in seconds.items()}
-        found.append(
-            {"rule": rule, "length": length, "steps": steps, "seconds": costs, "prompt": prompt, "served": served}
-        )
-        print(
-            f"{rule} ×{length}: {costs}, {statistics.fmean(steps):.2f} steps an answer, {most:.1f}/s at most",
-            flush=True,
-        )
+        run = {"rule": rule, "length": length, "steps": steps, "seconds": costs, "prompt": prompt, "served": served}
+        found.append(run)
+        print(f"{rule} ×{length}: {costs}, {statistics.fmean(steps):.2f} steps an answer, {most:.1f}/s", flush=True)
         engine.engine.engine_core.shutdown()
-    content = {
-        "runs": found,
-        "max_batch": MAX_BATCH,
-        "provenance": provenance({"script": "planning.check", "count": count}),
-    }
-    write_atomically(folder / "check.json", as_json(content) + "\n")
+    return {"runs": found, "max_batch": MAX_BATCH}
 
 
-def render(folder: Path, page: Path) -> None:
-    """Replace the page's table, and draw its picture."""
-    content = json.loads((folder / "check.json").read_text())
+def shown(content: dict[str, Any]) -> dict[str, str]:
     rows = [(run, [(served, planned(run, served["rate"], content["max_batch"])) for served in run["served"]])
             for run in content["runs"]]  # fmt: skip
     times = ("half within, plan", "measured", "ratio", "95 % within, plan", "measured", "ratio")
-    head = ("rule", "load", "requests/s", *times)
-    told = table(head, (_row(run, served, plan) for run, found in rows for served, plan in found))
-    write_atomically(page, insert(page.read_text(), "check", told))
-    write_atomically(picture_folder(page, "planning") / "plan-and-measured.svg", picture(rows))
+    told = (_row(run, served, plan) for run, found in rows for served, plan in found)
+    check = table(("rule", "load", "requests/s", *times), told)
+    return {"check": check, "pictures/planning/plan-and-measured.svg": picture(rows)}
 
 
 def planned(run: dict[str, Any], rate: float, max_batch: int) -> Served:
@@ -210,20 +189,5 @@ def picture(rows: Sequence[tuple[dict[str, Any], Sequence[tuple[dict[str, Any], 
     return to_svg(figure)
 
 
-def main() -> None:
-    """Measure and render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the result file is")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page whose table is replaced")
-    parser.add_argument("--count", type=int, default=300, help="problems")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    if given.only_render:
-        render(given.folder, given.page)
-    else:
-        measure(given.folder, given.count)
-
-
 if __name__ == "__main__":
-    main()
+    study(__doc__, RESULTS, "studies/planning.md", measure, shown, count=(300, "problems"))

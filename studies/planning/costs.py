@@ -53,23 +53,13 @@ def read_costs(path: Path) -> ReplicaCosts:
     """Return measured costs from a JSON file: ``{"steps": {"8": {"1": 0.012, "16": 0.031}}, "prompt": 0.004}``."""
     try:
         content = json.loads(path.read_text())
-        prompt = content.pop("prompt", 0.0)
         steps = {
-            int(length): {int(batch): seconds for batch, seconds in table.items()}
-            for length, table in content.pop("steps").items()
+            int(length): StepTimes({int(batch): float(seconds) for batch, seconds in table.items()})
+            for length, table in content["steps"].items()
         }
-        if content or not steps or not all(steps.values()):
-            raise ValueError
+        return ReplicaCosts(steps, float(content.get("prompt", 0.0)))
     except (ValueError, KeyError, AttributeError, TypeError):
         raise ValueError(f"{path}: costs must be written as {SHAPE}") from None
-    check_number(f"{path}: prompt", prompt, 0, math.inf, high_open=True)
-    for length, table in steps.items():
-        for batch, seconds in table.items():
-            if length < 0 or batch < 1:
-                raise ValueError(f"{path}: proposals must be at least 0 and batch sizes at least 1, but {length} and "
-                                 f"{batch} are given")  # fmt: skip
-            check_number(f"{path}: seconds of a step", seconds, 0, math.inf, low_open=True, high_open=True)
-    return ReplicaCosts({length: StepTimes(table) for length, table in steps.items()}, float(prompt))
 
 
 class Gpu(NamedTuple):
@@ -99,15 +89,8 @@ class Paper:
     k proposals k passes of the draft and one of the target over k + 1 tokens a request (the roofline of Williams et
     al. 2009). Bytes are the weights once, and each request's cache.
 
-    Attributes:
-        gpu: one of `GPUS`.
-        target: parameters that a token of the target uses.
-        draft: likewise; 0 where proposals take no time, as with look-up.
-        weight_bytes: of a parameter: 2 in bfloat16, 1 in 8 bits.
-        cache_bytes: keys and values of a token in the target.
-        context: tokens of a request in the cache, on average.
-        prompt: tokens of a request's prompt, on average.
-        efficiency: the share of the limits that is reached.
+    ``target`` and ``draft`` are parameters that a token uses (a look-up has none), of so many ``weight_bytes``;
+    ``cache_bytes`` are keys and values of a token in the target, of which a request has ``context`` on average.
     """
 
     gpu: str

@@ -9,18 +9,15 @@ RESULT.jsonl are result files of `cactus eval`, which say how many steps each an
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
-from cactus_decoding.core.mistakes import check_integer, check_number
+from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, plain, style_of, to_svg
 from cactus_decoding.lab.reporting.report import read_all
 from scripts.pages import table as as_table
+from scripts.results import parser, write
 from studies.planning.costs import Paper, read_costs, read_paper
 from studies.planning.replicas import Fleet, Goal, Planned, fixed_length, plan, planned_runs
 
@@ -68,25 +65,23 @@ def picture(found: Sequence[Planned], goal: Goal, *, fixed: bool) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Plan, print a table for each rate, and write what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, nargs="+", help="result files of cactus eval")
-    costs = parser.add_mutually_exclusive_group(required=True)
-    costs.add_argument("--costs", type=Path, help="a JSON file of measured times")
-    costs.add_argument("--paper", type=read_paper, help=f"a GPU on paper: {', '.join(Paper.__dataclass_fields__)}")
-    parser.add_argument("--rates", type=float, nargs="+", required=True, help="requests a second")
-    parser.add_argument("--latency", type=float, required=True, help="seconds within which answers are to be complete")
-    parser.add_argument("--share", type=float, default=0.95, help="of the answers, in (0, 1)")
-    parser.add_argument("--max-batch", type=int, default=64, help="requests that share a replica's step at most")
-    parser.add_argument("--replicas", type=int, help="work out the latencies of so many replicas instead")
-    parser.add_argument("--seed", type=int, default=0, help="of arrivals")
-    parser.add_argument("--picture", type=Path, help="draw replicas, or latencies, by rate as SVG")
-    parser.add_argument("--output", type=Path, help="write the result with its provenance as JSON")
-    given = parser.parse_args(arguments)
-    check_writable(given.picture, given.output, inputs=[*given.results, given.costs])
-    for rate in given.rates:
-        check_number("rates", rate, 0, math.inf, low_open=True, high_open=True)
-    check_integer("max_batch", given.max_batch, 1)
-    check_integer("replicas", 1 if given.replicas is None else given.replicas, 1)
+    made = parser(
+        __doc__,
+        results=([Path], "result files of cactus eval"),
+        costs=(None, "a JSON file of measured times", {"type": Path}),
+        paper=(None, f"a GPU on paper: {', '.join(Paper.__dataclass_fields__)}", {"type": read_paper}),
+        rates=([], "requests a second", {"type": float, "nargs": "+", "required": True}),
+        latency=(None, "seconds within which answers are to be complete", {"type": float, "required": True}),
+        share=(0.95, "of the answers, in (0, 1)"),
+        max_batch=(64, "requests that share a replica's step at most"),
+        replicas=(None, "work out the latencies of so many replicas instead", {"type": int}),
+        seed=(0, "of arrivals"),
+        picture=(None, "draw replicas, or latencies, by rate as SVG", {"type": Path}),
+        output=(None, "write the result with its provenance as JSON", {"type": Path}),
+    )
+    given = made.parse_args(arguments)
+    if (given.costs is None) == (given.paper is None):
+        made.error("give --costs or --paper")
     rates, goal = sorted(set(given.rates)), Goal(given.latency, given.share)
     summaries = [each for _, file in read_all(given.results) for each in summarise(file)]
     lengths = {length for each in summaries if (length := fixed_length(each.config)) is not None}
@@ -98,10 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if others:
         print(f"{len(others)} runs are left out: the costs do not tell what their steps take.")
     if given.output is not None:
-        asked = {name: str(value) if isinstance(value, (Path, Paper)) else value for name, value in vars(given).items()}
-        asked |= {"results": [str(path) for path in given.results]}
-        content = {"plan": [each.as_dict() for each in found], "provenance": provenance(asked)}
-        write_atomically(given.output, as_json(content, indent=1) + "\n")
+        about = {
+            name: value if isinstance(value, (int, float, list)) else str(value) for name, value in vars(given).items()
+        }
+        write(
+            given.output, {"plan": [each.as_dict() for each in found]}, about | {"results": [*map(str, given.results)]}
+        )
     if given.picture is not None:
         write_atomically(given.picture, picture(found, goal, fixed=given.replicas is not None))
 

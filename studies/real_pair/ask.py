@@ -12,7 +12,6 @@ answer took is not known.
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -38,6 +37,7 @@ from cactus_decoding.lab.evaluation.runs.results import Journal, RunResult, jour
 from cactus_decoding.lab.evaluation.runs.runner import about, entry_of, journal_name
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.evaluation.tasks.task import Task
+from scripts.results import parser
 from studies.stored import write_packed
 
 CLAMPED, CACTUS, BUDGET = {"rule": "clamped:width=2.0"}, {"rule": "cactus:delta=1.0"}, {"budget_nats": 1.0}
@@ -146,17 +146,16 @@ class Asking:
 
 def main() -> None:
     """Answer, then write what all settings have answered."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--draft", required=True)
-    parser.add_argument("--task", required=True)
-    parser.add_argument("--settings", choices=ASKED, help="those of the task, if not given")
-    parser.add_argument("--problems", type=int, help="the first so many; 100 of HumanEval, 120 of others, if not given")
-    parser.add_argument("--at-once", type=int, default=16, help="problems that are answered at the same time")
-    parser.add_argument("--allow-code-execution", action="store_true", help="humaneval runs what the target wrote")
-    parser.add_argument("--minutes", type=float, default=1e9, help="of processor time, after which all is left")
-    given = parser.parse_args()
+    must = (None, {"required": True})
+    made = parser(
+        __doc__, file=Path, target=must, draft=must, task=must,
+        settings=(None, "those of the task, if not given", {"choices": ASKED}),
+        problems=(None, "the first so many; 100 of HumanEval, 120 of others, if not given", {"type": int}),
+        at_once=(16, "problems that are answered at the same time"),
+        allow_code_execution=(False, "humaneval runs what the target wrote"),
+        minutes=(1e9, "of processor time, after which all is left"),
+    )  # fmt: skip
+    given = made.parse_args()
     torch.set_num_threads(1)
     until = time.process_time() + 60 * given.minutes
     task = asked(given.task, given.problems)
@@ -168,7 +167,7 @@ def main() -> None:
     ]
     file = parse_gguf(given.target)
     if file is None:
-        parser.error(f"--target must be a GGUF file, but is {given.target}")
+        made.error(f"--target must be a GGUF file, but is {given.target}")
     size = file.settings.context_size or CONTEXT
     file = file._replace(settings=replace(file.settings, context_size=size, threads=1))
     seats = PairPool.load(file, given.draft, given.at_once, given.at_once)

@@ -11,9 +11,7 @@ kept whole too, to measure what that loses.
 
 from __future__ import annotations
 
-import json
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
@@ -24,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_tensors
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -38,6 +35,7 @@ from cactus_decoding.lab.evaluation.run_config import seed_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.evaluation.tasks.task import Task, in_chat
 from cactus_decoding.lab.frontier.recorded_rows import shortened
+from scripts.results import parse, write
 from studies.real_pair.answers import FORMAT, PROTECTED, UNFINISHED, file_of
 
 WHOLE = 97
@@ -97,15 +95,9 @@ def queue(tasks: Sequence[str], problems: int) -> Iterator[tuple[str, int, Probl
 
 
 def collect(
-    folder: Path,
-    names: Sequence[str],
-    todo: Iterator[tuple[str, int, Problem]],
-    lanes: int,
-    prompt_tokens: int,
-    max_new_tokens: int,
-    until: float,
-    about: dict[str, object],
-) -> None:
+    folder: Path, names: Sequence[str], todo: Iterator[tuple[str, int, Problem]], lanes: int, prompt_tokens: int,
+    max_new_tokens: int, until: float, about: dict[str, object],
+) -> None:  # fmt: skip
     """Answer problems that have no file yet, so many at a time; none is begun after ``until``."""
     files = [file for name in names if (file := parse_gguf(name)) is not None]
     models = [GgufModel.load(role, file.path) for role, file in zip(("target", "draft"), files, strict=True)]
@@ -167,9 +159,8 @@ def collect(
         if positions % (lanes * 16) < len(order):
             for text in running.values():
                 text.save((folder / file_of(text.task, text.place)).with_suffix(UNFINISHED), about)
-            kept = sum(len(each[0]) for text in texts for each in text.kept[-16:]) / sum(
-                len(text.kept[-16:]) for text in texts
-            )
+            lengths = [len(ids) for text in texts for ids, *_ in text.kept[-16:]]
+            kept = sum(lengths) / len(lengths)
             print(f"{time.strftime('%H:%M:%S')} {positions} positions, {kept:.0f} tokens kept of a row", flush=True)
 
 
@@ -180,23 +171,19 @@ def prompt_of(problem: Problem, tokenizer: Any) -> list[int]:
 
 def main() -> None:
     """Collect."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--draft", required=True)
-    parser.add_argument("--task", action="append", required=True)
-    parser.add_argument("--problems", type=int, default=100, help="at most so many of each task")
-    parser.add_argument("--prompt-tokens", type=int, default=2048, help="longer prompts are left out")
-    parser.add_argument("--max-new-tokens", type=int, default=160)
-    parser.add_argument("--lanes", type=int, default=16, help="answers at a time")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin no answer after these")
-    given = parser.parse_args()
+    must = {"required": True}
+    given = parse(
+        __doc__, folder=Path, target=(None, must), draft=(None, must), task=([], must, {"action": "append"}),
+        problems=(100, "at most so many of each task"),
+        prompt_tokens=(2048, "longer prompts are left out"),
+        max_new_tokens=160,
+        lanes=(16, "answers at a time"),
+        minutes=(1e9, "begin no answer after these"),
+    )  # fmt: skip
     given.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     names = {"target": Path(given.target).name, "draft": Path(given.draft).name, "max_new_tokens": given.max_new_tokens}
-    (given.folder / "collected.json").write_text(
-        json.dumps({"settings": names, "provenance": provenance(names)}, indent=1)
-    )
+    write(given.folder / "collected.json", {"settings": names}, names)
     until = time.time() + 60 * given.minutes
     with torch.inference_mode():
         todo = queue(given.task, given.problems)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,14 +17,14 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks.unpack import unpack
 from cactus_decoding import Metrics, SuffixDrafter, speculative_generate
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, plain, write_atomically
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.lab.evaluation.runs.results import read_results
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from scripts.real import CACTUS, VLLM, as_transformers
+from scripts.real import CACTUS, VLLM
+from scripts.results import parse, write
 
 RESULT = Path(__file__).with_name("results") / "engines.json"
 RULES = ("lossless", "clamped:width=2.0", "cactus:delta=1.0", "lenience:lenience=0.5")
@@ -63,29 +62,20 @@ def in_vllm(folder: str, task: str, work: Path) -> list[dict[str, Any]]:
     subprocess.run([str(VLLM), "-c", CACTUS, *given, "--output", str(out)], check=True)
     return [
         {"rule": str(each.config.request.rule), "answers": len(each.group.ids)}
-        | {name: plain(each.known(name).value) for name in ("tokens_per_answer", "acceptance_length")}
+        | {name: each.known(name).value for name in ("tokens_per_answer", "acceptance_length")}
         for each in summarise(read_results(out))
     ]
 
 
-def main() -> None:
-    """Ask both, and write what they say."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--task", required=True)
-    parser.add_argument("--results", type=Path, default=RESULT)
-    given = parser.parse_args()
+if __name__ == "__main__":
+    given = parse(__doc__, file=Path, task=(None, {"required": True}), results=RESULT)
     torch.set_num_threads(1)
     with TemporaryDirectory() as work:
-        folder = as_transformers(given.file.resolve(), Path(work) / "model")
+        folder = str(Path(work) / "model")
+        unpack(given.file.resolve(), Path(folder), "float32")
         tokenizer = AutoTokenizer.from_pretrained(folder)
         problems = parse_task(given.task, PROBLEMS, chat=True).problems
         prompts = [as_chat_prompt(tokenizer, each.prompt) for each in problems]
         found = {str(dtype): in_transformers(folder, prompts, dtype) for dtype in (torch.float32, torch.bfloat16)}
-        about = provenance({"study": "real_pair.engines", "file": given.file.name, "problems": PROBLEMS})
-        result = {"transformers": found, "vllm": in_vllm(folder, given.task, Path(work)), "provenance": about}
-    write_atomically(given.results, as_json(result) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        result = {"transformers": found, "vllm": in_vllm(folder, given.task, Path(work))}
+    write(given.results, result, {"study": "real_pair.engines", "file": given.file.name, "problems": PROBLEMS})

@@ -14,7 +14,6 @@ import gzip
 import hashlib
 import json
 import os
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,8 +21,8 @@ from typing import Any
 
 from cactus_decoding.cli.evaluation_table import check_may_run
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from scripts.results import parse, read, write
 from studies.stored import read_results
 
 RESULTS = Path(__file__).with_name("results") / "harness.json"
@@ -90,13 +89,8 @@ def theirs(task: str, documents: list[Mapping[str, Any]], texts: list[str], unsa
 
 def main() -> None:
     """Score both ways, and add the task to the result file."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("answers", type=Path)
-    parser.add_argument("--task", required=True)
-    parser.add_argument("--count", type=int, default=40)
-    parser.add_argument("--allow-code-execution", action="store_true")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
+    task = (None, {"required": True})
+    given = parse(__doc__, answers=Path, task=task, count=40, allow_code_execution=False, results=RESULTS)
     task = parse_task(given.task, chat=True)
     check_may_run([task], given.allow_code_execution)
     if given.allow_code_execution:
@@ -118,8 +112,8 @@ def main() -> None:
     for name, right in told.items():
         equal = sum(a == b for a, b in zip(entry["ours"], right, strict=True))
         print(f"{task.name}: ours {sum(entry['ours'])}, {name} {sum(right)} right of {len(chosen)}; equal {equal}")
-    kept = json.loads(given.results.read_text()) if given.results.exists() else {}
-    write_atomically(given.results, as_json(kept | {task.name: entry}) + "\n")
+    kept = read(given.results) if given.results.exists() else {}
+    write(given.results, kept | {task.name: entry}, None)
 
 
 if __name__ == "__main__":

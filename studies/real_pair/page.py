@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
-from scripts.pages import table
-from studies.pages import StudyPage, tables_of
+from scripts.pages import RESULTS as BENCHMARKS
+from scripts.pages import Cell, columns, table
+from scripts.results import read
 
-ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_name("results")
-TIMES = ROOT / "benchmarks" / "results" / "never_slower_long.json"
+TIMES = BENCHMARKS / "never_slower_long.json"
 LENGTHS, SEVEN = (1, 3, 5, 7, 11, 15), 7
 MAIN = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0", "ensemble:weight=0.3", "typical")
 GUARDED = ("clamped:width=2.0", "clamped:width=3.0", "cactus:delta=1.0")
@@ -35,32 +33,41 @@ SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper
 Points = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
 
 
-def render(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]], page: Path) -> None:
-    """Replace the tables of the page; what was ``answered`` are the files of `studies.real_pair.ask`."""
+def shown(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]]) -> dict[str, str]:
+    """Return the tables; what was ``answered`` are the files of `studies.real_pair.ask`."""
     points = {
         (sampling, each["rule"], each["protect"], each["task"]): each
         for sampling, found in result["samplings"].items()
         for each in found
     }
-    pages = StudyPage(page)
-    pages.insert("rules", _rules(points[("plain", rule, "", "all")] for rule in MAIN))
-    pages.insert("protected", _protected(points))
-    pages.insert("tasks", _tasks(points, result["rejections"]))
-    pages.insert("rejections", _rejections(result["rejections"]))
-    pages.insert("classes", _classes(result["rejections"][-1]))
-    pages.insert("classes by task", _classes_by_task(result["rejections"]))
-    pages.insert("samplings", _samplings(points))
-    pages.insert("time", _time(points))
-    pages.insert("categories", _categories(result["categories"]))
-    pages.insert("checks", _checks(result))
-    pages.insert("children", _children(_read("children")["rules"]))
-    pages.insert("transformers", _transformers(_read("engines")["transformers"]))
-    pages.insert("vllm", _vllm(_read("engines")["vllm"]))
-    pages.insert("trained", _trained(_read("smollm2_training")))
-    pages.insert("tuned", _tuned(_read("smollm2_profile")))
-    pages.insert("answers", _answers(summary for results in answered for summary in summarise(results)))
-    pages.write()
-    write_atomically(tables_of(page).with_suffix(".csv"), _all(points))
+    engines, rejections = _read("engines"), result["rejections"]
+    return {
+        "rules": _rules(points[("plain", rule, "", "all")] for rule in MAIN),
+        "protected": _protected(points),
+        "tasks": _tasks(points, rejections),
+        "rejections": _rejections(rejections),
+        "classes": _classes(rejections[-1]),
+        "classes by task": _classes_by_task(rejections),
+        "samplings": _samplings(points),
+        "time": _time(points),
+        "categories": _categories(result["categories"]),
+        "checks": _checks(result),
+        "children": _children(_read("children")["rules"]),
+        "transformers": columns(engines["transformers"].items(), {
+            "precision": lambda one: one[0].removeprefix("torch."),
+            "texts that are `generate`'s": lambda one: f"{one[1]['equal']} of {one[1]['texts']}",
+            "speed over its": lambda one: f"{one[1]['ratio']:.2f}",
+            "tokens a step": lambda one: f"{one[1]['steps']:.2f}",
+        }),
+        "vllm": columns(engines["vllm"], {
+            "rule": "`{rule}`", "answers": "{answers}", "tokens": "{tokens_per_answer:.1f}",
+            "tokens a step": "{acceptance_length:.2f}",
+        }),
+        "trained": _trained(_read("smollm2_training")),
+        "tuned": _tuned(_read("smollm2_profile")),
+        "answers": _answers(summary for results in answered for summary in summarise(results)),
+        "tables/real_pair.csv": _all(points),
+    }  # fmt: skip
 
 
 def choices(result: Mapping[str, Any]) -> str:
@@ -77,11 +84,11 @@ def choices(result: Mapping[str, Any]) -> str:
     return table([what, SAMPLINGS["plain"], "digits protected", SAMPLINGS["paper"]], rows)
 
 
-def shown(interval: Sequence[Any], digits: int, scale: float = 1.0) -> str:
+def with_ends(interval: Sequence[Any], digits: int, scale: float = 1.0) -> str:
     """Return a number, with its interval where there is one.
 
     Example:
-        >>> shown([0.5, 0.25, 0.75], 2), shown([0.5, None, None], 1), shown(["inf", "inf", "inf"], 1)
+        >>> with_ends([0.5, 0.25, 0.75], 2), with_ends([0.5, None, None], 1), with_ends(["inf", "inf", "inf"], 1)
         ('0.50 (0.25 to 0.75)', '0.5', '∞')
     """
     value, low, high = (math.nan if each is None else float(each) * scale for each in interval)
@@ -93,18 +100,18 @@ def shown(interval: Sequence[Any], digits: int, scale: float = 1.0) -> str:
 def _steps(point: Mapping[str, Any]) -> list[str]:
     """Return tokens per step of each length, that of 7 with its interval."""
     steps = zip(LENGTHS, point["tokens_per_step"], strict=True)
-    return [shown(each if length == SEVEN else [*each[:1], None, None], 2) for length, each in steps]
+    return [with_ends(each if length == SEVEN else [*each[:1], None, None], 2) for length, each in steps]
 
 
 def _nats(point: Mapping[str, Any], *, alone: bool = False) -> str:
     """Return nats a position with their interval, or alone; lossless spends none."""
-    return "0" if point["rule"] == "lossless" else shown([point["kl"][0], None, None] if alone else point["kl"], 4)
+    return "0" if point["rule"] == "lossless" else with_ends([point["kl"][0], None, None] if alone else point["kl"], 4)
 
 
 def _rules(points: Iterable[Mapping[str, Any]]) -> str:
     head = ["rule", "acceptance", "nats a position", *(f"×{length}" for length in LENGTHS)]
     return table(
-        head, ([f"`{each['rule']}`", shown(each["acceptance"], 3), _nats(each), *_steps(each)] for each in points)
+        head, ([f"`{each['rule']}`", with_ends(each["acceptance"], 3), _nats(each), *_steps(each)] for each in points)
     )
 
 
@@ -131,7 +138,7 @@ def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
         tokens = (f"{point['tokens_per_step'][seven][0]:.2f}" for point in of)
         digits = _percent(each["protected"]["digits"]["rejections"])
         counts = f"{each['answers']}, {each['positions']:,}"
-        rows.append([TASKS[each["task"]], counts, shown(of[0]["acceptance"], 3), digits, *tokens])
+        rows.append([TASKS[each["task"]], counts, with_ends(of[0]["acceptance"], 3), digits, *tokens])
     head = ["", "answers, positions", "lossless accepts", "rejects at digits", *(SHORT[rule] for rule in TIMED)]
     return table(head, rows)
 
@@ -162,7 +169,7 @@ def _rejections(found: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _percent(interval: Sequence[Any]) -> str:
-    return shown(interval, 0, 100) + " %"
+    return with_ends(interval, 0, 100) + " %"
 
 
 def _classes(found: Mapping[str, Any]) -> str:
@@ -185,14 +192,14 @@ def _samplings(points: Points) -> str:
     rows = []
     for rule in rules:
         found = [points[sampling, rule, "", "all"] for sampling in SAMPLINGS]
-        cells = ((shown(each["acceptance"], 3), _steps(each)[LENGTHS.index(SEVEN)], _nats(each)) for each in found)
+        cells = ((with_ends(each["acceptance"], 3), _steps(each)[LENGTHS.index(SEVEN)], _nats(each)) for each in found)
         rows.append([f"`{rule}`", *("; ".join(cell) for cell in cells)])
     return table(["rule", *(f"{title}: acceptance; tokens a step of 7; nats" for title in SAMPLINGS.values())], rows)
 
 
 def curves() -> dict[str, tuple[Mapping[int, float], float]]:
     """Return what a pass over each number of tokens and a token of the draft cost, in passes over one token."""
-    times = json.loads(TIMES.read_text())["times"]
+    times = read(TIMES)["times"]
     sizes, seconds = np.array(times["target"]).T
     measured = {size: float(np.interp(size, sizes, seconds) / seconds[0]) for size in range(1, 17)}
     flat = dict.fromkeys(range(1, 17), 1.0)
@@ -217,17 +224,12 @@ def _time(points: Points) -> str:
 
 
 def _categories(found: Sequence[Mapping[str, Any]]) -> str:
-    rules = ("lossless", "clamped:width=2.0")
-    rows = (
-        [
-            each["category"],
-            str(each["answers"]),
-            str(each["positions"]),
-            *(f"{each['acceptance'][rule]:.3f}" for rule in rules),
-        ]
-        for each in sorted(found, key=lambda each: each["acceptance"]["lossless"])
-    )
-    return table(["category", "answers", "positions", *(SHORT[rule] for rule in rules)], rows)
+    def accepts(rule: str) -> Cell:
+        return lambda one: f"{one['acceptance'][rule]:.3f}"
+
+    ordered = sorted(found, key=lambda each: each["acceptance"]["lossless"])
+    counts: dict[str, Cell] = {"category": "{category}", "answers": "{answers}", "positions": "{positions}"}
+    return columns(ordered, counts | {SHORT[rule]: accepts(rule) for rule in ("lossless", "clamped:width=2.0")})
 
 
 def _checks(result: Mapping[str, Any]) -> str:
@@ -257,41 +259,14 @@ def _children(rules: Mapping[str, Any]) -> str:
     return table(["rule", "children", *map(str, counts)], rows)
 
 
-def _transformers(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return whether texts are those of `generate`, by precision."""
-    rows = (
-        [
-            dtype.removeprefix("torch."),
-            f"{each['equal']} of {each['texts']}",
-            f"{each['ratio']:.2f}",
-            f"{each['steps']:.2f}",
-        ]
-        for dtype, each in found.items()
-    )
-    return table(["precision", "texts that are `generate`'s", "speed over its", "tokens a step"], rows)
-
-
-def _vllm(found: Iterable[Mapping[str, Any]]) -> str:
-    """Return what rules answered."""
-    rows = (
-        [
-            f"`{each['rule']}`",
-            str(each["answers"]),
-            f"{each['tokens_per_answer']:.1f}",
-            f"{each['acceptance_length']:.2f}",
-        ]
-        for each in found
-    )
-    return table(["rule", "answers", "tokens", "tokens a step"], rows)
-
-
 def _trained(found: Mapping[str, Any]) -> str:
     """Return what training brought, of steps of 6 proposals."""
-    rows = (
-        [f"`{rule}`", shown(found["before"][rule]["length"], 2), shown(after["length"], 2), shown(after["rate"], 2)]
-        for rule, after in found["after"].items()
-    )
-    return table(["rule", "tokens a step before", "after", "acceptance after"], rows)
+    return columns(found["after"].items(), {
+        "rule": lambda one: f"`{one[0]}`",
+        "tokens a step before": lambda one: with_ends(found["before"][one[0]]["length"], 2),
+        "after": lambda one: with_ends(one[1]["length"], 2),
+        "acceptance after": lambda one: with_ends(one[1]["rate"], 2),
+    })  # fmt: skip
 
 
 def _tuned(found: Mapping[str, Any]) -> str:
@@ -308,7 +283,7 @@ def _tuned(found: Mapping[str, Any]) -> str:
 
 
 def _read(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    return read(RESULTS / f"{name}.json")
 
 
 def _all(points: Points) -> str:

@@ -10,9 +10,7 @@ With --importance FILE (`cactus learn-importance`) positions are protected by it
 
 from __future__ import annotations
 
-import json
 import re
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +21,6 @@ from torch import Tensor
 from cactus_decoding import parse_rule
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.audit import audit_rows
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.policy.importance import Importance, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -34,13 +30,13 @@ from cactus_decoding.lab.evaluation.intervals import ratio_of_sums
 from cactus_decoding.lab.evaluation.score import expected_kept, steps_taken
 from cactus_decoding.lab.frontier.frontier import sums_by
 from cactus_decoding.lab.frontier.recorded_rows import shortened
-from studies.pages import StudyPage
+from scripts.pages import ROOT, put
+from scripts.results import parser, read, write
 from studies.real_pair.answers import PROTECTED, Answers, read_answers
-from studies.real_pair.page import choices, render
+from studies.real_pair.page import choices, shown
 from studies.stored import read_results
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json", ROOT / "docs" / "studies" / "real_pair.md"
+RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json.gz", ROOT / "docs" / "studies" / "real_pair.md"
 CHOOSING = ROOT / "docs" / "choosing_a_rule.md"
 TASKS = ("gsm8k", "humaneval", "spec_bench", "ifeval")
 LENGTHS = (1, 3, 5, 7, 11, 15)
@@ -76,24 +72,17 @@ LEARNED = "learned"
 
 
 class Measured:
-    """What is known of each position under one sampling.
+    """What is known of each position under one sampling: acceptance and KL by rule, ``[positions]``.
 
-    Attributes:
-        acceptance, kl: by rule, ``[positions]``.
-        guarded: by protected set, whether lossless judges there; by learned importance too, if there is one.
-        classes: what the target and the draft write at a position, and by how much each exceeds the other, by class,
-            ``[positions, classes, 4]``.
-        ratios: min(1, p/q) of the token that was written, ``[positions]``.
+    ``guarded`` says by protected set, or learned importance, whether lossless judges there; ``classes`` what the target
+    and the draft write, and by how much each exceeds the other, ``[positions, classes, 4]``; ``ratios`` min(1, p/q) of
+    the token that was written.
     """
 
     def __init__(
-        self,
-        answers: Answers,
-        sampling: SamplingParams,
-        rules: Sequence[str],
-        words: Vocabulary,
+        self, answers: Answers, sampling: SamplingParams, rules: Sequence[str], words: Vocabulary,
         importance: Importance | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         count = len(answers.counts)
         self.acceptance = {rule: torch.zeros(count, dtype=torch.float64) for rule in rules}
         self.kl = {rule: torch.zeros(count, dtype=torch.float64) for rule in rules}
@@ -192,12 +181,8 @@ def rejections(answers: Answers, measured: Measured) -> list[dict[str, Any]]:
         here = torch.isin(answers.problem, mine)
         sums = measured.classes[here].sum(0)
         shares = sums / sums.sum(0)
-        of = {
-            "task": task,
-            "positions": int(here.sum()),
-            "answers": len(mine),
-            "rejected": float(rejected[here].mean()),
-        }
+        of = {"task": task, "positions": int(here.sum()), "answers": len(mine)}
+        of["rejected"] = float(rejected[here].mean())
         of["classes"] = {
             name: short([shares[i, column] for column in (0, 3, 2)]) for i, name in enumerate((*CLASSES, CONTROL))
         }
@@ -282,39 +267,35 @@ def categories(answers: Answers, measured: Measured) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure, then render."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--answers", type=Path, help="the folder of studies.real_pair.collect")
-    parser.add_argument("--target", type=Path, help="whose vocabulary says what tokens are")
-    parser.add_argument("--importance", type=Path, help="learned from other problems")
-    parser.add_argument("--rows", type=Path, help="write the rows here, and do nothing else")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
+    path = {"type": Path}
+    made = parser(
+        __doc__,
+        answers=(None, "the folder of studies.real_pair.collect", path),
+        target=(None, "whose vocabulary says what tokens are", path),
+        importance=(None, "learned from other problems", path),
+        rows=(None, "write the rows here, and do nothing else", path),
+        results=RESULTS,
+        page=PAGE,
+        only_render=False,
+    )
+    given = made.parse_args()
     if not given.only_render:
         if given.answers is None or given.target is None:
-            parser.error("--answers and --target say what to measure")
+            made.error("--answers and --target say what to measure")
         answers = read_answers(given.answers, TASKS, SHORTENED if given.rows is None else RECORDED)
-        collected = json.loads((given.answers / "collected.json").read_text())
+        collected = read(given.answers / "collected.json")
         if given.rows is not None:
             answers.recorded(collected["provenance"] | {"tail": RECORDED}).save(given.rows)
             return
         importance = None if given.importance is None else read_importance(given.importance)
         about = None if importance is None else {**importance.about, "digest": importance.digest}
-        arguments = {"study": "real_pair", "target": given.target.name, "importance": about}
-        result = measure(answers, given.target, importance) | {
-            "collected": collected,
-            "provenance": provenance(arguments),
-        }
-        given.results.parent.mkdir(exist_ok=True)
-        write_atomically(given.results, as_json(result) + "\n")
+        result = measure(answers, given.target, importance) | {"collected": collected}
+        write(given.results, result, {"study": "real_pair", "target": given.target.name, "importance": about})
     answered = [read_results(each.with_suffix("")) for each in sorted(RESULTS.parent.glob("answers_*.jsonl.gz"))]
-    result = json.loads(given.results.read_text())
-    render(result, answered, given.page)
+    result = read(given.results)
+    put(given.page, shown(result, answered))
     if given.page == PAGE:
-        choosing = StudyPage(CHOOSING)
-        choosing.insert("real pair", choices(result))
-        choosing.write()
+        put(CHOOSING, {"real pair": choices(result)})
 
 
 if __name__ == "__main__":

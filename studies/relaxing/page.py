@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from cactus_decoding.core.drafting.lengths.base import FixedLength
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary, grouped, summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.lab.reporting.report import escape, number
-from scripts.pages import table
-from studies.pages import StudyPage, picture_folder
+from scripts.pages import Cell, columns, table
+from scripts.results import read
 from studies.rules.page import compared
 from studies.stored import read_results
 
@@ -43,7 +41,7 @@ class Results:
     """
 
     def __init__(self, folder: Path, sampling: str) -> None:
-        chosen = json.loads((folder / f"chosen-{sampling}.json").read_text())["chosen"]
+        chosen = read(folder / f"chosen-{sampling}.json")["chosen"]
         self.chosen = {kind: RunConfig.from_dict(config) for kind, config in chosen.items()}
         validated = grouped(read_results(folder / f"{sampling}-chosen.jsonl"))
         self.validated = {group.config: group for group in validated}
@@ -52,20 +50,21 @@ class Results:
         )
 
 
-def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
-    """Replace the tables of the page and write the pictures; raises `OSError` where a result file is missing."""
-    pages = StudyPage(page)
-    costs = json.loads((folder / "costs.json").read_text())["seconds"]
+def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
+    """Return the tables and pictures; raises `OSError` where a result file is missing."""
+    costs = read(folder / "costs.json")["seconds"]
+    found = {"costs": _costs(costs)}
     for sampling in samplings:
         results = Results(folder, sampling)
-        pages.insert(f"chosen {sampling}", _chosen(results))
-        pages.insert(f"tuned {sampling}", _tuned(results))
-        pages.insert(f"grid {sampling}", _grid(results.grid))
+        found |= {
+            f"chosen {sampling}": _chosen(results),
+            f"tuned {sampling}": _tuned(results),
+            f"grid {sampling}": _grid(results.grid),
+            f"pictures/relaxing/{sampling}-cost-ratio.svg": _cost_picture(results, costs),
+        }
         if sampling == "truncated":
-            pages.insert("paper", _paper(summarise(read_results(folder / f"{sampling}-paper.jsonl"))))
-        write_atomically(picture_folder(page, "relaxing") / f"{sampling}-cost-ratio.svg", _cost_picture(results, costs))
-    pages.insert("costs", _costs(costs))
-    pages.write()
+            found["paper"] = _paper(summarise(read_results(folder / f"{sampling}-paper.jsonl")))
+    return found
 
 
 def _named(config: RunConfig) -> str:
@@ -85,40 +84,35 @@ def _chosen(results: Results) -> str:
 def _tuned(results: Results) -> str:
     """Return what was chosen on held-out problems, beside lossless at its best and at the same length."""
     groups = {summary.config.asking(seed=0): summary for summary in results.tuned}
-    best = _held_out(results.chosen["lossless"], groups)
-    rows = []
-    for summary in groups.values():
-        same = _held_out(
-            results.chosen["lossless"].asking(num_speculative_tokens=summary.config.request.num_speculative_tokens),
-            groups,
-        )
-        score = next(compared(summary.group, same.group))
-        tokens = tokens_ratio(summary.group, same.group)
-        _, time, *_ = compared(summary.group, best.group)
-        itself = summary is same
-        rows.append(
-            [
-                _named(summary.config) + (" (best lossless)" if summary is best else ""),
-                number(summary.metrics["score"], 3),
-                "–" if itself else number(score, 3),
-                number(summary.metrics["acceptance_length"], 2),
-                "–" if itself else number(tokens, 3),
-                number(summary.metrics["steps_per_answer"], 1),
-                "–" if summary is best else number(time, 3),
-                number(summary.metrics["nats_per_token"], 4),
-            ]
-        )
-    header = (
-        "setting",
-        "score",
-        "score − lossless, same length",
-        "tokens per step",
-        "÷ lossless, same length",
-        "steps per answer",
-        "wall time ÷ best lossless",
-        "nats per token",
-    )
-    return table(header, rows)
+    lossless = results.chosen["lossless"]
+    best = _held_out(lossless, groups)
+
+    def same(summary: RunSummary) -> RunSummary:
+        length = summary.config.request.num_speculative_tokens
+        return _held_out(lossless.asking(num_speculative_tokens=length), groups)
+
+    def beside(
+        other: Callable[[RunSummary], RunSummary], compare: Callable[[RunGroup, RunGroup], Interval | None]
+    ) -> Cell:
+        def cell(summary: RunSummary) -> str:
+            beside = other(summary)
+            return "–" if summary is beside else number(compare(summary.group, beside.group), 3)
+
+        return cell
+
+    def metric(name: str, digits: int) -> Cell:
+        return lambda summary: number(summary.metrics[name], digits)
+
+    return columns(groups.values(), {
+        "setting": lambda summary: _named(summary.config) + (" (best lossless)" if summary is best else ""),
+        "score": metric("score", 3),
+        "score − lossless, same length": beside(same, lambda one, other: next(compared(one, other))),
+        "tokens per step": metric("acceptance_length", 2),
+        "÷ lossless, same length": beside(same, tokens_ratio),
+        "steps per answer": metric("steps_per_answer", 1),
+        "wall time ÷ best lossless": beside(lambda _: best, lambda one, other: [*compared(one, other)][1]),
+        "nats per token": metric("nats_per_token", 4),
+    })  # fmt: skip
 
 
 def _held_out(config: RunConfig, groups: Mapping[RunConfig, RunSummary]) -> RunSummary:
@@ -158,10 +152,8 @@ def _grid(summaries: Sequence[RunSummary]) -> str:
         score, tokens = each.metrics["score"], each.metrics["acceptance_length"]
         assert score is not None
         assert tokens is not None
-        name = each.config.label.rpartition(" ×")[0]
-        by_setting.setdefault(name, {})[int(each.config.num_speculative_tokens)] = (
-            f"{score.value:.2f}, {tokens.value:.2f}"
-        )
+        found = by_setting.setdefault(each.config.label.rpartition(" ×")[0], {})
+        found[int(each.config.num_speculative_tokens)] = f"{score.value:.2f}, {tokens.value:.2f}"
     rows = [[escape(name), *(found.get(length, "–") for length in lengths)] for name, found in by_setting.items()]
     return table(("score, tokens per step", *(f"×{length}" for length in lengths)), rows)
 
@@ -210,15 +202,8 @@ def _cost_picture(results: Results, seconds: Mapping[str, float]) -> str:
             times.append(float(costs.per_answer(held_out, ratio)))
         panel.plot(COST_RATIOS, times, color=colour, linestyle=dashes, label=kind)
     panel.axvline(costs.draft, color=GREY, lw=1, ls=":")
-    panel.annotate(
-        "this machine",
-        (costs.draft, 1),
-        (3, -10),
-        xycoords=("data", "axes fraction"),
-        textcoords="offset points",
-        color=GREY,
-        fontsize=8,
-    )
+    look = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "color": GREY, "fontsize": 8}
+    panel.annotate("this machine", (costs.draft, 1), (3, -10), **look)
     panel.set_xscale("log")
     panel.set_xticks([0.02, 0.05, 0.1, 0.2, 0.5], ["0.02", "0.05", "0.1", "0.2", "0.5"])
     panel.minorticks_off()

@@ -10,13 +10,10 @@ matplotlib (`pip install -e .[dev]`).
 
 from __future__ import annotations
 
-import json
-import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,24 +21,19 @@ import torch
 
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
-from cactus_decoding.cli.display import counting
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import as_draft_length
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import RunResult
-from cactus_decoding.lab.evaluation.runs.runner import pending, run
-from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from studies.relaxing.page import render
-from studies.stored import opened
-from studies.tables import answers_parser, report_next
+from scripts.pages import put
+from scripts.results import write
+from studies.relaxing.page import shown
+from studies.study import answer, at_most, medians_in_turn, parser_of_answers
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs" / "studies" / "relaxing.md"
+FOLDER = Path(__file__).with_name("results")
 SAMPLINGS = {"plain": SamplingParams(), "truncated": SamplingParams(temperature=0.6, top_k=20, top_p=0.95)}
 DRAFT = "bundled:worded"
 VALIDATION, TEST = "word_problems:split=validation,seed=17", "word_problems"
@@ -87,26 +79,15 @@ class Sizes:
 
 
 class Study:
-    """One sampling's half of the study, with a result file for each part.
-
-    Args:
-        folder: of the files.
-        sampling: a name out of `SAMPLINGS`.
-        sizes: how many problems each part has.
-        arguments: of the script, for the provenance.
-    """
+    """One sampling's half of the study, with a result file for each part."""
 
     def __init__(self, folder: Path, sampling: str, sizes: Sizes, arguments: Mapping[str, Any]) -> None:
         self.folder, self.sampling, self.sizes, self.arguments = folder, sampling, sizes, arguments
 
     def config(self, rule: str, length: int, policy: Mapping[str, Any], task: str, problems: int) -> RunConfig:
         """Return the run of a rule under a relaxation policy."""
-        request = Request(
-            rule,
-            num_speculative_tokens=length,
-            sampling=SAMPLINGS[self.sampling],
-            policy=relaxation_policy(**policy),
-        )
+        how: dict[str, Any] = {"sampling": SAMPLINGS[self.sampling], "policy": relaxation_policy(**policy)}
+        request = Request(rule, num_speculative_tokens=length, **how)
         return RunConfig(task, "bundled", DRAFT, problems=problems, request=request)
 
     def answer(self, part: str, configs: Sequence[RunConfig]) -> dict[RunConfig, RunResult]:
@@ -137,8 +118,7 @@ class Study:
         results = self.answer("chosen", [config for configs in at_lengths.values() for config in configs])
         chosen = {kind: longest(configs, results) for kind, configs in at_lengths.items()}
         content = {"chosen": {kind: config.as_dict() for kind, config in chosen.items()}}
-        text = json.dumps(content | {"provenance": provenance(self.arguments)}, indent=1)
-        write_atomically(self.folder / f"chosen-{self.sampling}.json", text + "\n")
+        write(self.folder / f"chosen-{self.sampling}.json", content, self.arguments)
         return chosen
 
     def answer_held_out(self, chosen: Mapping[str, RunConfig]) -> None:
@@ -166,18 +146,6 @@ class Study:
         ]
         grid += [self.config("lossless", length, {}, TEST, self.sizes.grid) for length in LENGTHS]
         self.answer("grid", grid)
-
-
-def answer(path: Path, configs: Sequence[RunConfig], about: Mapping[str, Any]) -> dict[RunConfig, RunResult]:
-    """Answer what a result file lacks of some runs of the bundled target; return the results of all it has."""
-    configs = list(dict.fromkeys(configs))
-    tasks = {name: parse_task(name, most) for name, most in _most_problems(configs).items()}
-    load = partial(load_engine, "transformers", "bundled", audited=True)
-    with opened(path) as file:
-        todo = pending(configs, file.results)
-        with counting(path.stem, sum(config.problems for config in todo)) as progress:
-            run(configs, tasks, load, file, about, partial(report_next, progress, count(1)))
-        return {result.config: result for result in file.results}
 
 
 def score(result: RunResult) -> float:
@@ -213,10 +181,6 @@ def _with_length(config: RunConfig, length: int) -> RunConfig:
     return config.asking(num_speculative_tokens=as_draft_length(length))
 
 
-def _most_problems(configs: Sequence[RunConfig]) -> dict[str, int]:
-    return {task: max(each.problems for each in configs if each.task == task) for task in {c.task for c in configs}}
-
-
 def time_machine(folder: Path, arguments: Mapping[str, Any]) -> None:
     """Measure passes over a cache of 100 tokens in turn: the target's on several tokens, then some of the draft's."""
     path = folder / "costs.json"
@@ -225,34 +189,28 @@ def time_machine(folder: Path, arguments: Mapping[str, Any]) -> None:
     pair = load_pair(draft=DRAFT)
     assert isinstance(pair.drafter, ModelDrafter)
     draft = CachedModel(pair.drafter.model)
-    timed: dict[str, tuple[CachedModel, int, int]] = {f"target on {n}": (pair.target, n, 1) for n in (1, 5, 9, 21)}
-    timed["draft on 1"] = draft, 1, DRAFTED
-    times: dict[str, list[float]] = {name: [] for name in timed}
+
+    def passes(model: CachedModel, tokens: int, in_a_row: int) -> None:
+        for _ in range(in_a_row):
+            model.append([7] * tokens, rows=tokens)
+
+    timed = {f"target on {n}": partial(passes, pair.target, n, 1) for n in (1, 5, 9, 21)}
     with torch.inference_mode():
         for model in (pair.target, draft):
             model.reset()
             model.append(list(range(5, 105)), rows=1)
-        for _ in range(PASSES):
-            for name, (model, tokens, in_a_row) in timed.items():
-                model.rollback(100)
-                begun = time.perf_counter()
-                for _ in range(in_a_row):
-                    model.append([7] * tokens, rows=tokens)
-                times[name].append((time.perf_counter() - begun) / in_a_row)
-    medians = {name: statistics.median(values) for name, values in times.items()}
-    write_atomically(path, json.dumps({"seconds": medians, "provenance": provenance(arguments)}, indent=1) + "\n")
+        timed["draft on 1"] = partial(passes, draft, 1, DRAFTED)
+        medians = medians_in_turn(timed, PASSES, lambda: [model.rollback(100) for model in (pair.target, draft)])
+    medians["draft on 1"] /= DRAFTED
+    write(path, {"seconds": medians}, arguments)
 
 
 def main() -> None:
     """Answer what is missing, then render."""
-    parser = answers_parser(__doc__, SAMPLINGS, FOLDER, PAGE)
-    parser.add_argument("--only-choose", action="store_true", help="end before any held-out problem is answered")
-    given = parser.parse_args()
+    choose = (False, "end before any held-out problem is answered")
+    given = parser_of_answers(__doc__, SAMPLINGS, FOLDER, only_choose=choose).parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    arguments = {"study": "relaxing", "problems": given.problems}
-    sizes = (
-        Sizes() if given.problems is None else Sizes(*(min(given.problems, most) for most in vars(Sizes()).values()))
-    )
+    arguments, sizes = {"study": "relaxing", "problems": given.problems}, at_most(given.problems, Sizes())
     options.prepare(1, small=True)
     if not given.only_render:
         for sampling in given.sampling:
@@ -263,7 +221,7 @@ def main() -> None:
         if not given.only_choose:
             time_machine(given.folder, arguments)
     if not (given.only_answer or given.only_choose):
-        render(given.folder, given.sampling, given.page)
+        put(given.page, shown(given.folder, given.sampling))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether vLLM's own FLy keeps the tokens that `verification="fly"` keeps: its kernels, interpreted, on random steps.
 
-    python -m studies.rules.fly_kernels FILE         compares, writes the result file, and says it in docs/fly.md
+    python -m studies.rules.fly_kernels FILE             compares, writes the result file, and says it in docs/fly.md
     python -m studies.rules.fly_kernels --only-render    says it again, from the result file
 
 FILE is `vllm/v1/spec_decode/fly.py` of an unpacked wheel (`pip download --no-deps vllm==0.33.0`, a zip file): that
@@ -9,12 +9,11 @@ version refuses FLy on CPUs, but Triton, which must be installed, runs the two k
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import importlib.util
-import json
 import os
 import sys
+from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,17 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.types import Proposal, StepRows
 from cactus_decoding.core.verification.declarations import FlyKnobs
 from cactus_decoding.core.verification.fly import fly
 from cactus_decoding.core.verification.tree import RandomNumbers, Tree
-from scripts.pages import insert
+from studies.study import study
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS, PAGE = Path(__file__).with_name("results") / "fly_kernels.json", ROOT / "docs/fly.md"
+RESULTS, PAGE = Path(__file__).with_name("results") / "fly_kernels.json", "fly.md"
 VOCABULARY, PROPOSALS, STEPS = 5, 6, 500
 
 
@@ -99,34 +95,23 @@ def compare(vllm: Any) -> dict[str, dict[str, int]]:
     return found
 
 
-def render(result: dict[str, Any], page: Path) -> None:
-    """Say on the page in how many steps both keep as many."""
+def measure(given: Namespace) -> dict[str, Any]:
+    """Compare both, and say with which file."""
+    sha256 = hashlib.sha256(given.file.read_bytes()).hexdigest()
+    return {"ways": compare(kernels(str(given.file))), "sha256": sha256}
+
+
+def shown(result: dict[str, Any]) -> dict[str, str]:
+    """Return in how many steps both keep as many."""
     ways = result["ways"].values()
     same, steps, longer = (sum(way[key] for way in ways) for key in ("same", "steps", "more than losslessly"))
     line = (
         f"Both kept the same number of proposals in {same:,} of {steps:,} random steps, and in {longer:,} of them more "
         "than the lossless test."
     )
-    write_atomically(page, insert(page.read_text(), "kernels", line))
-
-
-def main() -> None:
-    """Compare unless told otherwise, then render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", nargs="?", type=Path)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    if not given.only_render:
-        if given.file is None:
-            parser.error("give vLLM's file, or --only-render")
-        ways = compare(kernels(str(given.file)))
-        source = {"study": "rules.fly_kernels", "sha256": hashlib.sha256(given.file.read_bytes()).hexdigest()}
-        write_atomically(given.results, as_json({"ways": ways, "provenance": provenance(source)}, indent=1) + "\n")
-        print(json.dumps(ways))
-    render(json.loads(given.results.read_text()), given.page)
+    return {"kernels": line}
 
 
 if __name__ == "__main__":
-    main()
+    file = (None, {"type": Path, "nargs": "?", "positional": True})
+    study(__doc__, RESULTS, PAGE, measure, shown, needed=["file"], file=file)

@@ -12,7 +12,6 @@ up against the target's most likely token, less what the target's own draws give
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +28,6 @@ from cactus_decoding import Request, load_pair, parse_rule
 from cactus_decoding.cli import options
 from cactus_decoding.core.audit import audit, judge_every_token
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.rules.family import Family, round_to
 from cactus_decoding.core.rules.relaxed_greedy import given_up
@@ -39,13 +37,13 @@ from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks, rea
 from cactus_decoding.lab.frontier.recording import record_rows
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting.pictures import new_figure, style_of, to_svg
-from scripts.pages import insert, table
+from scripts.pages import ROOT, columns, put, table
+from scripts.results import parse, read, write
 
-ROOT = Path(__file__).resolve().parents[2]
 RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json" for kind in ("", "real_")}
 """Of the bundled pair, and of a real one."""
-PAGE, PICTURE = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/studies/pictures/frontier/rules.svg"
-INDEX = ROOT / "docs/rules/index.md"
+PAGE, INDEX = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/rules/index.md"
+PICTURE = "../pictures/frontier/rules.svg"
 SHARES = (0.5,)
 """Of the way from what lossless accepts to what any rule may."""
 DRAWN_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -166,7 +164,7 @@ def joined(before: dict[str, Any], found: dict[str, Any], about: dict[str, Any])
     """Return a result with the rows of some families replaced or added, each of which says what made it."""
     if before["visited"] != found["visited"] or abs(before["lossless"] - found["lossless"]) > 1e-6:
         raise ValueError("these are not the rows that the other families were measured on: measure all of them")
-    new = [row | {"provenance": about} for row in found["table"]]
+    new = [row | {"provenance": provenance(about)} for row in found["table"]]
     names = {row["family"] for row in new}
     return before | {"table": [*(row for row in before["table"] if row["family"] not in names), *new]}
 
@@ -185,8 +183,8 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
     return found
 
 
-def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
-    """Replace the tables of the page that are of one pair."""
+def shown(result: dict[str, Any], kind: str = "") -> dict[str, str]:
+    """Return the tables that are of one pair."""
     head = "rule", "accepts", "KL, nats", "× clamped", "TV", "log-ratio, at most", "regret", "clamped is no worse in"
     rows = []
     for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):
@@ -196,16 +194,11 @@ def render(result: dict[str, Any], page: Path, kind: str = "") -> None:
         costs, said = _costs(row)
         numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.4f}", f"{_factor(row):.2f}"
         rows.append([f"`{row['rule']}`", *numbers, *costs, said])
-    text = insert(page.read_text(), f"{kind}frontier", table(head, rows, notes=1))
-    greedy = table(("rule", *GIVEN_UP), [[f"`{row['rule']}`", *_given_up(row)] for row in result["greedy"]])
-    write_atomically(page, insert(text, f"{kind}greedy frontier", greedy))
+    greedy = columns(result["greedy"], {"rule": "`{rule}`"} | GIVEN_UP)
+    return {f"{kind}frontier": table(head, rows, notes=1), f"{kind}greedy frontier": greedy}
 
 
-GIVEN_UP = "keeps", "nats given up, mean", "at most"
-
-
-def _given_up(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    return f"{row['acceptance']:.3f}", f"{row['regret']:.4f}", f"{row['most']:.2f}"
+GIVEN_UP = {"keeps": "{acceptance:.3f}", "nats given up, mean": "{regret:.4f}", "at most": "{most:.2f}"}
 
 
 def _costs(row: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -236,9 +229,12 @@ def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
 def greedy_beside_each_other(result: dict[str, Any]) -> str:
     """Return what rules for temperature 0 give up, each where all of them keep as much."""
     least = min(each["wanted"] for each in result["greedy"])
-    named = [(row["rule"].partition(":")[0], row) for row in result["greedy"] if row["wanted"] == least]
-    rows = [[f"[{RULES[name].title}]({name}.md)", *_given_up(row)] for name, row in named]
-    return table(("temperature 0", *GIVEN_UP), rows)
+    found = [
+        row | {"name": name, "title": RULES[name].title}
+        for row in result["greedy"] if row["wanted"] == least
+        for name in [row["rule"].partition(":")[0]]
+    ]  # fmt: skip
+    return columns(found, {"temperature 0": "[{title}]({name}.md)"} | GIVEN_UP)
 
 
 def _factor(row: Mapping[str, Any]) -> float:
@@ -273,28 +269,27 @@ _SHORT = {"kl": "KL", "tv": "TV", "max_log_ratio": "ratio", "regret": "regret"}
 
 def main() -> None:
     """Measure unless told otherwise, then render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, help="recorded rows; the bundled pair's are recorded without")
-    parser.add_argument("--positions", type=int, default=5000, help="about so many; of --rows every n-th")
-    parser.add_argument("--family", action="append", default=[], choices=[*FAMILIES], help="measure this one only")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
+    given = parse(
+        __doc__,
+        rows=(None, "recorded rows; the bundled pair's are recorded without", {"type": Path}),
+        positions=(5000, "about so many; of --rows every n-th"),
+        family=([], "measure this one only", {"action": "append", "choices": [*FAMILIES]}),
+        only_render=False,
+    )
     options.prepare(1, small=True)
     if not given.only_render:
         rows = recorded(given.positions) if given.rows is None else thinned(read_rows(given.rows), given.positions)
-        arguments = {"study": "rules.frontier", "positions": rows.positions} | (
-            {"families": given.family} if given.family else {}
-        )
-        file, about = RESULTS["real_" if given.rows else ""], provenance(arguments)
+        file, about = RESULTS["real_" if given.rows else ""], {"study": "rules.frontier", "positions": rows.positions}
         result = compute(rows, given.family)
-        result = joined(json.loads(file.read_text()), result, about) if given.family else result | {"provenance": about}
-        write_atomically(file, as_json(result, indent=1) + "\n")
-    results = {kind: json.loads(path.read_text()) for kind, path in RESULTS.items()}
-    for kind, result in results.items():
-        render(result, PAGE, kind)
-    write_atomically(PICTURE, drawn(*(result["table"] for result in results.values())))
-    text = insert(INDEX.read_text(), "frontier", beside_each_other(results.values()))
-    write_atomically(INDEX, insert(text, "greedy frontier", greedy_beside_each_other(results[""])))
+        if given.family:
+            write(file, joined(read(file), result, about | {"families": given.family}), None)
+        else:
+            write(file, result, about)
+    results = {kind: read(path) for kind, path in RESULTS.items()}
+    tables = {name: made for kind, result in results.items() for name, made in shown(result, kind).items()}
+    put(PAGE, tables | {PICTURE: drawn(*(result["table"] for result in results.values()))})
+    beside = {"frontier": beside_each_other(results.values())}
+    put(INDEX, beside | {"greedy frontier": greedy_beside_each_other(results[""])})
 
 
 if __name__ == "__main__":

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.intervals import (
     Interval,
     bootstrapped,
@@ -19,8 +17,9 @@ from cactus_decoding.lab.evaluation.intervals import (
 from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary, summarise
 from cactus_decoding.lab.reporting import charts
 from cactus_decoding.lab.reporting.report import escape, name_of, number
+from scripts.pages import columns
 from scripts.pages import table as as_table
-from studies.pages import StudyPage, picture_folder
+from scripts.results import read
 from studies.stored import read_results
 
 ONE_SIGMA = 0.158655
@@ -47,28 +46,26 @@ COST = (
 BRIEF = (*QUALITY[:2], QUALITY[3], QUALITY[5], *COST[:4])
 
 
-def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
-    """Replace the tables of the page and write the pictures; raises `OSError` where a result file is missing."""
-    pages = StudyPage(page)
+def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
+    """Return the tables and pictures; raises `OSError` where a result file is missing."""
+    found = {}
     for sampling in samplings:
         main, tuned, others = _groups(summarise(read_results(folder / f"{sampling}.jsonl")))
-        matched = json.loads((folder / f"matched-{sampling}.json").read_text())["matched"]
-        pages.insert(f"matched {sampling}", _matched(matched))
-        for name, columns in (("quality", QUALITY), ("cost", COST)):
-            pages.insert(f"{name} {sampling}", table(main, columns))
-        pages.insert(f"paired {sampling}", _paired(main, matched["bundled:draft"]))
-        pages.insert(f"tuned {sampling}", table(tuned, BRIEF))
-        tables = (f"Draft `{draft}`:\n\n{table(summaries, BRIEF)}" for draft, summaries in others.items())
-        pages.insert(f"others {sampling}", "\n\n".join(tables))
+        matched = read(folder / f"matched-{sampling}.json")["matched"]
         drafts = {"draft bundled": main} | {f"draft {draft}": summaries for draft, summaries in others.items()}
-        pictures = {
-            "score": charts.score_picture(main, sigma_band(main), "±1 sigma"),
-            "nats": charts.nats_picture(main),
-            "time": charts.time_picture(drafts),
+        tables = (f"Draft `{draft}`:\n\n{table(summaries, BRIEF)}" for draft, summaries in others.items())
+        found |= {
+            f"matched {sampling}": _matched(matched),
+            f"quality {sampling}": table(main, QUALITY),
+            f"cost {sampling}": table(main, COST),
+            f"paired {sampling}": _paired(main, matched["bundled:draft"]),
+            f"tuned {sampling}": table(tuned, BRIEF),
+            f"others {sampling}": "\n\n".join(tables),
+            f"pictures/rules/{sampling}-score.svg": charts.score_picture(main, sigma_band(main), "±1 sigma"),
+            f"pictures/rules/{sampling}-nats.svg": charts.nats_picture(main),
+            f"pictures/rules/{sampling}-time.svg": charts.time_picture(drafts),
         }
-        for name, svg in pictures.items():
-            write_atomically(picture_folder(page, "rules") / f"{sampling}-{name}.svg", svg)
-    pages.write()
+    return found
 
 
 def sigma_band(summaries: Sequence[RunSummary]) -> Interval | None:
@@ -90,13 +87,17 @@ def _groups(summaries: Sequence[RunSummary]) -> tuple[list[RunSummary], list[Run
     return groups["bundled:draft", bundled[0]], groups["bundled:draft", bundled[-1]], others
 
 
-def table(summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]]) -> str:
-    rows = []
-    for summary in summaries:
-        name = "target alone" if summary.config.num_speculative_tokens == 0 else name_of(summary)
-        numbers = (number(summary.metrics[metric], digits) for metric, _, digits in columns)
-        rows.append([escape(name), *numbers])
-    return as_table(("setting", *(title for _, title, _ in columns)), rows)
+def table(summaries: Sequence[RunSummary], shown: Sequence[tuple[str, str, int]]) -> str:
+    """Return a line for each summary, and a column for each metric with its title and digits."""
+
+    def name(summary: RunSummary) -> str:
+        return escape("target alone" if summary.config.num_speculative_tokens == 0 else name_of(summary))
+
+    metrics = [
+        (title, lambda summary, metric=metric, digits=digits: number(summary.metrics[metric], digits))
+        for metric, title, digits in shown
+    ]
+    return columns(summaries, [("setting", name), *metrics])
 
 
 def _paired(summaries: Sequence[RunSummary], matched: dict[str, dict[str, object]]) -> str:
@@ -141,11 +142,11 @@ def _matched(matched: dict[str, dict[str, dict[str, dict[str, object]]]]) -> str
     rows = []
     for draft, by_rule in matched.items():
         for rule, found in by_rule.items():
-            both = [
+            mine, clamped = (
                 [f"{_first(found[side], 'acceptance'):.3f}", f"{_first(found[side], 'kl'):.4f}"]
                 for side in ("rule", "clamped")
-            ]
-            rows.append([f"`{draft}`", f"`{rule}`", *both[0], f"`clamped:width={found['width']}`", *both[1]])
+            )
+            rows.append([f"`{draft}`", f"`{rule}`", *mine, f"`clamped:width={found['width']}`", *clamped])
     head = "draft", "rule", "acceptance", "KL, nats", "clamped ratio", "acceptance", "KL, nats"
     return as_table(head, rows, names=2)
 

@@ -10,8 +10,7 @@ Intervals are of 95 %, over problems; differences from the baseline (greedy or l
 
 from __future__ import annotations
 
-import argparse
-import json
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,6 @@ import numpy as np
 import torch
 
 from cactus_decoding import Budget, Pair, Request, load_pair
-from cactus_decoding.cli import options
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.generate import stream
 from cactus_decoding.core.rules.relaxed_greedy import given_up
 from cactus_decoding.core.sampling.params import SamplingParams
@@ -35,10 +31,10 @@ from cactus_decoding.lab.evaluation.intervals import (
 from cactus_decoding.lab.evaluation.run_config import seed_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.evaluation.tasks.task import Task
-from scripts.pages import insert, table
+from scripts.pages import table
+from studies.study import study
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULTS, PAGE = Path(__file__).with_name("results") / "papers.json", ROOT / "docs/studies/tables/deployed.md"
+RESULTS, PAGE = Path(__file__).with_name("results") / "papers.json.gz", "studies/tables/deployed.md"
 GREEDY, SAMPLED = SamplingParams(temperature=0.0), SamplingParams()
 ASD = Budget(nats=8, max_relaxed=2)
 WAYS: dict[str, tuple[dict[str, Any], str]] = {
@@ -103,14 +99,14 @@ def answered(pair: Pair, task: Task, problems: int, settings: dict[str, Any], pr
     return found
 
 
-def compute(problems: int, proposals: int) -> dict[str, Any]:
+def measure(given: Namespace) -> dict[str, Any]:
     """Return every number of the table; each way's sums are printed when they are known."""
     task, pair = parse_task("word_problems:split=validation", None), load_pair(draft="bundled:worded", kept_prompts=0)
     ways: dict[str, Any] = {}
     for name, (settings, _) in WAYS.items():
-        ways[name] = answered(pair, task, problems, settings, proposals)
+        ways[name] = answered(pair, task, given.problems, settings, given.proposals)
         print(name, {each: sum(values) for each, values in ways[name].items()}, flush=True)
-    return {"problems": len(ways["greedy"]["right"]), "proposals": proposals, "ways": ways}
+    return {"problems": len(ways["greedy"]["right"]), "proposals": given.proposals, "ways": ways}
 
 
 def quotient(counts: np.ndarray[Any, Any], over: tuple[int, ...], under: tuple[int, ...]) -> Interval:
@@ -120,8 +116,8 @@ def quotient(counts: np.ndarray[Any, Any], over: tuple[int, ...], under: tuple[i
     return bootstrapped(float(value), resampled, len(counts))
 
 
-def render(result: dict[str, Any], page: Path) -> None:
-    """Replace the table of the page."""
+def shown(result: dict[str, Any]) -> dict[str, str]:
+    """Return what each way brought."""
     head = (
         "rule", "its paper", "right, %", "against its baseline, points", "tokens a step", "times the baseline's",
         "relaxed", "nats given up a token",
@@ -142,25 +138,8 @@ def render(result: dict[str, Any], page: Path) -> None:
             quotient(counts, (3,), (0,)).shown(4),
         ]
         rows.append([name, says or "–", *numbers])
-    write_atomically(page, insert(page.read_text(), "deployed", table(head, rows, names=2)))
-
-
-def main() -> None:
-    """Answer unless told otherwise, then render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=100)
-    parser.add_argument("--proposals", type=int, default=12)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
-    options.prepare(1, small=True)
-    if not given.only_render:
-        arguments = {"study": "rules.papers", "problems": given.problems, "proposals": given.proposals}
-        result = compute(given.problems, given.proposals) | {"provenance": provenance(arguments)}
-        write_atomically(given.results, as_json(result) + "\n")
-    render(json.loads(given.results.read_text()), given.page)
+    return {"deployed": table(head, rows, names=2)}
 
 
 if __name__ == "__main__":
-    main()
+    study(__doc__, RESULTS, PAGE, measure, shown, problems=100, proposals=12)

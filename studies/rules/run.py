@@ -9,31 +9,24 @@ Widths are matched on validation problems; answers are to held-out ones. Needs m
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 from cactus_decoding import Request, SamplingParams, load_pair
 from cactus_decoding.cli import options
-from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
-from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.runner import pending, run
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.frontier.frontier import Frontier
 from cactus_decoding.lab.frontier.recording import record_rows
-from studies.rules.page import render
-from studies.stored import opened
-from studies.tables import answers_parser, report_next
+from scripts.pages import put
+from scripts.results import read, write
+from studies.rules.page import shown
+from studies.study import answer, parser_of_answers
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs" / "studies" / "rules.md"
+FOLDER = Path(__file__).with_name("results")
 SAMPLINGS = {"plain": SamplingParams(), "truncated": SamplingParams(temperature=0.6, top_k=20, top_p=0.95)}
 PUBLISHED = ("typical", "top_k:k=10", "ensemble:weight=0.3", "cactus:delta=0.75", "cactus:delta=1.0")
 """What the Cactus paper's first table compares, with the defaults of this package where it leaves a knob open."""
@@ -42,14 +35,9 @@ EXACT = "cactus:delta=1.0,solver=exact"
 
 @dataclass(frozen=True)
 class Part:
-    """A draft with what is asked of it.
+    """A draft with the draft lengths of lossless (0: the target alone), of each rule, and of the clamped ratio.
 
-    Attributes:
-        draft: as for `load_pair`.
-        problems: how many are answered.
-        lossless: draft lengths of the lossless rule; 0 is the target alone.
-        rules: draft lengths of each rule.
-        matched: draft lengths of the clamped ratio at the acceptance of a rule, by that rule.
+    The clamped ratio is asked at the acceptance of a rule, by that rule.
     """
 
     draft: str
@@ -105,12 +93,8 @@ def match(draft: str, sampling: SamplingParams, positions: int) -> dict[str, dic
                 high = middle
         width = float(f"{high:.3g}")
         clamped = frontier.measure(f"clamped:width={width!r}")
-        found[rule] = {
-            "width": width,
-            "positions": rows.positions,
-            "rule": wanted.as_dict(),
-            "clamped": clamped.as_dict(),
-        }
+        both = {"rule": wanted.as_dict(), "clamped": clamped.as_dict()}
+        found[rule] = {"width": width, "positions": rows.positions} | both
     return found
 
 
@@ -135,40 +119,31 @@ def widths_of(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> dict
         for draft in dict.fromkeys(part.draft for part in PARTS):
             print(f"matching widths: {sampling}, draft {draft}", flush=True)
             matched[draft] = match(draft, SAMPLINGS[sampling], arguments["positions"])
-        content = {"matched": matched, "provenance": provenance(arguments)}
-        write_atomically(path, json.dumps(content, indent=1) + "\n")
-    found: dict[str, dict[str, dict[str, Any]]] = json.loads(path.read_text())["matched"]
-    return found
+        write(path, {"matched": matched}, arguments)
+    return read(path)["matched"]  # type: ignore[no-any-return]
 
 
-def answer(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> None:
+def answer_all(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> None:
     """Answer what the result file of a sampling lacks."""
     matched = widths_of(folder, sampling, arguments)
     for part in PARTS:
         widths = {rule: found["width"] for rule, found in matched[part.draft].items()}
         asked = list(configs(part, SAMPLINGS[sampling], widths, arguments["problems"]))
-        tasks = {"word_problems": parse_task("word_problems", max(part.problems for part in PARTS))}
-        with opened(folder / f"{sampling}.jsonl") as file:
-            todo = pending(asked, file.results)
-            load = partial(load_engine, "transformers", "bundled", audited=True)
-            with counting(f"{sampling}, {part.draft}", sum(config.problems for config in todo)) as progress:
-                report = partial(report_next, progress, count(1))
-                run(asked, tasks, load, file, provenance(arguments), report)
+        answer(folder / f"{sampling}.jsonl", asked, provenance(arguments))
 
 
 def main() -> None:
     """Answer what is missing, then render."""
-    parser = answers_parser(__doc__, SAMPLINGS, FOLDER, PAGE)
-    parser.add_argument("--positions", type=int, default=4000, help="validation positions on which widths are matched")
-    given = parser.parse_args()
+    positions = (4000, "validation positions on which widths are matched")
+    given = parser_of_answers(__doc__, SAMPLINGS, FOLDER, positions=positions).parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     arguments = {"study": "rules", "problems": given.problems, "positions": given.positions}
     options.prepare(1, small=True)
     if not given.only_render:
         for sampling in given.sampling:
-            answer(given.folder, sampling, arguments)
+            answer_all(given.folder, sampling, arguments)
     if not given.only_answer:
-        render(given.folder, list(SAMPLINGS), given.page)
+        put(given.page, shown(given.folder, list(SAMPLINGS)))
 
 
 if __name__ == "__main__":

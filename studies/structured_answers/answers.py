@@ -8,7 +8,6 @@ tokens cuts is counted apart.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -17,10 +16,9 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from cactus_decoding import generate, load_pair
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.pair import Pair
+from scripts.results import parse, read, write
 from studies.structured_answers.schemas import CASES, Case
 
 RESULTS = Path(__file__).with_name("results") / "answers.json"
@@ -67,18 +65,16 @@ def ask(pair: Pair, case: Case, answers: int, proposals: int = 0) -> dict[str, A
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="a GGUF file of a chat model")
-    parser.add_argument("--answers", type=int, default=ANSWERS, help="to each schema")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    found: dict[str, Any] = json.loads(args.output.read_text())["cases"] if args.output.exists() else {}
-    pair = load_pair(args.model, "ngram")
-    about = {"model": Path(args.model).name, "answers": args.answers, "temperature": TEMPERATURE}
+    given = parse(
+        __doc__, model=(Path, "a GGUF file of a chat model"), answers=(ANSWERS, "to each schema"), output=RESULTS
+    )
+    found: dict[str, Any] = read(given.output)["cases"] if given.output.exists() else {}
+    pair = load_pair(str(given.model), "ngram")
+    about = {"model": given.model.name, "answers": given.answers, "temperature": TEMPERATURE}
     for case in CASES:
         if case.name not in found:
-            found[case.name] = ask(pair, case, args.answers)
-            write_atomically(args.output, as_json({"cases": found, "provenance": provenance(about)}) + "\n")
+            found[case.name] = ask(pair, case, given.answers)
+            write(given.output, {"cases": found}, about)
         told = {name: found[case.name][name] for name in ("valid", "cut", "tokens", "seconds", "wrong", "example")}
         print(f"{case.name:40}", told, flush=True)
 

@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from scripts.pages import table
-from studies.pages import StudyPage
+from scripts.pages import ROOT, put, table
+from scripts.results import parse, read
+from studies.structured_answers.answers import RESULTS as ANSWERS
 from studies.structured_answers.schemas import CASES
 from studies.structured_answers.suite import FORMATS, REQUIRED
+from studies.structured_answers.suite import RESULTS as SUITE
 
-FOLDER = Path(__file__).with_name("results")
-PAGE = Path(__file__).resolve().parents[2] / "docs/studies/structured_answers.md"
+PAGE = ROOT / "docs" / "studies" / "structured_answers.md"
 COLUMNS = {
     "valid accepted": "valid, accepted", "valid rejected": "valid, rejected", "invalid excluded": "invalid, excluded",
     "invalid accepted": "invalid, accepted", "refused": "in refused schemas", "generated": "generated, checked",
@@ -50,18 +49,11 @@ def answers_table(found: Mapping[str, Mapping[str, Any]]) -> str:
     return table(["schema", "answers", "different", "valid", "cut by length", "the shortest"], rows)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--page", type=Path, default=PAGE)
-    args = parser.parse_args()
-    suite, answers = (json.loads((FOLDER / f"{name}.json").read_text()) for name in ("suite", "answers"))
-    page = StudyPage(args.page)
-    page.insert("suite", suite_table(suite["parts"][REQUIRED]))
-    page.insert("formats", suite_table(suite["parts"][FORMATS]))
-    page.insert("rejected", rejected_table(suite["notes"]))
-    page.insert("answers", answers_table(answers["cases"]))
-    page.write()
-
-
 if __name__ == "__main__":
-    main()
+    suite = read(SUITE)
+    put(parse(__doc__, page=PAGE).page, {
+        "suite": suite_table(suite["parts"][REQUIRED]),
+        "formats": suite_table(suite["parts"][FORMATS]),
+        "rejected": rejected_table(suite["notes"]),
+        "answers": answers_table(read(ANSWERS)["cases"]),
+    })  # fmt: skip

@@ -1,7 +1,7 @@
 """JSON Schema's own test suite, draft 2020-12: what constraints let through, and what they refuse by name.
 
     git clone https://github.com/json-schema-org/JSON-Schema-Test-Suite FOLDER
-    .venv/bin/python -m studies.structured_answers.suite FOLDER    under a minute; writes results/suite.json
+    .venv/bin/python -m studies.structured_answers.suite FOLDER    under a minute; writes results/suite.json.gz
 
 The required part is examined, and of the optional one the values of ``format``, each of which counts as a keyword.
 Each test of the suite is a schema with instances that are valid or invalid. An instance is written as Python's
@@ -11,7 +11,6 @@ at random too, from single bytes, and checked by the library `jsonschema`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
@@ -30,11 +29,10 @@ from cactus_decoding.core.constraints.base import ConstraintError
 from cactus_decoding.core.constraints.compiling import Vocabulary
 from cactus_decoding.core.constraints.grammar import schema_grammar
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
+from scripts.results import parse, write
 
 REQUIRED, FORMATS = "tests/draft2020-12", "tests/draft2020-12/optional/format"
-RESULTS = Path(__file__).with_name("results") / "suite.json"
+RESULTS = Path(__file__).with_name("results") / "suite.json.gz"
 END = 256
 ORDERS = 24
 ANSWERS, LONGEST = 8, 120
@@ -144,17 +142,13 @@ def run(folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="a checkout of JSON-Schema-Test-Suite")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    args = parser.parse_args()
-    found = run(args.folder)
+    given = parse(__doc__, folder=(Path, "a checkout of JSON-Schema-Test-Suite"), output=RESULTS)
+    found = run(given.folder)
     for part, keywords in found["parts"].items():
         for name, counts in keywords.items():
             print(f"{name:24}", *(f"{counts[each]:4} {each}" for each in COUNTS if counts[each]))
         print(part, {each: sum(counts[each] for counts in keywords.values()) for each in COUNTS})
-    about = provenance({"folder": args.folder.name, "answers": ANSWERS, "longest": LONGEST})
-    write_atomically(args.output, as_json(found | {"provenance": about}) + "\n")
+    write(given.output, found, {"folder": given.folder.name, "answers": ANSWERS, "longest": LONGEST})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,14 +26,13 @@ from torch import Tensor
 
 from cactus_decoding.core.drafting.lookup import SuffixDrafter
 from cactus_decoding.core.drafting.measuring import time_passes
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gguf
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from scripts.pages import table as as_table
+from scripts.results import parse, read, write
 from studies.real_pair.answers import Answers, read_answers
 from studies.real_pair.collect import prompt_of
 
@@ -83,8 +82,8 @@ def measure(given: Namespace) -> None:
     print(seconds, flush=True)
     sizes = {label: files[label].path.stat().st_size for label in models}
     about = {"target": files["target"].path.name, "bytes": sizes, "threads": 1, "rounds": ROUNDS} | given.about
-    collected = json.loads((given.answers / "collected.json").read_text())
-    content: dict[str, Any] = {"provenance": provenance(about), "answers": collected, "seconds": seconds, "tasks": {}}
+    collected = read(given.answers / "collected.json")
+    content: dict[str, Any] = {"answers": collected, "seconds": seconds, "tasks": {}}
     for name in problems:
         places = [i for i, each in enumerate(answers.about) if each["task"] == name][: given.problems]
         chances: dict[str, list[Tensor]] = {label: [] for label in models}
@@ -97,18 +96,14 @@ def measure(given: Namespace) -> None:
             steps = [taken + looked_up(prompt, written, k) for k, taken in zip(LENGTHS, steps, strict=True)]
             positions += len(written)
             print(name, i, {label: round(float(each[-1].mean()), 3) for label, each in chances.items()}, flush=True)
-        told: dict[str, Any] = {
-            "answers": len(places),
-            "positions": positions,
-            "drafts": {},
-            "look-up": {"steps": steps},
-        }
+        told: dict[str, Any] = {"answers": len(places), "positions": positions, "drafts": {}}
+        told["look-up"] = {"steps": steps}
         for label, each in chances.items():
             group, every = torch.cat([torch.full((len(one),), i) for i, one in enumerate(each)]), torch.cat(each)
             taken = [float(steps_taken(every, group, k).sum()) if k else float(len(every)) for k in LENGTHS]
             told["drafts"][label] = {"acceptance": float(every.mean()), "steps": taken}
         content["tasks"][name] = told
-        write_atomically(given.results, as_json(content, indent=1) + "\n")
+        write(given.results, content, about)
 
 
 def load(file: GgufFile) -> LlamaCppModel:
@@ -141,17 +136,15 @@ def table(content: Mapping[str, Any]) -> str:
     return as_table(head, rows, names=7)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("answers", type=Path, help="the folder of studies.real_pair.collect")
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--draft", action="append", required=True, metavar="NAME=FILE")
-    parser.add_argument("--task", action="append", required=True, help="as it was collected")
-    parser.add_argument("--problems", type=int, default=8, help="answers of each task at most")
-    parser.add_argument("--about", type=json.loads, default={}, help="what else the provenance says, in JSON")
-    parser.add_argument("--results", type=Path, default=RESULT)
-    measure(parser.parse_args(arguments))
-
-
 if __name__ == "__main__":
-    main()
+    must = {"required": True}
+    measure(parse(
+        __doc__,
+        answers=(Path, "the folder of studies.real_pair.collect"),
+        target=(None, must),
+        draft=([], must, {"action": "append", "metavar": "NAME=FILE"}),
+        task=([], "as it was collected", must, {"action": "append"}),
+        problems=(8, "answers of each task at most"),
+        about=({}, "what else the provenance says, in JSON", {"type": json.loads}),
+        results=RESULT,
+    ))  # fmt: skip

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, ratio_of_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.lab.reporting.report import number
 from scripts.pages import table
-from studies.pages import StudyPage, picture_folder
+from scripts.results import read
 from studies.relaxing.page import tokens_ratio
 from studies.rules.page import compared
-from studies.stored import packed, read_packed, read_results
+from studies.stored import read_results
 from studies.training.cheap_drafts import table as cheap_drafts
 
 SAMPLINGS = ("plain", "truncated")
@@ -28,28 +27,26 @@ WINDOW = 50
 COLOURS = {"bundled:worded": "#0072b2", "bundled:draft": "#d55e00"}
 
 
-def render(folder: Path, page: Path) -> None:
-    """Replace the tables of the page and write the picture, as far as there are results."""
-    pages = StudyPage(page)
-    for name, parts in {
-        "losses": {"losses": _losses, "losses of the other draft": _other_losses},
-        "four": {
+def shown(folder: Path) -> dict[str, str]:
+    """Return the tables and the picture, as far as there are results."""
+    found: dict[str, str] = {}
+    for file, parts in {
+        "losses.json.gz": {
+            "losses": partial(_losses, start="bundled:worded"),
+            "losses of the other draft": partial(_losses, start="bundled:draft"),
+        },
+        "four.json": {
             "long": _long,
             "four": lambda content: _four(content["chosen"], folder, "draft, verification"),
             "under the rule": lambda content: _four(content["under the rule"], folder, "draft"),
         },
-        "adaptation": {"adaptation": _adaptation},
-        "cheap_drafts": {"cheap drafts": cheap_drafts},
+        "adaptation.json": {"adaptation": _adaptation, "pictures/training/adaptation.svg": _picture},
+        "cheap_drafts.json": {"cheap drafts": cheap_drafts},
     }.items():
-        path = folder / f"{name}.json"
-        if path.exists() or packed(path).exists():
-            content = json.loads(path.read_text() if path.exists() else read_packed(path))
-            for mark, made in parts.items():
-                pages.insert(mark, made(content))
-    if (folder / "adaptation.json").exists():
-        content = json.loads((folder / "adaptation.json").read_text())
-        write_atomically(picture_folder(page, "training") / "adaptation.svg", _picture(content))
-    pages.write()
+        if (folder / file).exists():
+            content = read(folder / file)
+            found |= {name: made(content) for name, made in parts.items()}
+    return found
 
 
 Group = tuple[str | None, str | None]
@@ -94,15 +91,7 @@ def _real(drafts: Sequence[Mapping[str, Any]], base: Sequence[Mapping[str, Any]]
     return "–"
 
 
-def _losses(content: Mapping[str, Any]) -> str:
-    return _loss_table(content, "bundled:worded")
-
-
-def _other_losses(content: Mapping[str, Any]) -> str:
-    return _loss_table(content, "bundled:draft")
-
-
-def _loss_table(content: Mapping[str, Any], start: str) -> str:
+def _losses(content: Mapping[str, Any], start: str) -> str:
     groups = _groups(content, start)
     untrained, reference = groups[None, None], groups.get(("lk", None))
     rows = [["as it came", *(cell for each in SAMPLINGS for cell in (number(_length(untrained, each), 3), "", ""))]]

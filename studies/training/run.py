@@ -11,11 +11,10 @@ chosen on validation problems; the tables are of held-out ones. Needs matplotlib
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
@@ -29,7 +28,7 @@ from cactus_decoding import Metrics, Pair, Request, load_pair, stream, zoo
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
+from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.sampling.params import as_logits_to_probs
 from cactus_decoding.lab.evaluation.run_config import RunConfig
@@ -41,12 +40,13 @@ from cactus_decoding.lab.training.acceptance.training import train_draft
 from cactus_decoding.lab.training.adaptation import DraftAdaptation
 from cactus_decoding.lab.training.importance.continuing import Branch, continue_alone
 from cactus_decoding.zoo.word_problems import word_problems
+from scripts.pages import ROOT, put
+from scripts.results import parse, read, write
 from studies.constraints.stories import ANSWERABLE, constrained_stories
-from studies.relaxing.run import SAMPLINGS, answer, longest
-from studies.stored import write_packed
-from studies.training.page import render
+from studies.relaxing.run import SAMPLINGS, longest
+from studies.study import answer, at_most
+from studies.training.page import shown
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs" / "studies" / "training.md"
 WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "training"
 STARTS = {"bundled:worded": "words its answers differently", "bundled:draft": "cannot calculate"}
@@ -64,6 +64,7 @@ SECONDS = "seconds.json"
 ROUNDS = (0, 1)
 """Seeds of the table of four: one draft is answered after another, so that each gets two parts of the time."""
 LENGTHS = (4, 6, 8, 10, 14, 20)
+PARTS = ("losses", "four", "adaptation")
 VALIDATION, TEST = "word_problems:split=validation,seed=23", "word_problems"
 PROTECTED = {"rule": "clamped:width=3.0", "protect": "digits"}
 
@@ -108,18 +109,10 @@ Texts = Mapping[str, Sequence[Text]]
 
 
 class Study:
-    """The study's parts, each with a result file of its own.
-
-    Args:
-        folder: of the result files.
-        work: of what is trained.
-        sizes: how much each part has.
-        arguments: of the script, for the provenance.
-    """
+    """The study's parts, each with a result file of its own."""
 
     def __init__(self, folder: Path, work: Path, sizes: Sizes, arguments: Mapping[str, Any]) -> None:
-        self.folder, self.work, self.sizes = folder, work, sizes
-        self.provenance = provenance(arguments)
+        self.folder, self.work, self.sizes, self.arguments = folder, work, sizes, arguments
         self.target = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
 
     def data(self) -> Path:
@@ -156,8 +149,7 @@ class Study:
             )  # fmt: skip
             began = time.perf_counter()
             train_draft(settings, folder)
-            seconds = {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads()}
-            write_atomically(folder / SECONDS, as_json(seconds) + "\n")
+            write(folder / SECONDS, {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads()}, None)
         return folder
 
     @torch.inference_mode()
@@ -187,18 +179,16 @@ class Study:
                 draft = self.train(f"rate-{rate:g}", "bundled:worded", "lk", None, 0, rate, self.sizes.steps)
                 steps = expected_steps(draft, texts)["plain"]
                 lengths[f"{rate:g}"] = steps["tokens"] / sum(steps["steps"])
-            content = {"acceptance_length": lengths, "provenance": self.provenance}
-            write_atomically(path, as_json(content, indent=1) + "\n")
-        lengths = json.loads(path.read_text())["acceptance_length"]
+            write(path, {"acceptance_length": lengths}, self.arguments)
+        lengths = read(path)["acceptance_length"]
         return float(max(lengths, key=lengths.__getitem__))
 
     def measured(self, draft: Path, texts: Texts) -> dict[str, Any]:
         """Return a trained draft's expected steps, kept beside it."""
         path = draft / f"expected-{self.sizes.texts}.json"
         if not path.exists():
-            write_atomically(path, as_json(expected_steps(draft, texts)) + "\n")
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+            write(path, expected_steps(draft, texts), None)
+        return read(path)  # type: ignore[no-any-return]
 
     def losses(self, shard: tuple[int, int]) -> None:
         """Train every loss with and without the filter from three seeds, and measure what each draft gives."""
@@ -223,8 +213,8 @@ class Study:
                 steps = self.measured(self.work / _name(seed, loss, filter, start), texts)
                 found.append({"start": start, "loss": loss, "filter": filter, "seed": seed} | steps)
                 progress(number + 1)
-        content = {"rate": rate, "steps": self.sizes.steps, "drafts": found, "provenance": self.provenance}
-        write_packed(self.folder / "losses.json", as_json(content) + "\n")
+        content = {"rate": rate, "steps": self.sizes.steps, "drafts": found}
+        write(self.folder / "losses.json.gz", content, self.arguments)
 
     def four_ways(self) -> None:
         """Compare drafts as they came and trained, lossless and relaxed, each at its own best length."""
@@ -234,7 +224,7 @@ class Study:
         for name, loss in (("trained", "lk"), ("trained-for-clamped", RELAXED)):
             folder = self.train(name, "bundled:worded", loss, None, 0, rate, self.sizes.long)
             drafts[name.replace("-", " ")] = f"./{name}"
-            took[name.replace("-", " ")] = json.loads((folder / SECONDS).read_text())
+            took[name.replace("-", " ")] = read(folder / SECONDS)
         os.chdir(self.work)  # so that results name drafts and not this machine's folders
         texts = self.texts("test")
         lengths = {name: expected_steps(_folder(each), texts) for name, each in drafts.items()}
@@ -261,9 +251,8 @@ class Study:
             "took": took,
             "rate": rate,
             "steps": self.sizes.long,
-            "provenance": self.provenance,
         }
-        write_atomically(self.folder / "four.json", as_json(content) + "\n")
+        write(self.folder / "four.json", content, self.arguments)
 
     def _config(self, draft: str, settings: Mapping[str, Any], length: int, task: str, problems: int) -> RunConfig:
         policy = {name: value for name, value in settings.items() if name != "rule"}
@@ -271,7 +260,7 @@ class Study:
         return RunConfig(task, "bundled", draft, problems=problems, request=request)
 
     def _answer(self, part: str, configs: Sequence[RunConfig]) -> dict[RunConfig, RunResult]:
-        return answer(self.folder / f"{part}.jsonl", configs, self.provenance)
+        return answer(self.folder / f"{part}.jsonl", configs, provenance(self.arguments))
 
     def adaptation(self) -> None:
         """Answer stories of a family that no draft saw, with and without adaptation; then the usual families."""
@@ -290,8 +279,7 @@ class Study:
                 each["response_seconds"] = adaptation.response_seconds
             each["old"] = _answered(pair, old, None, f"{name}, the usual families")
             found[name] = each
-        content = {"drafts": found, "provenance": self.provenance}
-        write_atomically(self.folder / "adaptation.json", as_json(content) + "\n")
+        write(self.folder / "adaptation.json", {"drafts": found}, self.arguments)
 
 
 def _answered(pair: Pair, prompts: Sequence[str], adaptation: DraftAdaptation | None, name: str) -> dict[str, Any]:
@@ -337,29 +325,31 @@ def _folder(draft: str) -> Path:
 
 def main() -> None:
     """Train, measure and answer what is missing, then render."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["losses", "four", "adaptation"], nargs="+", default=None)
-    parser.add_argument("--shard", default="0/1", help="of the trainings of losses, such as 0/2")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where result files are")
-    parser.add_argument("--work", type=Path, default=WORK, help="where trained drafts are")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page whose tables are replaced")
-    parser.add_argument("--small", type=int, default=None, help="at most so much of everything, for a trial")
-    parser.add_argument("--only-render", action="store_true")
-    given = parser.parse_args()
+    given = parse(
+        __doc__,
+        part=([*PARTS], {"choices": PARTS}),
+        shard=("0/1", "of the trainings of losses, such as 0/2"),
+        folder=(FOLDER, "where result files are"),
+        work=(WORK, "where trained drafts are"),
+        page=(PAGE, "the page whose tables are replaced"),
+        small=(None, "at most so much of everything, for a trial", {"type": int}),
+        only_render=False,
+    )
     given.folder, given.work, given.page = (each.resolve() for each in (given.folder, given.work, given.page))
     for folder in (given.folder, given.work):
         folder.mkdir(parents=True, exist_ok=True)
-    sizes = Sizes() if given.small is None else Sizes(*(min(given.small, most) for most in vars(Sizes()).values()))
     options.prepare(1, small=True)
     if not given.only_render:
-        study = Study(given.folder, given.work, sizes, {"study": "training", "small": given.small})
-        first, parts = (int(each) for each in given.shard.split("/"))
-        todo: dict[str, Callable[[], None]] = {
-            "losses": lambda: study.losses((first, parts)), "four": study.four_ways, "adaptation": study.adaptation,
-        }  # fmt: skip
-        for part in given.part or todo:
-            todo[part]()
-    render(given.folder, given.page)
+        arguments = {"study": "training", "small": given.small}
+        study = Study(given.folder, given.work, at_most(given.small, Sizes()), arguments)
+        if "losses" in given.part:
+            first, parts = map(int, given.shard.split("/"))
+            study.losses((first, parts))
+        if "four" in given.part:
+            study.four_ways()
+        if "adaptation" in given.part:
+            study.adaptation()
+    put(given.page, shown(given.folder))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import random
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Iterator, Sequence
 from glob import glob
 from pathlib import Path
@@ -22,6 +21,7 @@ from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.chat import Chat, tokenizer_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.evaluation.tasks.task import in_chat
+from scripts.results import parse
 from studies.real_pair.answers import read_answers
 from studies.stored import read_results
 
@@ -65,16 +65,11 @@ def pieces(patterns: Sequence[str], generator: random.Random) -> Iterator[str]:
 
 def main() -> None:
     """Write the texts, and say how many tokens they have."""
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("answers", type=Path)
-    parser.add_argument("--target", required=True)
-    parser.add_argument("--task", action="append", required=True)
-    parser.add_argument("--asked", action="append", default=[])
-    parser.add_argument("--files", action="append", default=[])
-    parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--tokens", type=int, default=1_500_000)
-    given = parser.parse_args()
+    append = {"action": "append"}
+    given = parse(
+        __doc__, file=Path, answers=Path, target=(None, {"required": True}), task=([], append, {"required": True}),
+        asked=([], append), files=([], append), times=3, tokens=1_500_000,
+    )  # fmt: skip
     generator, tokenizer = random.Random(0), tokenizer_of(given.target)
     own = list(answered(given, tokenizer))
     count = sum(len(tokenizer(text).input_ids) for text in own)

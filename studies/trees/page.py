@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,13 +9,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.types import DraftLength
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.lab.reporting.pictures import GREY, new_figure, to_svg
 from cactus_decoding.lab.reporting.report import number
 from scripts.pages import table
-from studies.pages import StudyPage, picture_folder
+from scripts.results import read
 from studies.relaxing.page import tokens_ratio
 from studies.rules.page import compared
 from studies.stored import read_results
@@ -26,13 +24,7 @@ DRAFT_COSTS = np.geomspace(0.01, 0.5, 81)
 
 
 class Yield(NamedTuple):
-    """What a step of a shape brings and takes, on average.
-
-    Attributes:
-        tokens: that it yields.
-        nodes: that it proposes.
-        passes: of the draft.
-    """
+    """What a step of a shape brings and takes, on average: tokens, nodes that it proposes, passes of the draft."""
 
     tokens: float
     nodes: float
@@ -57,41 +49,36 @@ def spelled(name: str) -> str:
     return name.replace(TREE, "tree=")
 
 
-def render(folder: Path, samplings: Sequence[str], page: Path) -> None:
-    """Replace the tables of the page and write the picture; raises `OSError` where a result file is missing."""
-    pages = StudyPage(page)
+def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
+    """Return the tables and the picture; raises `OSError` where a result file is missing."""
+    told, passes = read(folder / "told.json")["told"], read(folder / "passes.json")["seconds"]
+    found = {"told": _told(told), "passes": _passes(passes)}
     for sampling in samplings:
-        chosen = json.loads((folder / f"chosen-{sampling}.json").read_text())["chosen"]
+        chosen = read(folder / f"chosen-{sampling}.json")["chosen"]
         held_out = summarise(read_results(folder / f"{sampling}-held-out.jsonl"))
-        pages.insert(f"held-out {sampling}", _held_out(chosen, held_out))
-    told = json.loads((folder / "told.json").read_text())["told"]
-    passes = json.loads((folder / "passes.json").read_text())["seconds"]
-    pages.insert("told", _told(told))
-    pages.insert("passes", _passes(passes))
-    write_atomically(picture_folder(page, "trees") / "where-trees-pay.svg", _picture(told, passes))
-    pages.write()
+        found[f"held-out {sampling}"] = _held_out(chosen, held_out)
+    return found | {"pictures/trees/where-trees-pay.svg": _picture(told, passes)}
 
 
 def _held_out(chosen: Mapping[str, Mapping[str, str]], summaries: Sequence[RunSummary]) -> str:
     rows = []
     for kind, shapes in chosen.items():
-        own = [each for each in summaries if _kind(each) == kind]
-        found = {str(each.config.num_speculative_tokens): each for each in own}
+        found = {str(each.config.num_speculative_tokens): each for each in summaries if _kind(each) == kind}
         chain = found[shapes["chain"]]
         roles: dict[str, list[str]] = {}
         for role, shape in shapes.items():
             roles.setdefault(shape, []).append(role)
         for shape, names in roles.items():
             summary = found[str(_plain(shape))]
-            itself = summary is chain
-            score, time, *_ = compared(summary.group, chain.group)
+            group, itself = summary.group, summary is chain
+            score, time, *_ = compared(group, chain.group)
             rows.append([
                 kind,
                 f"{', '.join(names)}: `{spelled(shape)}`",
                 number(summary.metrics["score"], 3) + ("" if itself else f"; {number(score, 3)}"),
                 number(summary.metrics["acceptance_length"], 2),
-                "–" if itself else number(tokens_ratio(summary.group, chain.group), 3),
-                f"{summary.group.columns['drafted'].sum() / summary.group.columns['steps'].sum():.1f}",
+                "–" if itself else number(tokens_ratio(group, chain.group), 3),
+                f"{group.columns['drafted'].sum() / group.columns['steps'].sum():.1f}",
                 "–" if itself else number(time, 3),
             ])  # fmt: skip
     header = (
@@ -114,10 +101,9 @@ def _kind(summary: RunSummary) -> str:
 
 def _yields(told: Sequence[Mapping[str, Any]]) -> dict[str, Yield]:
     return {
-        each["shape"]: Yield(
-            1 + each["accepted"] / each["steps"], each["nodes"] / each["steps"], each["passes"] / each["steps"]
-        )
+        each["shape"]: Yield(1 + each["accepted"] / steps, each["nodes"] / steps, each["passes"] / steps)
         for each in told
+        for steps in [each["steps"]]
     }
 
 
@@ -125,19 +111,18 @@ def _told(told: Sequence[Mapping[str, Any]]) -> str:
     """Return tokens per pass of the target, at each pair of costs: of the best chain and tree, and the adaptive one."""
     yields, rows = _yields(told), []
     fixed = {shape: each for shape, each in yields.items() if "adaptive" not in shape}
-    for shape, each in yields.items():
-        if shape in fixed:
-            continue
+    for shape in (each for each in yields if each not in fixed):
         length: Any = shape_of(shape)
-        costs = length.draft_cost, length.token_cost
+        costs, own = (length.draft_cost, length.token_cost), yields[shape]
         speeds = {name: one.speed(*costs) for name, one in fixed.items()}
-        chain = max((name for name in speeds if not name.startswith(TREE)), key=speeds.__getitem__)
-        tree = max((name for name in speeds if name.startswith(TREE)), key=speeds.__getitem__)
-        own = each.speed(*costs)
+        chain, tree = (
+            max((name for name in speeds if name.startswith(TREE) == trees), key=speeds.__getitem__)
+            for trees in (False, True)
+        )
+        ratio = own.speed(*costs) / speeds[chain]
         rows.append([
             *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{speeds[chain]:.3f}", f"`{spelled(tree)}`",
-            f"{speeds[tree]:.3f}", f"{own:.3f}", f"{each.nodes:.1f}", f"{each.passes:.1f}",
-            f"{own / speeds[chain]:.3f}",
+            f"{speeds[tree]:.3f}", f"{own.speed(*costs):.3f}", f"{own.nodes:.1f}", f"{own.passes:.1f}", f"{ratio:.3f}",
         ])  # fmt: skip
     header = (
         "draft pass", "each node", "best chain", "its tokens", "best fixed tree", "its tokens", "adaptive's tokens",

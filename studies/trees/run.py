@@ -10,34 +10,33 @@ Shapes are chosen on validation problems; the tables are of held-out ones. Needs
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from benchmarks.shapes import qwen3
 from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load_pair
 from cactus_decoding.cli import options
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.types.proposals import tree_inputs
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.zoo.word_problems import word_problems
-from studies.relaxing.run import SAMPLINGS, TEST, VALIDATION, answer, seconds, tokens_per_step
-from studies.tables import answers_parser
-from studies.trees.page import render, shape_of
+from scripts.pages import put
+from scripts.results import write
+from studies.relaxing.run import SAMPLINGS, TEST, VALIDATION, seconds, tokens_per_step
+from studies.study import answer, at_most, medians_in_turn, parser_of_answers
+from studies.trees.page import shape_of, shown
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs" / "studies" / "trees.md"
+FOLDER = Path(__file__).with_name("results")
 DRAFT = "bundled:worded"
 KINDS: dict[str, dict[str, Any]] = {
     "lossless": {"rule": "lossless"},
@@ -109,8 +108,7 @@ def answer_problems(folder: Path, sampling: str, sizes: Sizes, arguments: Mappin
             "tree of 16": max(SIXTEEN, key=lambda shape: tokens_per_step(found[shape])),
             "adaptive tree": TREES[-1],
         }
-    content = {"chosen": chosen, "provenance": about}
-    write_atomically(folder / f"chosen-{sampling}.json", as_json(content) + "\n")
+    write(folder / f"chosen-{sampling}.json", {"chosen": chosen}, arguments)
     held_out = [
         config(kind, shape, sampling, TEST, sizes.held_out)
         for kind, shapes in chosen.items()
@@ -120,18 +118,13 @@ def answer_problems(folder: Path, sampling: str, sizes: Sizes, arguments: Mappin
 
 
 class CountedModel(CachedModel):
-    """Counts passes.
-
-    Args:
-        model: what computes.
-    """
+    """Counts passes."""
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.passes = 0
 
     def append(self, *given: Any, **named: Any) -> Tensor:
-        """Feed tokens, as `CachedModel` does."""
         self.passes += 1
         return super().append(*given, **named)
 
@@ -161,7 +154,7 @@ def tell_costs(folder: Path, sizes: Sizes, arguments: Mapping[str, Any]) -> None
             counts = {"steps": total.steps, "accepted": total.accepted, "nodes": total.drafted, "passes": model.passes}
             found.append({"shape": shape} | counts)
             progress(number)
-    write_atomically(path, as_json({"told": found, "provenance": provenance(arguments)}) + "\n")
+    write(path, {"told": found}, arguments)
 
 
 def time_passes(folder: Path, arguments: Mapping[str, Any]) -> None:
@@ -174,46 +167,27 @@ def time_passes(folder: Path, arguments: Mapping[str, Any]) -> None:
     models = {
         "bundled target": pair.target,
         "bundled draft": CachedModel(pair.drafter.model),
-        "Qwen3-0.6B's shape, bfloat16": CachedModel(_large()),
+        "Qwen3-0.6B's shape, bfloat16": CachedModel(qwen3(torch.bfloat16)),
     }
     times: dict[str, dict[str, float]] = {}
     for name, model in models.items():
-        taken: dict[int, list[float]] = {nodes: [] for nodes in NODES}
         model.reset()
         model.append(list(range(5, 105)), rows=1)
-        with torch.inference_mode(), counting(name, PASSES) as progress:
-            for number in range(PASSES):
-                for nodes, each in taken.items():
-                    model.rollback(100)
-                    inputs = tree_inputs(100, [-1] * nodes)
-                    begun = time.perf_counter()
-                    model.append([7] * nodes, rows=nodes, **inputs)
-                    each.append(time.perf_counter() - begun)
-                progress(number + 1)
-        times[name] = {str(nodes): statistics.median(each[1:]) for nodes, each in taken.items()}
-    write_atomically(path, as_json({"seconds": times, "provenance": provenance(arguments)}) + "\n")
-
-
-def _large() -> Qwen3ForCausalLM:
-    """Return a random model of the shape of Qwen3-0.6B."""
-    config = Qwen3Config(
-        vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-        num_key_value_heads=8, head_dim=128, max_position_embeddings=40_960, tie_word_embeddings=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return Qwen3ForCausalLM(config).to(torch.bfloat16).eval()
+        timed = {
+            str(nodes): partial(model.append, [7] * nodes, rows=nodes, **tree_inputs(100, [-1] * nodes))
+            for nodes in NODES
+        }
+        with torch.inference_mode():
+            medians_in_turn(timed, 1, partial(model.rollback, 100))  # warms up
+            times[name] = medians_in_turn(timed, PASSES, partial(model.rollback, 100))
+    write(path, {"seconds": times}, arguments)
 
 
 def main() -> None:
     """Answer what is missing, then render."""
-    parser = answers_parser(__doc__, SAMPLINGS, FOLDER, PAGE)
-    parser.add_argument("--part", choices=PARTS, nargs="+", default=PARTS)
-    given = parser.parse_args()
+    given = parser_of_answers(__doc__, SAMPLINGS, FOLDER, part=([*PARTS], {"choices": PARTS})).parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    arguments = {"study": "trees", "problems": given.problems}
-    sizes = Sizes()
-    if given.problems is not None:
-        sizes = Sizes(*(min(given.problems, most) for most in vars(sizes).values()))
+    arguments, sizes = {"study": "trees", "problems": given.problems}, at_most(given.problems, Sizes())
     options.prepare(1, small=True)
     asked = [] if given.only_render else given.part
     if "answers" in asked:
@@ -224,7 +198,7 @@ def main() -> None:
     if "passes" in asked:
         time_passes(given.folder, arguments)
     if not given.only_answer:
-        render(given.folder, given.sampling, given.page)
+        put(given.page, shown(given.folder, given.sampling))
 
 
 if __name__ == "__main__":

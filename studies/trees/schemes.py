@@ -11,6 +11,7 @@ target, and be in one of the drafts.
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -27,8 +28,8 @@ from support.wrong_trees import hsd_as_published  # noqa: E402
 
 from cactus_decoding import parse_rule  # noqa: E402
 from cactus_decoding.core.verification.walk import SCHEMES  # noqa: E402
-from scripts.pages import table  # noqa: E402
-from studies.tables import Rows, render, table_parser  # noqa: E402
+from scripts.pages import columns  # noqa: E402
+from studies.study import study  # noqa: E402
 
 VOCABULARY, DEPTH, TOYS = 3, 2, 40
 WAYS: tuple[tuple[str, str, int, int, int], ...] = (
@@ -69,46 +70,29 @@ def accepted(scheme: str, models: Models, shape: Shape) -> float:
     return sum(step.probability * len(step.walk.path) for step in found)
 
 
-def rows(toys: int) -> list[dict[str, Any]]:
+def measure(given: Namespace) -> dict[str, Any]:
     """Return the mean over toys of what each way accepts in a step, for each kind of pairs."""
     found = []
     for name, scheme, fixed, drawn, drafts in WAYS:
         shape = uniform_shape(DEPTH, fixed, drawn)._replace(drafts=drafts)
-        means = [fmean(accepted(scheme, pair(VOCABULARY, i), shape) for i in range(toys)) for pair in PAIRS]
+        means = [fmean(accepted(scheme, pair(VOCABULARY, i), shape) for i in range(given.toys)) for pair in PAIRS]
         nodes = drafts * DEPTH or sum((fixed + drawn) ** level for level in range(1, DEPTH + 1))
         way = {"way": name, "scheme": scheme, "fixed": fixed, "drawn": drawn, "drafts": drafts, "nodes": nodes}
         found.append(way | {"accepted_per_step": means})
-    return found
+    return {"rows": found, "vocabulary": VOCABULARY, "depth": DEPTH}
 
 
-def markdown(found: Rows) -> str:
-    """Return the table."""
-    head = (
-        "way to verify",
-        "children: fixed, drawn",
-        "nodes",
-        "accepted per step",
-        "by a draft half-way to the target",
-    )
-    cells = []
-    for row in found:
-        children = "–" if row["drafts"] else f"{row['fixed']}, {row['drawn']}"
-        nodes = f"up to {row['nodes']}" if row["drafts"] else row["nodes"]
-        cells.append([row["way"], children, nodes, *(f"{mean:.2f}" for mean in row["accepted_per_step"])])
-    return table(head, cells, names=2)
-
-
-def main() -> None:
-    """Enumerate, write the result file, and put the table on the page."""
-    results = Path(__file__).with_name("results") / "schemes.json"
-    parser = table_parser(__doc__, results, "docs/studies/tables/trees.md")
-    parser.add_argument("--toys", type=int, default=TOYS, help="how many random pairs")
-    given = parser.parse_args()
-    arguments = {"toys": given.toys, "vocabulary": VOCABULARY, "depth": DEPTH, "seeds": [0, given.toys - 1]}
-    render(
-        given, "schemes", markdown, lambda: rows(given.toys), arguments | {"pairs": "tests/support/tree_enumeration.py"}
-    )
+def shown(result: Any) -> dict[str, str]:
+    heads = {
+        "way to verify": "{way}",
+        "children: fixed, drawn": lambda row: "–" if row["drafts"] else f"{row['fixed']}, {row['drawn']}",
+        "nodes": lambda row: f"up to {row['nodes']}" if row["drafts"] else row["nodes"],
+        "accepted per step": "{accepted_per_step[0]:.2f}",
+        "by a draft half-way to the target": "{accepted_per_step[1]:.2f}",
+    }
+    return {"schemes": columns(result["rows"], heads, names=2)}
 
 
 if __name__ == "__main__":
-    main()
+    results = Path(__file__).with_name("results") / "schemes.json"
+    study(__doc__, results, "studies/tables/trees.md", measure, shown, toys=(TOYS, "how many random pairs"))

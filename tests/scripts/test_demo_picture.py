@@ -15,7 +15,7 @@ PAGE = ROOT / "docs/tutorial.md"
 
 
 def run(folder: Path, *arguments: object) -> None:
-    given = ["--picture", folder / "demo.svg", "--page", shutil.copy(PAGE, folder), *arguments]
+    given = ["--page", shutil.copy(PAGE, folder), *arguments]
     command = [sys.executable, ROOT / "scripts/demo_picture.py", *given]
     done = subprocess.run([str(each) for each in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -25,7 +25,7 @@ def run(folder: Path, *arguments: object) -> None:
 def test_picture_and_page_are_rendered_from_the_result_file(tmp_path: Path) -> None:
     run(tmp_path, "--only-render")
     assert (tmp_path / PAGE.name).read_text() == PAGE.read_text()
-    assert (tmp_path / "demo.svg").read_text() == (ROOT / "docs/images/demo.svg").read_text()
+    assert (tmp_path / "images/demo.svg").read_text() == (ROOT / "docs/images/demo.svg").read_text()
 
 
 def test_the_result_file_says_where_it_comes_from() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from itertools import islice
 
@@ -10,6 +9,7 @@ import pytest
 from support.scripts import ROOT
 
 from cactus_decoding.zoo.word_problems import extract_answer, split_of
+from scripts.results import read
 from studies.constraints import run as constraints
 from studies.constraints import stories as constraint_stories
 from studies.constraints.stories import (
@@ -20,7 +20,7 @@ from studies.constraints.stories import (
     outcome,
 )
 
-RESULTS = ROOT / "studies" / "constraints" / "results" / "constraints.json"
+RESULTS = ROOT / "studies" / "constraints" / "results" / "constraints.json.gz"
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def test_a_response_is_one_of_the_outcomes(answer: int | None, text: str, expect
 
 
 def test_the_result_file_says_where_it_comes_from_and_no_budget_was_overspent() -> None:
-    content = json.loads(RESULTS.read_text())
+    content = read(RESULTS)
     assert content["provenance"]["commit"]
     assert [plan["steps"] for plan in content["training"]["plans"]] == [plan.steps for plan, _ in constraints.PLANS]
     asked = constraints.settings()

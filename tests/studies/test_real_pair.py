@@ -22,7 +22,8 @@ from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.tasks.benchmarks import IN_A_BOX
 from cactus_decoding.lab.frontier.recorded_rows import read_rows
-from studies.pages import tables_of
+from scripts.pages import tables_of
+from scripts.results import read
 from studies.real_pair.answers import read_answers
 from studies.real_pair.engines import in_transformers
 from studies.real_pair.page import choices
@@ -169,7 +170,7 @@ def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
     assert_rendered("studies.real_pair.run", PAGE, tmp_path)
     data = tables_of(PAGE).with_suffix(".csv")
     assert tables_of(tmp_path / "page.md").with_suffix(".csv").read_text() == data.read_text()
-    result = json.loads(RESULTS.read_text())
+    result = read(RESULTS)
     assert choices(result) in CHOOSING.read_text()
     lossless, clamped = (row.split(" | ")[1] for row in choices(result).splitlines()[2:4])
     said = f"{clamped.split()[0]} tokens instead of {lossless.split()[0]} per pass with 7 proposals"
@@ -197,11 +198,3 @@ def test_scores_are_those_of_the_harness_where_it_reads_answers_alike() -> None:
 def test_every_token_has_one_class() -> None:
     words = Vocabulary((" cats", "x1", " +", "\n", "(", ".", "<eos>"), frozenset([6]))
     assert kinds_of(words).tolist() == [1, 0, 3, 2, 4, 5, 6]
-
-
-def test_what_is_advised_elsewhere_is_what_was_measured() -> None:
-    result = json.loads(RESULTS.read_text())
-    assert choices(result) in CHOOSING.read_text()
-    lossless, clamped = (row.split(" | ")[1] for row in choices(result).splitlines()[2:4])
-    said = f"{clamped.split()[0]} tokens instead of {lossless.split()[0]} per pass with 7 proposals"
-    assert said in (ROOT / "README.md").read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,8 @@ from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.rules.family import Family
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
+from scripts.pages import put
+from scripts.results import read
 from studies.rules import fly_kernels, papers
 from studies.rules.frontier import (
     INDEX,
@@ -25,7 +26,7 @@ from studies.rules.frontier import (
     beside_each_other,
     drawn,
     greedy_beside_each_other,
-    render,
+    shown,
     strictest,
 )
 from studies.rules.page import sigma_band
@@ -42,13 +43,9 @@ def test_the_band_is_one_standard_error_of_the_target_alone():
     assert sigma_band(rows[1:]) is None
 
 
-@pytest.mark.parametrize("study", [papers, fly_kernels], ids=lambda study: study.__name__)
-def test_what_deployed_rules_bring_is_rendered_from_the_result_files(study: Any, tmp_path: Path) -> None:
-    page, result = tmp_path / "page.md", json.loads(study.RESULTS.read_text())
-    page.write_text(study.PAGE.read_text())
-    study.render(result, page)
-    assert page.read_text() == study.PAGE.read_text()
-    assert not result["provenance"]["commit"].endswith("-dirty")
+@pytest.mark.parametrize("path", [papers.RESULTS, fly_kernels.RESULTS], ids=lambda path: path.name)
+def test_what_deployed_rules_bring_was_measured_by_a_commit(path: Path) -> None:
+    assert not read(path)["provenance"]["commit"].endswith("-dirty")
 
 
 def test_vllm_s_kernels_keep_what_fly_keeps() -> None:
@@ -80,9 +77,9 @@ def test_tables_and_picture_are_rendered_from_the_result_file(tmp_path: Path) ->
     page.write_text(PAGE.read_text())
     results = {kind: json.loads(path.read_text()) for kind, path in RESULTS.items()}
     for kind, result in results.items():
-        render(result, page, kind)
+        put(page, shown(result, kind))
     assert page.read_text() == PAGE.read_text()
-    assert drawn(*(result["table"] for result in results.values())) == PICTURE.read_text()
+    assert drawn(*(result["table"] for result in results.values())) == (PAGE.parent / PICTURE).read_text()
     assert beside_each_other(results.values()) in INDEX.read_text()
     assert greedy_beside_each_other(results[""]) in INDEX.read_text()
 

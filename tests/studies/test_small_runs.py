@@ -14,9 +14,10 @@ from support.scripts import ROOT, copied_page, run_script
 
 from cactus_decoding import load_pair
 from cactus_decoding.core.policy.vocabulary import Vocabulary
+from scripts.pages import tables_of
+from scripts.results import read
 from studies.constraints import run as constraints
-from studies.pages import tables_of
-from studies.stored import read_packed
+from studies.stored import read_results
 
 PAGES = ROOT / "docs" / "studies"
 TABLES = PAGES / "tables"
@@ -59,7 +60,7 @@ def test_training(tmp_path: Path) -> None:
     page, folder, work = copied_page(PAGES / "training.md", tmp_path), tmp_path / "training", tmp_path / "work"
     # The shard trains five of the drafts, and as the last one measures all that are there.
     ran("training.run", "--small", 3, "--page", page, "--folder", folder, "--work", work, "--shard", "10/11")
-    losses = json.loads(read_packed(folder / "losses.json"))["drafts"]
+    losses = read(folder / "losses.json.gz")["drafts"]
     assert [each["loss"] for each in losses].count("lk") == 1
     assert "trained for clamped, relaxed, protected" in tables_of(page).read_text()
     assert "bundled:worded adapting" in tables_of(page).read_text()
@@ -72,7 +73,6 @@ def test_constraints(tmp_path: Path) -> None:
     assert constraints.train(tmp_path) == folder, "it is there already"
     page, results = copied_page(PAGES / "constraints.md", tmp_path), tmp_path / "r.json"
     given = ("--work", tmp_path, "--stories", 4, "--settings", 2, "--results", results, "--page", page)
-    given += ("--picture", tmp_path / "p.svg")
     ran("constraints.run", *given)
     content = json.loads(results.read_text())
     assert [len(each["outcomes"]) for each in content["settings"]] == [4, 4]
@@ -86,26 +86,27 @@ def test_constraints(tmp_path: Path) -> None:
 
 
 def test_budgets(tmp_path: Path) -> None:
-    page, results = Path(shutil.copy(TABLES / "budgets.md", tmp_path / "page.md")), tmp_path / "r.jsonl"
-    given = ("--problems", 1, "--results", results, "--page", page, "--picture", tmp_path / "p.svg")
+    page, results = copied_page(PAGES / "budgets.md", tmp_path), tmp_path / "r.jsonl"
+    given = ("--problems", 1, "--results", results, "--page", page)
     ran("budgets.run", *given)
-    whole, table = results.read_text().splitlines(), page.read_text()
+    whole, table = results.read_text().splitlines(), tables_of(page).read_text()
     results.write_text("\n".join(whole[:3]) + "\n" + whole[3][:100])  # killed while it wrote the fourth
     assert run_script("studies.budgets.run", *given, "--only-render").returncode == 2
     ran("budgets.run", *given)
     assert results.read_text().splitlines()[:3] == whole[:3]
-    assert page.read_text() == table
+    assert tables_of(page).read_text() == table
+    assert (tmp_path / "pictures/budgets.svg").exists()
 
 
 def test_importance(tmp_path: Path) -> None:
     pair = load_pair()
     file = digits_file(tmp_path, Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size))
-    page, out, results = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "results.jsonl"
+    page, out, answers = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "answers.jsonl"
     shutil.copy(TABLES / "importance.md", page)
-    given = ("--importance", file, "--problems", 2, "--matching", 3, "--results", results, "--out", out)
+    given = ("--importance", file, "--problems", 2, "--matching", 3, "--answers", answers, "--results", out)
     ran("importance.run", *given, "--page", page)
-    found = json.loads(out.read_text())
-    assert len(found["settings"]) == len(results.read_text().splitlines()) == 11
+    found = read(out)
+    assert len(found["settings"]) == len(read_results(answers)) == 11
     # the nineteen digits of the vocabulary lead; every other token weighs nothing
     assert found["found"]["numbers_and_operators_among_top_20_of_target"] == 0.95
     assert "importance ≤ 0.2" in page.read_text()
@@ -113,7 +114,7 @@ def test_importance(tmp_path: Path) -> None:
 
 def test_no_weight_of_an_ensemble_costs_less_than_the_clamped_ratio(tmp_path: Path) -> None:
     page, out = Path(shutil.copy(TABLES / "importance.md", tmp_path / "page.md")), tmp_path / "out.json"
-    ran("importance.ensemble", "--problems", 12, "--out", out, "--page", page)
+    ran("importance.ensemble", "--problems", 12, "--results", out, "--page", page)
     for pair in json.loads(out.read_text())["pairs"]:
         rows = {row["way"]: row for row in pair["rows"]}
         clamped = rows["clamped ratio"]
@@ -122,11 +123,11 @@ def test_no_weight_of_an_ensemble_costs_less_than_the_clamped_ratio(tmp_path: Pa
 
 
 def test_a_memory_keeps_a_part_of_what_a_rule_gains(tmp_path: Path) -> None:
-    page, out, results = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "results.jsonl"
+    page, out, answers = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "answers.jsonl"
     shutil.copy(ROOT / "docs/recurring.md", page)
-    ran("importance.recurring", "--problems", 4, "--results", results, "--out", out, "--page", page)
-    found = json.loads(out.read_text())["settings"]
-    assert len(found) == len(results.read_text().splitlines()) == 8
+    ran("importance.recurring", "--problems", 4, "--answers", answers, "--results", out, "--page", page)
+    found = read(out)["settings"]
+    assert len(found) == len(read_results(answers)) == 8
     assert found["0, relaxed_greedy:margin=1.2 after 1 like rejections"]["setting"]["recurring"] == 1
 
 
@@ -143,7 +144,7 @@ def test_laptop_overhead(tmp_path: Path) -> None:
 def test_llama_cpps_own_programs_must_be_named(study: str, option: str) -> None:
     done = run_script(f"studies.laptop.{study}")
     assert done.returncode == 2
-    assert f"{option} must be the path" in done.stderr
+    assert f"give {option.removeprefix('--')}, or --only-render" in done.stderr
 
 
 def test_gguf_agreement_is_exact_in_float32_alone(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.result_files import made
 
-from studies.pages import StudyPage, tables_of
+from scripts.pages import put, tables_of
 from studies.stored import opened, packed, read_results
 
 
@@ -55,11 +55,9 @@ def test_a_table_goes_where_its_marks_are(tmp_path: Path) -> None:
     tables_of(page).parent.mkdir()
     page.write_text(MARKED.format("short"))
     tables_of(page).write_text(MARKED.format("long"))
-    pages = StudyPage(page)
-    pages.insert("long", "many rows")
-    pages.insert("short", "few rows")
+    put(page, {"long": "many rows", "short": "few rows", "pictures/a/b.svg": "<svg/>"})
     with pytest.raises(ValueError, match="begin: neither"):
-        pages.insert("neither", "")
-    pages.write()
+        put(page, {"neither": ""})
+    assert (tmp_path / "pictures/a/b.svg").read_text() == "<svg/>"
     assert page.read_text() == MARKED.format("short").replace("old", "few rows")
     assert tables_of(page).read_text() == MARKED.format("long").replace("old", "many rows")

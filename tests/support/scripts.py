@@ -6,10 +6,11 @@ import importlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from studies.pages import tables_of
+from scripts.pages import tables_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,7 +46,7 @@ def copied_page(page: Path, work: Path) -> Path:
 
 
 def assert_rendered(
-    name: str, page: Path, work: Path, *, folder: Path | None = None, picture: Path | None = None
+    name: str, page: Path, work: Path, *, folder: Path | None = None, pictures: Sequence[str] = ()
 ) -> None:
     """Assert that a page and its pictures are what a script renders from the result files, anew and elsewhere.
 
@@ -54,7 +55,7 @@ def assert_rendered(
         page: that it writes tables into.
         work: an empty folder.
         folder: of its result files; its pictures are in a folder of the study's name, beside the page.
-        picture: the one that it writes, where it is asked for by itself.
+        pictures: others, by their paths beside the page.
     """
     copy = copied_page(page, work)
     given, written = ["--only-render", "--page", copy], {page: copy}
@@ -62,12 +63,10 @@ def assert_rendered(
         written[tables_of(page)] = tables_of(copy)
     if folder is not None:
         given += ["--folder", folder]
-        pictures = list((page.parent / "pictures" / folder.parent.name).glob("*.svg"))
+        drawn = (page.parent / "pictures" / folder.parent.name).glob("*.svg")
+        pictures = [*pictures, *(str(each.relative_to(page.parent)) for each in drawn)]
         assert pictures
-        written |= {each: work / each.relative_to(page.parent) for each in pictures}
-    if picture is not None:
-        given += ["--picture", work / "picture.svg"]
-        written[picture] = work / "picture.svg"
+    written |= {page.parent / each: work / each for each in pictures}
     done = run_script(name, *given)
     assert done.returncode == 0, done.stderr
     for expected, found in written.items():
