@@ -116,7 +116,7 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
         assert sum(share) == pytest.approx(1, abs=1e-3)
     by_rule = {each["rule"]: each["acceptance"][0] for each in result["samplings"]["plain"] if not each["protect"]}
     assert by_rule["lossless"] < by_rule["clamped:width=1.0"] < by_rule["clamped:width=5.0"]
-    assert "temperature 1,top_k:k=10,code symbols," in tables_of(page).with_suffix(".csv").read_text()
+    assert "temperature 1,top_k:k=10,code symbols," in (tmp_path / "tables/real_pair.csv").read_text()
     rows = tmp_path / "rows.safetensors"
     assert run(*given, "--rows", rows).returncode == 0
     assert read_rows(rows).positions == sum(each["positions"] for each in result["rejections"][:-1])
@@ -169,7 +169,7 @@ def test_drafts_are_read_along_the_collected_answers(asked, tmp_path: Path) -> N
 def test_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
     assert_rendered("studies.real_pair.run", PAGE, tmp_path)
     data = tables_of(PAGE).with_suffix(".csv")
-    assert tables_of(tmp_path / "page.md").with_suffix(".csv").read_text() == data.read_text()
+    assert (tmp_path / "tables/real_pair.csv").read_text() == data.read_text()
     result = read(RESULTS)
     assert choices(result) in CHOOSING.read_text()
     lossless, clamped = (row.split(" | ")[1] for row in choices(result).splitlines()[2:4])
