@@ -30,7 +30,7 @@ EDITS = {
     "core/rules/top_k.py": "the attribute `residual` to `remainder`",
     "core/rules/lenience.py": "the class to `Lenient`",
     "core/rules/ensemble.py": "the attribute `weight` to `share`",
-    "engines/transformers/early_exit.py": "the class to `FirstLayers`",
+    "core/rules/mars.py": "the attribute `ratio` to `share`",
     "core/drafting/lookup.py": "the class to `Finder`",
     "core/rules/lossless.py": "the class to `Exact`",
     "core/rules/cascade.py": "the class to `Copies`",

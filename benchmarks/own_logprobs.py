@@ -21,8 +21,7 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
-from cactus_decoding.engines.llama_cpp.server.completion import answer_to, prompts_of
-from cactus_decoding.engines.llama_cpp.server.completion_params import read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import answer_to, prompts_of, read_completion
 
 QUESTIONS = (
     "Write a long story about a ship, in many chapters.",

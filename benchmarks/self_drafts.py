@@ -23,8 +23,7 @@ from cactus_decoding import Lossless, ModelDrafter, Pair, Request, load_pair
 from cactus_decoding.core.drafting.registry import LOOK_UP
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
-from cactus_decoding.engines.transformers.early_exit import EarlyExit
-from cactus_decoding.engines.transformers.skip import Skip
+from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
 from cactus_decoding.engines.transformers.skip_choice import best_of, candidates
 from cactus_decoding.engines.transformers.sublayers import layers_of, parts_of
 from cactus_decoding.lab.tuning.tuning import tune

@@ -29,7 +29,7 @@ from results import parse, read, write  # noqa: E402
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
 from cactus_decoding.core.files.jsonl import number_of  # noqa: E402
 from cactus_decoding.core.rules import RULES  # noqa: E402
-from cactus_decoding.core.rules.family import Family, round_to  # noqa: E402
+from cactus_decoding.core.rules.base import Family, round_to  # noqa: E402
 from cactus_decoding.core.rules.relaxed_greedy import given_up  # noqa: E402
 from cactus_decoding.lab.reporting.charts import DASHES  # noqa: E402
 from cactus_decoding.lab.reporting.pictures import GREY, OTHER, new_figure, style_of, to_svg  # noqa: E402

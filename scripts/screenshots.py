@@ -26,7 +26,7 @@ from support.playground_server import Running, running  # noqa: E402
 
 from cactus_decoding.cli.options import prepare  # noqa: E402
 from cactus_decoding.core.files.provenance import provenance  # noqa: E402
-from cactus_decoding.zoo.settings import RELAXED  # noqa: E402
+from cactus_decoding.zoo import RELAXED  # noqa: E402
 
 SECOND, SEED = "lossless", 0
 """Beside what the form holds at first: the prompt, the relaxed rule and what it is kept away from."""

@@ -1,7 +1,11 @@
-"""Docstrings are written for Python's own help; here their formulas and doctests become the site's Markdown."""
+"""Docstrings are written for Python's own help; here their formulas and doctests become the site's Markdown.
+
+Fields that say what they are in pydantic's `Field` are described by that.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 
 import griffe
@@ -16,8 +20,23 @@ class Docstrings(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: object) -> None:
         """Take an object that was read."""
+        if isinstance(obj, griffe.Attribute) and obj.docstring is None and (said := described(str(obj.annotation))):
+            obj.docstring = griffe.Docstring(said, parent=obj)
         if obj.docstring is not None:
             obj.docstring.value = as_markdown(obj.docstring.value)
+
+
+def described(annotation: str) -> str:
+    """Return what a field's annotation says of it; nothing where it says nothing, or works it out.
+
+    >>> described("Annotated[float, Field(ge=0, description='budget; 0 is lossless'), Setting('nats')]")
+    'Budget; 0 is lossless.'
+    """
+    for node in ast.walk(ast.parse(annotation, mode="eval")):
+        if isinstance(node, ast.keyword) and node.arg == "description" and isinstance(node.value, ast.Constant):
+            said = str(node.value.value)
+            return said[:1].upper() + said[1:].rstrip(".") + "."
+    return ""
 
 
 def as_markdown(docstring: str) -> str:

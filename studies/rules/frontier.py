@@ -29,7 +29,7 @@ from cactus_decoding.cli import options
 from cactus_decoding.core.audit import audit, judge_every_token
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.rules import RULES
-from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.base import Family, round_to
 from cactus_decoding.core.rules.relaxed_greedy import given_up
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.frontier.frontier import DEFAULT_MEMORY, LOOSEST

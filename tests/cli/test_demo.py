@@ -12,7 +12,7 @@ from cactus_decoding import Metrics, generate, load_pair
 from cactus_decoding.cli import demo_report
 from cactus_decoding.cli.demo import ways_of
 from cactus_decoding.cli.demo_report import DemoComparison
-from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
+from cactus_decoding.zoo import LOSSLESS, RELAXED, WEAK_DRAFT
 from cactus_decoding.zoo.word_problems import extract_answer, word_problems
 
 DRAFTS = ("bundled:worded", WEAK_DRAFT)

@@ -18,7 +18,7 @@ from transformers.generation import candidate_generator
 import cactus_decoding
 from cactus_decoding import AdaptiveLength, CandidateGeneratorDrafter, Pair, generate, stream
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.early_exit import EarlyExit
+from cactus_decoding.engines.transformers.skip import EarlyExit
 
 FIRST, NEXT = "Tom has 4 pens. He buys 2", "Tom has 4 pens. Ann has 9"
 """Prompts that share a beginning: what is remembered of the first is looked at in the second."""

@@ -15,8 +15,7 @@ from support.versions import since
 
 import cactus_decoding
 from cactus_decoding import ModelDrafter, Pair, generate, load_pair, stream
-from cactus_decoding.core.models.base import BaseCachedModel, num_shared
-from cactus_decoding.core.models.saved import num_bytes
+from cactus_decoding.core.models.base import BaseCachedModel, num_bytes, num_shared
 from cactus_decoding.engines.llama_cpp import CactusLlama
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 

@@ -19,7 +19,7 @@ from cactus_decoding.core.declared import Declared, settings_of, switch
 from cactus_decoding.core.keywords import Settings
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.request import DECODING, SETTINGS
-from cactus_decoding.engines.llama_cpp.server.completion_params import read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import read_completion
 from cactus_decoding.engines.openai.keys import BUDGET_KEY, KEYS, POLICY_KEYS, RULE_KEY
 from cactus_decoding.engines.vllm.extra_args import REQUEST_KEYS, request_of
 from cactus_decoding.lab.playground.form import Limits, form

@@ -18,8 +18,8 @@ from cactus_decoding import (
 )
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.lab.frontier.recording import record_rows
-from cactus_decoding.lab.training.diagnosis.probe import check_request
 from cactus_decoding.lab.training.importance.collecting import Collection
+from cactus_decoding.lab.training.probe import check_request
 from cactus_decoding.zoo.word_problems import word_problems
 
 TREE = "static=3.2.1"

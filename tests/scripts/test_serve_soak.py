@@ -8,7 +8,7 @@ import random
 import pytest
 
 from benchmarks.servers import Answer
-from cactus_decoding.engines.llama_cpp.server.completion_params import read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import read_completion
 from scripts.serve_soak import RULES, Soak, main, requests
 
 

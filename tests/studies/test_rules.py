@@ -12,7 +12,7 @@ from support.result_files import made, several
 from support.scripts import ROOT
 
 from cactus_decoding.core.rules import parse_rule
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from scripts.pages import put

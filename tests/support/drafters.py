@@ -29,9 +29,8 @@ from cactus_decoding import (
 from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
 from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.engines.transformers.forward import GeneralForward
-from cactus_decoding.engines.transformers.skip import Skip
+from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
 from support.chi_square import rejects
 from support.loop_runs import PROMPT, decided, run, tokens
 from support.pass_times import PASS_TIMES

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cactus_decoding import Request
-from cactus_decoding.zoo.settings import LOSSLESS, RELAXED
+from cactus_decoding.zoo import LOSSLESS, RELAXED
 from cactus_decoding.zoo.word_problems import extract_answer, split_of, word_problems
 from cactus_decoding.zoo.word_problems.examples import unlike_stories
 from cactus_decoding.zoo.word_problems.families import FAMILIES

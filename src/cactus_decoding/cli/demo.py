@@ -12,8 +12,7 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.demo_report import DemoComparison, Way
 from cactus_decoding.cli.display import counting, show
 from cactus_decoding.cli.options import BUDGET, RUNNING, option
-from cactus_decoding.zoo import BUNDLED, full_name
-from cactus_decoding.zoo.settings import LOSSLESS, RELAXED, WEAK_DRAFT
+from cactus_decoding.zoo import BUNDLED, LOSSLESS, RELAXED, WEAK_DRAFT, full_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from cactus_decoding.cli.display import counting, number
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 
 if TYPE_CHECKING:
-    from cactus_decoding.lab.training.diagnosis.diagnosis import Diagnosis
+    from cactus_decoding.lab.training.diagnosis import Diagnosis
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -85,9 +85,9 @@ def diagnose(
     from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
     from cactus_decoding.lab.evaluation.tasks.task import in_chat
     from cactus_decoding.lab.training.acceptance.material import draft_model
-    from cactus_decoding.lab.training.diagnosis.diagnosis import advice
-    from cactus_decoding.lab.training.diagnosis.diagnosis import diagnose as diagnosed
-    from cactus_decoding.lab.training.diagnosis.probe import FOLDS, Probe, check_request, record
+    from cactus_decoding.lab.training.diagnosis import advice
+    from cactus_decoding.lab.training.diagnosis import diagnose as diagnosed
+    from cactus_decoding.lab.training.probe import FOLDS, Probe, check_request, record
     from cactus_decoding.zoo import full_name
 
     if draft is not None and parse_gguf(draft) is not None:

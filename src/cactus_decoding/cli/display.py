@@ -49,7 +49,6 @@ def styles(console: Console) -> dict[str, str]:
 
 
 def legend(console: Console) -> Text:
-    """Return a line that explains the styles."""
     line = Text()
     for fate, style in styles(console).items():
         line.append(" · " if line else "", "dim").append(fate, style).append(_EXPLANATIONS.get(fate, ""), "dim")
@@ -103,7 +102,6 @@ def pass_times_text(times: Mapping[str, Any]) -> str:
 
 
 def summary_line(response: Response) -> str:
-    """Return what a response took, in one line for people."""
     metrics, request = response.metrics, response.request
     parts = [
         f"{counted(metrics.generated, 'token')} in {counted(metrics.steps, 'step')}, "
@@ -157,7 +155,6 @@ def metrics_table(response: Response, *, adapting: bool = False) -> Table:
 
 
 def choices_table(choices: Sequence[Choice]) -> Table:
-    """Return how likely each of several answers was, the likeliest first."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("answer")
     for name in ("probability", "log-probability"):
@@ -182,7 +179,6 @@ def _protected(response: Response) -> list[tuple[str, float | str, str]]:
 
 
 def _spent(response: Response) -> list[tuple[str, float | str, str]]:
-    """Return the rows about a response's cost and budget; none if nothing was measured."""
     metrics, budget = response.metrics, response.request.budget
     if not metrics.metered:
         return []

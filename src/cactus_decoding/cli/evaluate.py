@@ -16,7 +16,7 @@ from cactus_decoding.cli import INTERRUPTED, notes, options
 from cactus_decoding.cli.display import SECONDS, about, counting
 from cactus_decoding.cli.evaluation_table import check_may_run, parse_tasks, rescored_file, show_results, unique
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
-from cactus_decoding.core.settings import NUM_SPECULATIVE_TOKENS
+from cactus_decoding.core.request import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
     from cactus_decoding.core.drafting.trees.shape import TreeShape

@@ -72,7 +72,6 @@ def _in_lines(label: str) -> str:
 
 
 def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:
-    """Return a value, and for a score its interval."""
     metric, _, digits = column
     if interval is None:
         return "–"

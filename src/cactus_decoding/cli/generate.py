@@ -97,7 +97,7 @@ def generate(
     check_names(target, draft)
     if settings["tree"] is None:
         settings = settings | {"num_speculative_tokens": proposals}
-    from cactus_decoding.core.settings import with_default_proposals
+    from cactus_decoding.core.request import with_default_proposals
     from cactus_decoding.zoo import BUNDLED
 
     # first, as mistakes need not wait for transformers

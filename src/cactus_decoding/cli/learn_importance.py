@@ -11,7 +11,7 @@ from rich.console import Console
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.display import counting
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
-from cactus_decoding.core.settings import NUM_SPECULATIVE_TOKENS
+from cactus_decoding.core.request import NUM_SPECULATIVE_TOKENS
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"

@@ -14,8 +14,7 @@ from annotated_types import Ge, Le
 
 from cactus_decoding.cli import notes, raise_when_interrupted
 from cactus_decoding.core.declared import Declared, settings_of, switch
-from cactus_decoding.core.request import SETTINGS, Request
-from cactus_decoding.core.settings import MAX_SEED
+from cactus_decoding.core.request import MAX_SEED, SETTINGS, Request
 from cactus_decoding.core.verification.declarations import read_scheme
 from cactus_decoding.zoo import draft_path
 

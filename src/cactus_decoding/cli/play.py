@@ -62,7 +62,7 @@ def play(
     target, draft, proposals, threads = chosen
     check_names(target, draft)  # first, as a mistake needs no torch
     from cactus_decoding import AutoLength, parse_rule, zoo
-    from cactus_decoding.core.settings import AUTO
+    from cactus_decoding.core.request import AUTO
 
     if proposals is None and target not in (None, zoo.BUNDLED):
         proposals = AUTO

@@ -172,7 +172,7 @@ def _origins(given: Sequence[str]) -> list[str]:
 def _proposals(text: str | None, engine: str) -> int | str | None:
     """Return a number, ``auto``, or None if llama.cpp's server is to choose; `ValueError` for anything else."""
     from cactus_decoding.core.mistakes import check_integer, short_repr
-    from cactus_decoding.core.settings import AUTO
+    from cactus_decoding.core.request import AUTO
 
     if text is not None and text.strip() == AUTO and engine == "vllm":
         raise ValueError(
@@ -253,8 +253,8 @@ def _serve_llama_cpp(
 ) -> int:
     from cactus_decoding.core.extras import needing
     from cactus_decoding.core.spelling import kept_limits
-    from cactus_decoding.engines.llama_cpp.models.ahead import begin_to_load
     from cactus_decoding.engines.llama_cpp.models.library import library
+    from cactus_decoding.engines.llama_cpp.models.weights import begin_to_load
 
     with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
         from cactus_decoding.engines.openai.guards import is_loopback
@@ -285,7 +285,7 @@ def _serve_llama_cpp(
             for each in files:
                 begin_to_load(each)  # in the background, while modules are imported
             from cactus_decoding.core.drafting.automatic import AutoLength
-            from cactus_decoding.core.settings import AUTO
+            from cactus_decoding.core.request import AUTO
             from cactus_decoding.engines.llama_cpp.server.seats import PairPool
             from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
             from cactus_decoding.engines.llama_cpp.server.server import serve as run

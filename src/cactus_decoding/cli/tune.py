@@ -22,9 +22,8 @@ from cactus_decoding.zoo import BUNDLED, DRAFTS
 
 if TYPE_CHECKING:
     from cactus_decoding import ModelDrafter, Pair, Request
-    from cactus_decoding.lab.tuning.forecast import Forecast
     from cactus_decoding.lab.tuning.profile import Profile
-    from cactus_decoding.lab.tuning.tuning import Tuned
+    from cactus_decoding.lab.tuning.tuning import Forecast, Tuned
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -150,7 +149,7 @@ def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arg
     """Print the verdict and the line to type, then what they rest on, and keep it."""
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import as_json, write_atomically
-    from cactus_decoding.lab.tuning.forecast import best_of, pays, verdict
+    from cactus_decoding.lab.tuning.tuning import best_of, pays, verdict
 
     best = best_of(found.found, str(asked.rule))
     profile = _profile(found, target, best if pays(best) else found.found[0])

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cactus_decoding.core.checks import check_device, check_probabilities, check_token_ids
-from cactus_decoding.core.divergences.ratio_order import count_up_to, sums_from
-from cactus_decoding.core.divergences.rows import kl_of_rows, normalised, without
+from cactus_decoding.core.divergences.rows import count_up_to, kl_of_rows, normalised, sums_from, without
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.core.rules.base import EmittedRows, Rule, followed, relaxed_target_beside
 from cactus_decoding.core.types import AcceptanceRule, Verdict

@@ -29,13 +29,6 @@ _NODES_AT_ONCE = 64
 
 
 def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:
-    """Return the answers that a response may be.
-
-    Raises:
-        TypeError: for what is no sequence of texts.
-        ValueError: for none, more than `MAX_CHOICES`, an empty text, half of a
-            surrogate pair, or a text that is there twice.
-    """
     if not isinstance(choices, list | tuple) or not all(isinstance(each, str) for each in choices):
         raise TypeError(f"{name} must be a list of texts, but is {short_repr(choices)}")
     if not 1 <= len(choices) <= MAX_CHOICES or "" in choices:
@@ -59,11 +52,7 @@ def enum_choices(response_format: Any) -> tuple[str, ...] | None:
 
 
 def schema_choices(schema: Any, name: str) -> tuple[str, ...] | None:
-    """Return the answers that a JSON schema lists, as JSON; None where it does more than that.
-
-    Raises:
-        ValueError: for a schema that is not supported.
-    """
+    """Return the answers that a JSON schema lists, as JSON; None where it does more than that."""
     if not isinstance(schema, dict) or not ("enum" in schema or "const" in schema):
         return None
     checked = checked_schema(f"the JSON schema of {name}", schema)
@@ -82,26 +71,15 @@ def _is_text(text: str) -> bool:
 
 
 class ChoiceTokens(NamedTuple):
-    """What a response that is one of several answers may write.
-
-    Attributes:
-        texts: the answers.
-        token_ids: of each, without the end.
-        ends: tokens that end a response.
-    """
+    """What a response that is one of several answers may write."""
 
     texts: tuple[str, ...]
-    token_ids: list[list[int]]
+    token_ids: list[list[int]]  # of each, without the end
     ends: list[int]
 
     @classmethod
     def of(cls, texts: tuple[str, ...], tokenizer: Tokenizer, ends: list[int]) -> ChoiceTokens:
-        """Return the tokenizer's own tokens of each answer.
-
-        Raises:
-            ValueError: for a model without an end token, answers that its tokens cannot tell apart or write, or more
-                than `MAX_CHOICE_TOKENS`.
-        """
+        """Return the tokenizer's own tokens of each answer."""
         if not ends:
             raise ValueError("choices need a model with an end token, but the target names none")
         token_ids = [list(tokenizer(text, add_special_tokens=False).input_ids) for text in texts]
@@ -117,7 +95,6 @@ class ChoiceTokens(NamedTuple):
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest answer."""
         return max(map(len, self.token_ids))
 
 
@@ -140,16 +117,8 @@ def choose(
     the tokens of one position with the logits log P(c): temperature, top-k, top-p and min-p apply to them.
 
     Args:
-        target: the model.
-        prompt_ids: the prompt's tokens.
-        tokens: the answers.
         sampling: makes q of logits, by its method ``untempered``.
         order: makes probabilities of log-probabilities; temperature and cuts without processors.
-        generator: source of the random number, on the CPU.
-        limit: tokens that the response may have.
-
-    Raises:
-        ValueError: where the target excludes every answer.
     """
     clock = time.perf_counter
     began = clock()
@@ -214,7 +183,6 @@ def _read(
 
 
 def _tree_of(answers: Sequence[list[int]]) -> tuple[Proposal, list[list[int]]]:
-    """Return the tree of some answers' tokens, which share their beginnings, and the nodes of each answer."""
     token_ids, parents, places = list[int](), list[int](), dict[tuple[int, int], int]()
     paths = list[list[int]]()
     for answer in answers:
@@ -244,7 +212,6 @@ def _logprob(logits: Tensor, prompt_ids: list[int], answer: list[int], ends: lis
 def _outcome(
     logits: Tensor, prompt_ids: list[int], answer: list[int], ends: list[int], sampling: RowSampling
 ) -> Outcome:
-    """Return the step in which an answer is written."""
     count = len(answer)
     proposal = Proposal(answer, None, forced=frozenset(range(count)))
     rows = StepRows(logits, [*prompt_ids, *answer], proposal, sampling.untempered, sampling.untempered)

@@ -281,11 +281,7 @@ def _flat(part: type[Model], dumped: Mapping[str, Any] | None) -> dict[str, Any]
 
 
 def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | None:
-    """Return the part that values by flat names ask for, or None where its `switch` has no value.
-
-    ``given`` may hold other parts' values too; fields in ``made`` are taken as they are. Raises `ValueError` for a
-    value of a part that was not asked for.
-    """
+    """Return the part that values by flat names ask for, or None where its `switch` has no value."""
     key = switch(part)
     wanted = given.get(key) if key else None
     if key and (wanted is None or isinstance(wanted, part)):

@@ -14,12 +14,10 @@ _PROJECT = Path(__file__).resolve().parents[3]
 
 
 def install(extra: str) -> str:
-    """Return the command that adds an extra to the current environment."""
     return _install(f"{_PROJECT}[{extra}]", f"cactus-decoding[{extra}]{_origin()}")
 
 
 def install_conform() -> str:
-    """Return the command that adds cactus-conform to the current environment."""
     return _install(str(_PROJECT / "packages" / "conform"), f"cactus-conform{_origin('packages/conform')}")
 
 

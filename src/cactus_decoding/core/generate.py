@@ -11,9 +11,8 @@ from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.constraints.grammar import as_grammar
 from cactus_decoding.core.constraints.thinking import Thinking
 from cactus_decoding.core.loop import cut_at_stop
-from cactus_decoding.core.request import Request, Settings
+from cactus_decoding.core.request import Request, Settings, with_default_proposals
 from cactus_decoding.core.session import Session, begin, begin_choice, within
-from cactus_decoding.core.settings import with_default_proposals
 
 if TYPE_CHECKING:
     from cactus_decoding.core.pair import Pair
@@ -120,7 +119,6 @@ def stream(
 
 
 def constraint_of(pair: Pair, response_format: Mapping[str, Any] | Constraint | None) -> Constraint | None:
-    """Return the constraint of one response; see `generate` for what may be asked."""
     if response_format is not None and not isinstance(response_format, Mapping):
         if not hasattr(response_format, "allowed"):
             raise TypeError(f"response_format must be an object or a Constraint, but is {short_repr(response_format)}")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class RequestKeywords(TypedDict, total=False):
-    """What `Request` takes by name."""
-
     rule: AcceptanceRule | str
     budget: Budget | float | None
     policy: RelaxationPolicy

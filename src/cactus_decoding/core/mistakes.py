@@ -40,11 +40,7 @@ MAX_WIDTH = 500.0
 def check_number(
     name: str, value: object, low: float, high: float, *, low_open: bool = False, high_open: bool = False
 ) -> float:
-    """Return a number between the bounds as Python's own; NumPy's numbers and fractions are taken too.
-
-    Raises `TypeError` if it is no real number; `ValueError` if it is NaN, out of range, or an integer that is too large
-    for a float.
-    """
+    """Return a number between the bounds as Python's own; NumPy's numbers and fractions are taken too."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, but is {short_repr(value)}")
     try:

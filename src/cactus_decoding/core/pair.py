@@ -22,10 +22,9 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.prompts import PROMPTS
 from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.core.loop import decode
-from cactus_decoding.core.models.base import BaseCachedModel
+from cactus_decoding.core.models.base import BaseCachedModel, SavedRoom
 from cactus_decoding.core.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.core.models.placement import checked_device, checked_dtype, device_beside_files
-from cactus_decoding.core.models.saved import SavedRoom
 from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt
 from cactus_decoding.core.models.vocabularies import compare_vocabularies
 from cactus_decoding.core.request import Request

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
-from cactus_decoding.core.compatibility import NEEDS_BLOCKS, check_scheme
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
 from cactus_decoding.core.drafting.lengths.base import FixedLength, LengthFactory
 from cactus_decoding.core.drafting.trees.shape import TreeShape
@@ -17,7 +16,6 @@ from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.core.settings import AUTO, MAX_SEED, NUM_SPECULATIVE_TOKENS
 from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
 from cactus_decoding.core.types.drafting import check_drafter
 from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_scheme
@@ -25,6 +23,76 @@ from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_s
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.relaxation import FittedPolicy
     from cactus_decoding.core.verification.walk import Verifier
+
+
+MAX_SEED = 2**63 - 1
+NUM_SPECULATIVE_TOKENS = 6
+"""Proposals per step if a request says nothing: good for the bundled pair, and for schemes that judge equal blocks."""
+AUTO = "auto"
+"""The default draft length for other models: `cactus_decoding.AutoLength`."""
+
+
+def with_default_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dict[str, Any]:
+    """Return settings that say what a step proposes: if they do not, what is fastest on this machine.
+
+    Relaxed rules keep a fixed number where steps are judged as a whole, because the proposals at a position must have
+    the same distribution in every step there. ``automatic`` is false for the bundled pair, which has a number that
+    suits it, and for drafters that have to be asked in every step.
+    """
+    scheme = VERIFICATIONS.get(str(settings.get("verification")).partition(":")[0])
+    said = any(settings.get(name) is not None for name in ("num_speculative_tokens", "tree"))
+    if not automatic or said or (scheme is not None and (scheme.judges_steps or scheme.lossy)):
+        return dict(settings)
+    return {**settings, "num_speculative_tokens": AUTO}
+
+
+NEEDS_BLOCKS = (
+    "{how} verification of a relaxed rule needs a draft model and a fixed number of proposals, "
+    "because the proposals at a position must have the same distribution in every step; use verification='token'"
+)
+
+
+def check_scheme(
+    verification: str, rule: AcceptanceRule, length: DraftLength, tree: TreeShape | None, *, limited: bool, paced: bool
+) -> None:
+    from cactus_decoding.core.rules import Lossless
+    from cactus_decoding.core.verification.tree import check_relaxed_target
+
+    (scheme, knobs), what = read_scheme(verification), f"{verification} verification"
+    if tree is None and not scheme.chains:
+        raise ValueError(
+            f"verification={scheme.name!r} is for trees, but num_speculative_tokens is "
+            f"{length}: give tree=, such as 'static=4.2.2.1', or use verification='block'"
+        )
+    if tree is not None and not scheme.trees:
+        nearest = f"use verification={scheme.counterpart!r}" + ("" if scheme.lossy else ", which is the same for trees")
+        raise ValueError(f"{what} is for chains; {nearest}")
+    if scheme.lossy and (limited or not isinstance(rule, Lossless)):
+        raise ValueError(
+            f"{what} relaxes by itself, and nobody knows what that costs: it takes the lossless rule, no budget and no "
+            f"relaxation policy, but the rule is {rule}"
+        )
+    proposals = length.max_draft_tokens
+    if 0 < proposals < knobs.min_proposals:
+        raise ValueError(
+            f"{what} would overrule nothing: it needs {knobs.min_proposals} proposals in a step, but "
+            f"num_speculative_tokens is {proposals}: give at least {knobs.min_proposals}, or a smaller window"
+        )
+    if scheme.needs_rows:
+        check_relaxed_target(rule, what)
+    if tree is not None and scheme.max_drawn is not None and tree.max_drawn > scheme.max_drawn:
+        raise ValueError(f"{what} takes at most one drawn child a token, but the tree is {tree}")
+    if not scheme.judges_steps or isinstance(rule, Lossless):
+        return
+    if tree is None and not length.fixed:
+        raise ValueError(NEEDS_BLOCKS.format(how=verification))
+    if tree is not None and not tree.is_even:
+        raise ValueError(
+            f"{what} of a relaxed rule needs a tree with as many children everywhere, such as static=2.2.2, "
+            f"because a position must be judged alike in every step, but it is {tree}"
+        )
+    if paced:
+        raise ValueError(f"{what} cannot pace a budget: the width must be the same in every step")
 
 
 def _rule(rule: AcceptanceRule | str) -> AcceptanceRule:

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 
 class Session(Iterator[Outcome]):
-    """A response that grows as its steps are taken; `Response` describes its attributes.
-
-    ``outcomes`` are the steps that are not taken yet.
-    """
-
     def __init__(self, request: Request, prompt_token_ids: list[int], outcomes: Generator[Outcome]) -> None:
         self.request, self.prompt_token_ids, self.outcomes = request, prompt_token_ids, outcomes
         self.token_ids: list[int] = []
@@ -142,16 +137,8 @@ def begin_choice(
     distribution one of them is drawn; ``Session.choices`` are their probabilities.
 
     Args:
-        target: the model.
         request: what is asked for; its sampling parameters apply to the answers, not to their tokens.
-        token_ids: the prompt's tokens, at least one.
-        choices: the answers.
-        tokenizer: the target's.
-        sampling: how logits become probabilities; by default as ``request.sampling`` says.
         order: the same for log-probabilities of answers, without what processes logits of tokens.
-
-    Raises:
-        TypeError, ValueError: for choices that are none, and where the longest has no room.
     """
     prompt_ids = list(token_ids)
     ends = [token for token in stop_token_ids(target, tokenizer) if token < target.vocabulary_size]
@@ -185,7 +172,6 @@ def _after_thinking(
     constraint: Constraint | None,
     budget: int | None,
 ) -> Constraint | None:
-    """Return the constraint of a response that may think first."""
     thinking = None if tokenizer is None else Thinking.of(tokenizer, prompt_ids)
     if thinking is not None and tokenizer is not None:
         ends = stop_token_ids(target, tokenizer)

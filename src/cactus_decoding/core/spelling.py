@@ -14,7 +14,6 @@ Spelled = TypeVar("Spelled")
 
 
 def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:
-    """Return the object that a text spells; ``known`` are the dataclasses it may be of, by name."""
     name, _, rest = text.strip().partition(":")
     if name not in known:
         close = suggestion(re.split(r"[\s=,]", name, maxsplit=1)[0], known)  # such as "cactus delta=1"

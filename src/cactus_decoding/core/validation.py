@@ -63,14 +63,12 @@ def check_declared(name: str, value: object, field: FieldInfo, words: Mapping[ty
 
 
 def kinds_of(field: FieldInfo) -> set[Any]:
-    """Return the types that a field allows, without None."""
     several = get_origin(field.annotation) in (Union, UnionType)
     kinds = get_args(field.annotation) if several else (field.annotation,)
     return {get_args(kind)[0] if get_origin(kind) is Annotated else kind for kind in kinds} - {NoneType}
 
 
 def choices_of(field: FieldInfo) -> tuple[str, ...]:
-    """Return the words of a ``Literal`` field; none for others."""
     return next((get_args(kind) for kind in kinds_of(field) if get_origin(kind) is Literal), ())
 
 

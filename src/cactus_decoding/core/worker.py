@@ -22,7 +22,6 @@ class WorkerProcess:
     Args:
         script: what it runs: it replies to lines of JSON by lines of JSON, one after another.
         first: the first line, to which the reply is that it has started.
-        purpose: what it does, for messages.
     """
 
     def __init__(self, script: str | Path, first: bytes, purpose: str) -> None:
@@ -36,13 +35,6 @@ class WorkerProcess:
             self._started()
 
     def ask(self, message: object, seconds: float) -> dict[str, Any]:
-        """Return the reply to an object.
-
-        Raises:
-            TimeoutError: where it takes longer.
-            ChildProcessError: where the process has ended instead.
-            ValueError: after `close`.
-        """
         with self._lock:
             process = self._started()
             reply = self._ask(process, json.dumps(message).encode(), seconds)
@@ -65,7 +57,6 @@ class WorkerProcess:
         return str(reply[key])
 
     def close(self) -> None:
-        """End the process."""
         self._closed = True  # who asks just now is not waited for: that fails
         self._end()
 

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 BUNDLED = "bundled"  # the name of the bundled target, and of its default draft
 DRAFTS = ("worded", "draft")  # the default one first
 ROLES = ("target", *DRAFTS)
 
+# Settings for the bundled pair without truncation, as flat names of a request. `studies/relaxing/run.py` chooses them
+# on validation problems, never on held-out ones: the width and the draft lengths with the best tokens per step and time
+# per answer among those whose score is not below lossless.
+
+# at its best draft length
+LOSSLESS: dict[str, Any] = {"rule": "lossless", "num_speculative_tokens": 8}
+# faster where no answer depends on it, at its best draft length
+RELAXED: dict[str, Any] = {"rule": "clamped:width=2.0", "protect": "digits", "num_speculative_tokens": 10}
+# this draft cannot calculate: with it, the same rule breaks answers unless digits are protected
+WEAK_DRAFT = "bundled:draft"
+
 
 def path(role: str) -> Path:
-    """Return the folder of the bundled ``target`` or of one of its drafts, in Hugging Face format."""
     if role not in ROLES:
         raise ValueError(f"role must be one of {', '.join(ROLES)}, but is {role!r}")
     return Path(__file__).parent / "word_problems" / role
@@ -35,7 +46,6 @@ def full_name(draft: str) -> str:
 
 
 def draft_path(draft: str | Path) -> Path | None:
-    """Return the folder of a bundled draft by its name, or None for any other draft; errors as for `full_name`."""
     name = full_name(draft) if isinstance(draft, str) else ""
     return path(name.partition(":")[2]) if name.startswith(f"{BUNDLED}:") else None
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.constraints import accepts, byte_vocabulary, schema_of
 
-from cactus_decoding.core.constraints.lookahead import without_lookahead
+from cactus_decoding.core.constraints.schema import without_lookahead
 
 EMAIL = r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$"
 EMAIL_OF_ZOD_3 = EMAIL.replace("A-Za-z", "a-zA-Z")

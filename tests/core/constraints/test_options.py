@@ -9,8 +9,7 @@ from jsonschema import Draft202012Validator
 from support.constraints import accepts, byte_vocabulary, schema_of
 from support.tables import all_of
 
-from cactus_decoding.core.constraints.options import exclude_each_other
-from cactus_decoding.core.constraints.schema import checked_schema
+from cactus_decoding.core.constraints.schema import checked_schema, exclude_each_other
 
 
 def of(key: str, value: object, **more: object) -> dict:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.divergences.ratio_clamp import MAX_WIDTH, ClampedRow, RatioClamp, clamp_bounds, find_root
-from cactus_decoding.core.divergences.ratio_order import count_up_to
+from cactus_decoding.core.divergences.rows import count_up_to
 
 GENERATOR_SEEDS = range(3)
 

@@ -6,8 +6,7 @@ import pytest
 
 from cactus_decoding import Drafter, ModelDrafter, NgramDrafter, SuffixDrafter, load_pair
 from cactus_decoding.core.drafting.registry import DRAFTERS, LOOK_UPS, check_keeps_nothing, parse_drafter
-from cactus_decoding.engines.transformers.early_exit import EarlyExit
-from cactus_decoding.engines.transformers.skip import Skip
+from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 from cactus_decoding.core.rules.base import Rule, probability_of
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family
 from cactus_decoding.core.types import Verdict
 
 @dataclass(frozen=True)

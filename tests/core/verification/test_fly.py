@@ -16,8 +16,8 @@ from support.tree_enumeration import Models, distance, product_law, respond, ste
 from torch import Tensor
 
 from cactus_decoding import Request, generate, load_pair, parse_rule
+from cactus_decoding.core.request import with_default_proposals
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.core.settings import with_default_proposals
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.core.verification.declarations import FlyKnobs, read_scheme
 from cactus_decoding.core.verification.fly import fly

@@ -7,9 +7,9 @@ import torch
 from support.tiny_architectures import perturbed, random_tokens
 from transformers import AttentionInterface, LlamaConfig
 
-from cactus_decoding.engines.transformers import attention, compatibility
-from cactus_decoding.engines.transformers.attention import MAX_QUERIES, attend, takes_attention
+from cactus_decoding.engines.transformers import compatibility
 from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.engines.transformers.row_cache import ATTENTION, MAX_QUERIES, attend, takes_attention
 
 SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 
@@ -66,7 +66,7 @@ def calls(monkeypatch) -> list[int]:
         seen.append(query.shape[2])
         return attend(module, query, key, value, attention_mask, **named)
 
-    monkeypatch.setitem(AttentionInterface._global_mapping, attention.NAME, noting)
+    monkeypatch.setitem(AttentionInterface._global_mapping, ATTENTION, noting)
     return seen
 
 

@@ -13,7 +13,7 @@ from support.tiny_architectures import perturbed, random_tokens, tiny_mistral
 from torch import Tensor
 from transformers import DynamicCache, LlamaConfig
 
-from cactus_decoding.core.models.saved import num_bytes
+from cactus_decoding.core.models.base import num_bytes
 from cactus_decoding.engines.transformers import compatibility, row_cache
 from cactus_decoding.engines.transformers.forward import GeneralForward
 from cactus_decoding.engines.transformers.row_cache import MIN_CAPACITY, RowLayer, with_rows_in_place

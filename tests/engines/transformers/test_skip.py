@@ -18,8 +18,7 @@ from cactus_decoding.core.drafting import measuring
 from cactus_decoding.core.drafting.registry import parse_drafter
 from cactus_decoding.engines.transformers import skip_choice, sublayers
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.early_exit import EarlyExit
-from cactus_decoding.engines.transformers.skip import Skip
+from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
 from cactus_decoding.engines.transformers.skip_choice import Text, acceptance, candidates, choose, knapsack
 from cactus_decoding.engines.transformers.sublayers import Part
 

@@ -10,7 +10,7 @@ import pytest
 
 from cactus_decoding import RULES, Request, parse_rule
 from cactus_decoding.lab.playground.form import Limits, form, read_request, rule
-from cactus_decoding.zoo.settings import RELAXED
+from cactus_decoding.zoo import RELAXED
 
 
 @pytest.mark.parametrize("name", RULES)

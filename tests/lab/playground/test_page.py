@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from cactus_decoding import load_pair, stream
 from cactus_decoding.lab.playground.form import FIRST_EXAMPLE
-from cactus_decoding.zoo.settings import RELAXED
+from cactus_decoding.zoo import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 slow = pytest.mark.slow  # all but the first, which `make test` runs

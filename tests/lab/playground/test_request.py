@@ -8,7 +8,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import Budget, generate, load_pair, zoo
 from cactus_decoding.lab.playground.form import Limits, form, read_request
-from cactus_decoding.zoo.settings import RELAXED
+from cactus_decoding.zoo import RELAXED
 from cactus_decoding.zoo.word_problems import as_prompt, extract_answer
 
 

@@ -14,12 +14,12 @@ from support.tiny_pair import tiny_pair
 
 from cactus_decoding import Pair, Request
 from cactus_decoding.core.drafting.model import ModelDrafter
-from cactus_decoding.engines.transformers.early_exit import EarlyExit
+from cactus_decoding.engines.transformers.skip import EarlyExit
 from cactus_decoding.lab import training
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.training.acceptance.material import draft_model
 from cactus_decoding.lab.training.adaptation import DraftAdaptation
-from cactus_decoding.lab.training.diagnosis.probe import record
+from cactus_decoding.lab.training.probe import record
 
 
 def test_a_draft_in_which_the_targets_weights_are_is_refused_wherever_it_would_be_trained() -> None:

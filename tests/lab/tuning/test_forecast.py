@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.tuning.answers import TunedAnswer
-from cactus_decoding.lab.tuning.forecast import Forecast, best_of, forecasts, pays, verdict
+from cactus_decoding.lab.tuning.tuning import Forecast, best_of, forecasts, pays, verdict
 
 TIMES = PassTimes(((1, 1.0), (2, 1.5), (4, 2.0), (8, 3.0)))
 COSTS = {"small": replace(TIMES, draft=0.25)}

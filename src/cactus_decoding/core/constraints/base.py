@@ -27,22 +27,14 @@ class Constraint(Protocol):
         """Return which tokens may come next, ``[vocabulary]`` as booleans.
 
         None where one of ``token_ids`` is not allowed itself, or ends the response: nothing is ever drawn after it.
-
-        Raises:
-            ConstraintError: where it cannot tell, or no token may.
         """
         ...
 
     def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
-        """Return up to ``limit`` tokens that must come next: each is the only one that is allowed there.
-
-        A token that ends the response is the last one.
-        """
+        """Return up to ``limit`` tokens that must come next: each is the only one that is allowed there."""
         ...
 
-    def may_end(self, token_ids: Sequence[int]) -> bool:
-        """Return whether the response may end here."""
-        ...
+    def may_end(self, token_ids: Sequence[int]) -> bool: ...
 
 
 class ConstrainedSampling:
@@ -51,11 +43,6 @@ class ConstrainedSampling:
     The logits of these tokens become minus infinity before anything else: before temperature, top-k, top-p and min-p.
     The response therefore follows the masked target, and every rule, budget and tree works as for any other target.
     A mask after top-p would be another distribution, and may leave no token at all.
-
-    Args:
-        sampling: what makes probabilities of the masked logits.
-        constraint: of the response.
-        prompt_length: tokens of the prompt, about which the constraint says nothing.
     """
 
     plain = None

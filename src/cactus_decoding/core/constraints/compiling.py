@@ -42,8 +42,6 @@ class Vocabulary:
 
     Args:
         tokens: what each token adds to a text, in bytes; nothing for one that is never written.
-        special: tokens that are no text.
-        ends: tokens that end a response, at least one.
         encode: the model's own tokens of a text. They decide how forced texts are spelled; where these tokens do not
             join to the text, or nothing is given, the longest tokens are taken from left to right.
     """
@@ -65,7 +63,6 @@ class Vocabulary:
         self._longest = max(map(len, self._ids), default=1)
 
     def __call__(self, text: bytes | str) -> list[int]:
-        """Return a text's tokens."""
         data = text.encode(errors="surrogateescape") if isinstance(text, str) else text
         if self._encode is not None:
             try:
@@ -90,7 +87,6 @@ class Vocabulary:
         return ids
 
     def llguidance(self) -> Any:
-        """Return llguidance's own form of the vocabulary."""
         from llguidance import LLTokenizer, TokenizerWrapper
 
         return LLTokenizer(TokenizerWrapper(self), eos_token=self.ends)

@@ -19,22 +19,11 @@ _SYNTAXES = ("regex", "lark", "gbnf")
 
 @dataclass(frozen=True)
 class Grammar:
-    """A description of texts, which is not compiled yet.
-
-    Args:
-        kind: ``json_schema``, ``regex``, ``lark`` or ``gbnf``.
-        text: the description; a schema as JSON.
-        name: what messages call it.
-        parts: grammars that this one is made of; where it cannot be compiled, the message names the first of these
-            that cannot be compiled either.
-
-    Raises:
-        ValueError: for more than `MAX_BYTES` of text, or text that is not valid Unicode.
-    """
-
-    kind: Kind
-    text: str
+    kind: Kind  # ``json_schema``, ``regex``, ``lark`` or ``gbnf``
+    text: str  # the description; a schema as JSON
     name: str
+    # grammars that this one is made of; where it cannot be compiled, the message names the first of these that cannot
+    # be compiled either
     parts: tuple[Grammar, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -49,11 +38,6 @@ class Grammar:
 
 
 def schema_grammar(name: str, schema: Any, *, closed: bool = False) -> Grammar:
-    """Return the grammar of the JSON that a schema allows; see `checked_schema` for ``closed``.
-
-    Raises:
-        ValueError: for a schema that nests too deeply, or has a keyword that is not supported.
-    """
     checked = checked_schema(name, schema, closed=closed)
     if checked is False:
         raise ValueError(f"cannot read {name}: it is false, which allows nothing")
@@ -69,9 +53,6 @@ def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_
             OpenAI's custom tools have them, are taken too: ``{"type": "grammar", "syntax": "regex", "definition": …}``;
             the syntax is ``regex``, ``lark`` or ``gbnf``.
         name: what messages call it.
-
-    Raises:
-        TypeError, ValueError: for a format that is not known, or one that cannot be read.
     """
     if response_format is None:
         return None

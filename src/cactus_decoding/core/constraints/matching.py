@@ -22,25 +22,11 @@ _KEPT_MASKS = 64
 
 
 class GrammarVocabulary:
-    """A model's vocabulary, as grammars are matched with it.
-
-    Args:
-        tokenizer: llguidance's.
-        size: of the model's rows, which may be wider than the tokenizer.
-        ends: tokens that end a response.
-    """
-
     def __init__(self, tokenizer: Any, size: int, ends: Sequence[int]) -> None:
         self.tokenizer, self.size, self.ends = tokenizer, size, frozenset(ends)
 
     @classmethod
     def of(cls, tokenizer: Any, size: int, ends: Sequence[int]) -> GrammarVocabulary:
-        """Return the vocabulary of a tokenizer of transformers or of a GGUF file, which is made once.
-
-        Raises:
-            ValueError: for a tokenizer whose tokens cannot be told in bytes, a model without an end token, or where
-                llguidance is not installed.
-        """
         key = size, tuple(ends)
         made = _MADE.setdefault(tokenizer, {})
         if key not in made:
@@ -48,14 +34,6 @@ class GrammarVocabulary:
         return made[key]
 
     def constraint(self, grammar: Grammar | str) -> GrammarConstraint:
-        """Return the constraint of one response.
-
-        Args:
-            grammar: what a user of this process gives, or what `GrammarWorker.check` returned.
-
-        Raises:
-            ValueError: for a grammar that cannot be compiled.
-        """
         if isinstance(grammar, str):
             return GrammarConstraint(self, grammar)
         try:
@@ -72,13 +50,6 @@ class GrammarConstraint:
 
     Where only one text can come next, only the model's own spelling of it is allowed: after ``{"`` that is the token
     ``name``, and not ``n`` followed by ``ame``. The masks are the definition of what is allowed.
-
-    Args:
-        vocabulary: whose tokens they are.
-        grammar: in llguidance's own form.
-
-    Raises:
-        ValueError: for a grammar that cannot be compiled.
     """
 
     def __init__(self, vocabulary: GrammarVocabulary, grammar: str) -> None:
@@ -89,11 +60,9 @@ class GrammarConstraint:
         self._masks = dict[int, np.ndarray[Any, Any]]()  # by how many tokens stand before; bits
 
     def copy(self) -> GrammarConstraint:
-        """Return the same constraint for another response."""
         return GrammarConstraint(self._vocabulary, self._grammar)
 
     def allowed(self, token_ids: Sequence[int]) -> Tensor | None:
-        """Return which tokens may come next; see `Constraint.allowed`."""
         if not self._follow(token_ids):
             return None
         size = self._vocabulary.size
@@ -102,7 +71,6 @@ class GrammarConstraint:
         return torch.from_numpy(bits.view(np.bool_))
 
     def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
-        """Return the tokens that must come next; see `Constraint.forced`."""
         found = list[int]()
         while len(found) < limit and self._follow([*token_ids, *found]):
             token = _only(self._mask())
@@ -112,7 +80,6 @@ class GrammarConstraint:
         return found
 
     def may_end(self, token_ids: Sequence[int]) -> bool:
-        """Return whether the response may end here."""
         return self._follow(token_ids) and bool(self._matcher.is_accepting())
 
     def _follow(self, token_ids: Sequence[int]) -> bool:
@@ -174,11 +141,7 @@ def _only(mask: np.ndarray[Any, Any]) -> int | None:
 
 
 def vocabulary_of(tokenizer: Any, ends: Sequence[int]) -> compiling.Vocabulary:
-    """Return the tokens of a tokenizer that knows their bytes, such as a GGUF file's, or spells them as SentencePiece.
-
-    Raises:
-        ValueError: for one that does neither.
-    """
+    """Return the tokens of a tokenizer that knows their bytes, as of a GGUF file, or spells them as SentencePiece."""
     if hasattr(tokenizer, "piece"):
         unused = frozenset(tokenizer.unused_ids)
         tokens = [b"" if i in unused else tokenizer.piece(i) for i in range(len(tokenizer))]

@@ -23,19 +23,11 @@ _LINES = 2
 
 
 class Thinking(NamedTuple):
-    """How a response's thinking part is told.
-
-    Attributes:
-        opening: the token that opens it.
-        closing: the token that ends it.
-        begins: whether the prompt has ``opened`` it, has ``closed`` it already, or the model ``may`` open it first.
-        lines: tokens that are line breaks.
-    """
-
-    opening: int
-    closing: int
+    opening: int  # the token that opens it
+    closing: int  # the token that ends it
+    # whether the prompt has ``opened`` it, has ``closed`` it already, or the model ``may`` open it first
     begins: Literal["opened", "closed", "may"]
-    lines: frozenset[int] = frozenset()
+    lines: frozenset[int] = frozenset()  # tokens that are line breaks
 
     @classmethod
     def of(cls, tokenizer: Any, prompt_ids: Sequence[int]) -> Thinking | None:
@@ -63,7 +55,6 @@ class Thinking(NamedTuple):
         return token_ids.index(self.closing) + 1 if self.closing in token_ids else None
 
     def thought(self, token_ids: Sequence[int]) -> Sequence[int]:
-        """Return the tokens of the thinking part, without its marks."""
         start, end = int(self.begins == "may"), self.answer_start(token_ids)
         return token_ids[start:] if end is None else token_ids[start : end - 1] if end else []
 
@@ -76,14 +67,7 @@ class ThinkingFirst:
     allows.
 
     Args:
-        thinking: how the thinking part is told.
-        constraint: of the answer; None for any answer.
         budget: tokens that the thinking part may have; None for as many as there is room for.
-        size: width of the rows.
-        ends: tokens that end a response.
-
-    Raises:
-        TypeError, ValueError: for a budget that is no number of tokens.
     """
 
     def __init__(
@@ -98,7 +82,6 @@ class ThinkingFirst:
         self._lines = _one_of(size, sorted(thinking.lines))
 
     def allowed(self, token_ids: Sequence[int]) -> Tensor | None:
-        """Return which tokens may come next; see `Constraint.allowed`."""
         thinking, tokens = self._thinking, list(token_ids)
         start = thinking.answer_start(tokens)
         if start is None:
@@ -113,7 +96,6 @@ class ThinkingFirst:
         return mask
 
     def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
-        """Return the tokens that must come next; see `Constraint.forced`."""
         tokens = list(token_ids)
         start = self._thinking.answer_start(tokens)
         if start is None:
@@ -123,7 +105,6 @@ class ThinkingFirst:
         return [] if open_ or self._constraint is None else self._constraint.forced(rest, limit)
 
     def may_end(self, token_ids: Sequence[int]) -> bool:
-        """Return whether the response may end here."""
         tokens = list(token_ids)
         start = self._thinking.answer_start(tokens)
         if start is None or self._constraint is None:

@@ -19,10 +19,6 @@ class GrammarWorker(WorkerProcess):
 
     Only what could be compiled there is compiled here. A process is kept for the next grammar; a new one starts when it
     is needed.
-
-    Args:
-        vocabulary: of the model.
-        seconds: that a grammar may take.
     """
 
     def __init__(self, vocabulary: compiling.Vocabulary, seconds: float = SECONDS) -> None:
@@ -40,11 +36,6 @@ class GrammarWorker(WorkerProcess):
         return self._tried.get(grammar)
 
     def check(self, grammar: Grammar) -> str:
-        """Return a grammar in llguidance's own form, after it was compiled and tried.
-
-        Raises:
-            ValueError: with the grammar's name, for one that cannot be read or takes too long.
-        """
         with self._lock:
             if grammar in self._tried:
                 self._tried.move_to_end(grammar)

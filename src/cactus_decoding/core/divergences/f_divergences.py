@@ -21,22 +21,13 @@ Function = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Divergence:
-    """An f-divergence D as a function of the lifted probability g; see the module for D.
-
-    Attributes:
-        value: ``(g, q) -> D(g)`` in float64.
-        slope: ``(g, q) -> dD/dg``, for the root-finder; None where ``root`` is in closed form.
-        quick: ``(g, q) -> (D(g), dD/dg)`` in few operations, for Newton's method only: it may lose digits.
-        rest: ``(q, delta) -> 1 - g``, approximately, where g is close to 1 and D too steep to begin further away.
-        curvature: f''(1), or None where f has a kink there and no second-order expansion exists.
-        root: ``(q, delta) -> g`` in closed form, or None.
-    """
-
-    value: Function
-    slope: Function | None
-    curvature: float | None
-    root: Callable[[Tensor, float], Tensor] | None = None
+    value: Function  # ``(g, q) -> D(g)`` in float64
+    slope: Function | None  # ``(g, q) -> dD/dg``, for the root-finder; None where ``root`` is in closed form
+    curvature: float | None  # f''(1), or None where f has a kink there and no second-order expansion exists
+    root: Callable[[Tensor, float], Tensor] | None = None  # ``(q, delta) -> g`` in closed form, or None
+    # ``(g, q) -> (D(g), dD/dg)`` in few operations, for Newton's method only: it may lose digits
     quick: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None
+    # ``(q, delta) -> 1 - g``, approximately, where g is close to 1 and D too steep to begin further away
     rest: Callable[[Tensor, float], Tensor] | None = None
 
 

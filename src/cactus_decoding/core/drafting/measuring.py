@@ -168,7 +168,6 @@ def time_drafter(
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until a device has done what it was given."""
     if device.type != "cpu":
         getattr(torch, device.type).synchronize()
 

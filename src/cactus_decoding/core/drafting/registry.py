@@ -118,7 +118,6 @@ def as_draft_length(length: DraftLength | int | str) -> DraftLength:
 
 
 def as_tree(tree: TreeShape | str) -> TreeShape:
-    """Return a tree's shape from itself or from its spelling, such as ``static=4.2.2.1``."""
     if isinstance(tree, TreeShape):
         return tree
     if not isinstance(tree, str):

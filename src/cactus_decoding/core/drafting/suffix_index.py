@@ -65,10 +65,7 @@ class SuffixIndex:
             self.__init__(self.token_ids)  # type: ignore[misc]  # as if it were new
 
     def places(self, text: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-        """Yield, latest first, how much of a text's end an earlier place matches, and the place after it.
-
-        The text may be the index's own, or another; up to ``most`` tokens are compared.
-        """
+        """Yield, latest first, how much of a text's end an earlier place matches, and the place after it."""
         own = self.token_ids
         place = self._last.get(text[-1], -1) if text else -1
         if text is own and place >= 0:
@@ -81,10 +78,7 @@ class SuffixIndex:
             place = self._before[place]
 
     def continuations(self, limit: int, max_ngram_size: int = 3, min_ngram_size: int = 1) -> Iterator[list[int]]:
-        """Yield up to ``limit`` tokens after each earlier place of the end, the longest and latest match first.
-
-        Matches longer than ``max_ngram_size`` count as one of that length.
-        """
+        """Yield up to ``limit`` tokens after each earlier place of the end, the longest and latest match first."""
         text, shorter = self.token_ids, []
         for size, end in self.places(text, max_ngram_size):
             if size == max_ngram_size:  # nothing better is to come

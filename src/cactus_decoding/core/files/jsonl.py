@@ -47,7 +47,7 @@ def _line_at(data: bytes, place: int) -> tuple[int, int]:
 def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield the objects of a file, perhaps gzipped, each with its line number and a text that says where it stands.
 
-    Blank lines are passed over. Raises `OSError` if the file cannot be read; `ValueError` for a line that is no object.
+    Blank lines are passed over.
     """
     data = Path(path).expanduser().read_bytes()
     if data[:2] == b"\x1f\x8b":
@@ -98,10 +98,7 @@ def number_of(value: float | str | None) -> float:
 
 
 def read_as(record: type[Record], value: Mapping[str, Any], where: str | Path) -> Record:
-    """Return an object of JSON as a dataclass, a named tuple or a typed dictionary; pydantic checks its fields.
-
-    Raises `ValueError` that says where the object stands, which value in it is wrong, and what it must be.
-    """
+    """Return an object of JSON as a dataclass, a named tuple or a typed dictionary; pydantic checks its fields."""
     try:
         adapter: TypeAdapter[Record] = _adapter(record)  # type: ignore[arg-type]  # every class is hashable
         return adapter.validate_json(json.dumps(value))

@@ -18,7 +18,6 @@ PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def provenance(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return what every result file carries, for JSON; seeds are among the arguments."""
     from cactus_decoding import __version__
 
     return {
@@ -48,7 +47,6 @@ def with_engines(before: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _engines() -> dict[str, str]:
-    """Engines other than transformers, as far as they are loaded."""
     return {name: sys.modules[name].__version__ for name in ("llama_cpp",) if name in sys.modules}
 
 
@@ -65,7 +63,6 @@ def commit() -> str | None:
 
 
 def processor() -> str | None:
-    """Return the processor's name; Python itself knows it on some systems only."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

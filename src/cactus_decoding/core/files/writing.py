@@ -148,7 +148,6 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    """See `plain`."""
     return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
@@ -180,10 +179,7 @@ def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about
 
 
 def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a file's tensors and what its header says about them; messages call it by ``name``, or by its path.
-
-    Raises `OSError` if it cannot be read; `ValueError` if it is damaged, is no such file, or has another schema.
-    """
+    """Return a file's tensors and what its header says about them; messages call it by ``name``, or by its path."""
     name = str(path) if name is None else name
     wrong = f"{name}: this is not a file {form.described}"
     try:

@@ -4,18 +4,62 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import wraps
-from itertools import pairwise, takewhile
+from itertools import count, pairwise, takewhile
 from typing import Any, ParamSpec, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from cactus_decoding.core.mistakes import PromptTooLongError
-from cactus_decoding.core.models.saved import SavedRoom, SavedText
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.core.types.proposals import path_places, tree_inputs
+
+_ORDER = count()
+
+
+@dataclass(frozen=True)
+class SavedText:
+    """A copy of a cache: its tokens, and its state as `Forward.save` returned it."""
+
+    token_ids: list[int]
+    state: Any
+    saved: int = field(default_factory=lambda: next(_ORDER))
+
+
+class Saving(Protocol):
+    saved: list[SavedText]
+
+
+class SavedRoom:
+    def __init__(self, max_bytes: int, caches: Sequence[Saving]) -> None:
+        self._max_bytes, self._caches = max_bytes, caches
+
+    def trim(self) -> None:
+        """Forget the least recently used copies until the others fit."""
+        copies = [(each.saved, num_bytes(each.state)) for cache in self._caches for each in cache.saved]
+        left = sum(size for _, size in copies)
+        for oldest, size in sorted(copies):
+            if left <= self._max_bytes:
+                return
+            left -= size
+            for cache in self._caches:
+                cache.saved = [each for each in cache.saved if each.saved != oldest]
+
+
+def num_bytes(state: Any) -> int:
+    if hasattr(state, "nbytes"):
+        return int(state.nbytes)
+    if isinstance(state, Mapping):
+        return sum(map(num_bytes, state.values()))
+    if isinstance(state, (list, tuple)):
+        return sum(map(num_bytes, state))
+    # transformers' caches, and their layers
+    known = any(kind.__module__ == "transformers.cache_utils" for kind in type(state).__mro__)
+    return num_bytes(vars(state)) if known else 0
+
 
 Given = ParamSpec("Given")
 Made = TypeVar("Made")
@@ -51,13 +95,9 @@ class Forward(Protocol):
         """
         ...
 
-    def save(self, length: int) -> Any:
-        """Return a copy of the cache, ``length`` tokens."""
-        ...
+    def save(self, length: int) -> Any: ...
 
-    def restore(self, saved: Any) -> None:
-        """Put a copy into an empty cache."""
-        ...
+    def restore(self, saved: Any) -> None: ...
 
 
 class BaseCachedModel(ABC):
@@ -240,8 +280,7 @@ class BaseCachedModel(ABC):
     def keep(self, indices: Sequence[int]) -> None:
         """Forget all tokens but those at these ascending places of the cache: those of a path through a tree.
 
-        ``keep(range(n))`` is ``rollback(n)``. Raises `ValueError` for places that do not ascend or hold no token, or of
-        a model that cannot read trees.
+        ``keep(range(n))`` is ``rollback(n)``.
         """
         prefix = next((i for i, place in enumerate(indices) if place != i), len(indices))
         path = list(indices[prefix:])

@@ -80,10 +80,7 @@ def engine_of(name: str | Path) -> Engine:
 
 
 def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> None:
-    """Raise `ValueError` for what is no existing file or folder and cannot be a name on the hub; asks nobody.
-
-    A name that is close to one of ``words`` is refused too.
-    """
+    """Raise `ValueError` for what is no existing file or folder and cannot be a name on the hub; asks nobody."""
     if not isinstance(name, (str, Path)):
         raise TypeError(f"{role} must be a path or a name, but is {short_repr(name)}")
     if name == "":

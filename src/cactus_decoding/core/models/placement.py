@@ -44,7 +44,6 @@ def device_beside_files(
 
 
 def checked_device(given: str | torch.device | None) -> torch.device:
-    """Return a device that exists, by default a GPU if there is one."""
     if given is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -46,7 +46,6 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
 
     Further messages are the answer to it, the user's next one, and so on; ``system`` stands before all of them. A
     beginning-of-text token is left out of the prompt if the tokenizer adds it to every text, so that there are not two.
-    Raises `ValueError` for a tokenizer without a template, or one whose template fails or leaves out ``system``.
     """
     if not tokenizer.chat_template:
         raise ValueError(

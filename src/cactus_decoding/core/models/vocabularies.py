@@ -20,26 +20,19 @@ class DifferingTokens:
 
     The draft proposes none of them: its probabilities are those of the others alone, and so every rule's output is what
     it is with any other draft. Where the text has one of them, the draft reads another token in its place.
-
-    Attributes:
-        token_ids: the numbers, ascending.
-        read_as: what the draft reads for each that the target may write: its own token of that text, where it has one;
-            else the same number, such as a reserved token that one of the models has given a name; else the end of a
-            text, for a number that the draft lacks.
     """
 
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]  # the numbers, ascending
+    # what the draft reads for each that the target may write: its own token of that text, where it has one; else the
+    # same number, such as a reserved token that one of the models has given a name; else the end of a text, for a
+    # number that the draft lacks
     read_as: Mapping[int, int]
 
 
 def compare_vocabularies(
     target: Tokenizer, draft: Tokenizer, target_name: str, draft_name: str
 ) -> DifferingTokens | None:
-    """Return in which tokens two vocabularies differ, and log how many these are; None where they are the same.
-
-    Raises:
-        ValueError: where they differ in more than `MAX_DIFFERING` of the target's tokens.
-    """
+    """Return in which tokens two vocabularies differ, and log how many these are; None where they are the same."""
     ours, theirs = target.get_vocab(), draft.get_vocab()
     if ours == theirs:
         return None

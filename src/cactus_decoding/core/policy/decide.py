@@ -36,7 +36,6 @@ class Decision(NamedTuple):
 
     @property
     def nats(self) -> float:
-        """The cost of the position if it is visited."""
         return 0.0 if self.why is DecisionReason.FELL_BACK else self.cost
 
 
@@ -99,7 +98,6 @@ class Policy:
         return self._spend(state, position, rule)._replace(pair=pair)
 
     def _spend(self, state: PolicyState, position: Position, rule: AcceptanceRule | None) -> Decision:
-        """Decide whether a rule is afforded; None stands for none."""
         if rule is None:
             return Decision(_LOSSLESS, why=DecisionReason.PROTECTED)
         if isinstance(rule, Rule) and rule.needs_place:
@@ -119,10 +117,6 @@ class Policy:
         return state if self.fitted is None else state._replace(phase=self.fitted.after(state.phase, [token_id]))
 
     def end_step(self, state: PolicyState, decisions: Sequence[Decision], token_ids: Sequence[int]) -> PolicyState:
-        """Return the state after a step.
-
-        The decisions include the one on the position of a rejected token, but none on that of a bonus token.
-        """
         spent, pace = state.spent, state.pace
         if self.metered:
             for decision in decisions:  # one by one, as they were afforded: `sum` rounds differently
@@ -189,7 +183,6 @@ class Pace(NamedTuple):
         return cls(expected_tokens, _PRIOR_POSITIONS * width**_POWER, _PRIOR_POSITIONS * limit / expected_tokens)
 
     def width(self, left: float) -> float:
-        """Return the width at which ``left`` nats last."""
         ahead = max(self.expected - self.emitted, _MIN_SHARE_AHEAD * self.expected)
         affordable = self.effort * left / (ahead * self.cost) if self.cost > 0 else 0.0
         return float(min(affordable ** (1 / _POWER), _MAX_WIDTH))

@@ -146,11 +146,7 @@ def _weights(importance: Importance, device: torch.device, dtype: torch.dtype) -
 
 
 def read_importance(path: str | Path) -> Importance:
-    """Read a file of `Importance.save`; ``bundled:worded`` is the importance that was learned with that draft.
-
-    Raises `OSError` if it cannot be read; `ValueError` if it is another kind of file, is damaged, or has another
-    schema.
-    """
+    """Read a file of `Importance.save`; ``bundled:worded`` is the importance that was learned with that draft."""
     if not isinstance(path, (str, Path)):
         raise TypeError(f"importance must be a file's path or an Importance, but is {short_repr(path)}")
     file = zoo.importance_path(path) or Path(path).expanduser()
@@ -235,7 +231,6 @@ class ImportanceLimit(Model):
             object.__setattr__(self, "max_importance", 1.0 if self.scale else 0.2)
 
     def __str__(self) -> str:
-        """The limit for people, such as ``importance ≤ 0.2``."""
         said = [f"importance ≤ {self.max_importance:g}"] if self.max_importance < 1 or not self.scale else []
         return " ".join([*said, *(["scaled by importance"] if self.scale else [])])
 

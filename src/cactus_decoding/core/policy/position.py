@@ -84,9 +84,7 @@ class Position:
     Attributes:
         node: the token, as a node of the proposal.
         nodes: its children, the fixed ones first, in the order in which they are tested; at least one.
-        token_ids: their tokens, which all differ.
         num_fixed: how many children depend on the text alone.
-        vocabulary: how many tokens the rows have.
         listed: which tokens the rows list, before a last entry that stands for all others; None if they list all
             tokens.
     """
@@ -146,7 +144,6 @@ class Position:
 
     @cached_property
     def draft_row(self) -> Tensor | None:
-        """The draft's whole row, ``[vocabulary]``; None where it has none."""
         row = self._rows.proposal.row_after(self.node)
         return None if row is None else row.cpu()
 

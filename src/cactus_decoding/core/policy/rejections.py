@@ -52,7 +52,6 @@ class RejectionMemory(Model):
     ] = 0.0
 
     def __str__(self) -> str:
-        """The condition for people."""
         gate = f" of at least {self.ratio:g} of the likeliest" if self.ratio else ""
         return f"after {self.recurring} like rejections{gate}"
 

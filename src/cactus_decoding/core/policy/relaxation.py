@@ -58,12 +58,6 @@ class RelaxationPolicy(Model):
         return values_of(RelaxationPolicy, self)
 
     def fit(self, tokenizer: Any, size: int) -> FittedPolicy | None:
-        """Return the policy for a model's tokens; None where it forbids nothing.
-
-        Raises `OSError` for a file of importance that cannot be read; `TypeError` if tokens' texts are needed without a
-        tokenizer; `ValueError` if a pattern matches no token of the vocabulary, or all, or the importance is of other
-        tokens.
-        """
         if self.everywhere:
             return None
         reads_texts = self.protection is not None or self.limit is not None or self.phases.reads_text
@@ -79,10 +73,6 @@ POLICY_SETTINGS = tuple(settings_of(RelaxationPolicy))  # the flat names that a 
 
 
 def relaxation_policy(*values: Any, **settings: Any) -> RelaxationPolicy:
-    """Return the policy that the flat names of a request ask for; None is the same as leaving a name out.
-
-    Values without a name are those of the first of `POLICY_SETTINGS`.
-    """
     given = dict(zip(POLICY_SETTINGS, values, strict=False)) | settings
     if unknown := [name for name in given if name not in POLICY_SETTINGS]:
         raise TypeError(f"a relaxation policy has no {unknown[0]!r}; known are {', '.join(POLICY_SETTINGS)}")

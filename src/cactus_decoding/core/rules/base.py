@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.declared import check_fields
-from cactus_decoding.core.rules.family import Family
 from cactus_decoding.core.rules.names import name_of
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import AcceptanceRule, Verdict
+
+_WHOLE_KNOBS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 500, 1000)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A rule with one free parameter, its knob, which result files call ``name`` and people ``label``."""
+
+    name: str
+    label: str
+    spell: Callable[[float], str]  # the larger the knob, the looser the rule
+    strict: float  # the range of the knob
+    loose: float
+    whole: bool = False  # whether the knob is an integer
+
+    def knobs(self, points: int) -> list[float]:
+        """Return ``points`` knobs over the whole range, evenly spaced in the logarithm; integers from a fixed list."""
+        check_integer("points", points, 2)
+        if self.whole:
+            step = max(1, math.ceil(len(_WHOLE_KNOBS) / points))
+            return [float(k) for k in _WHOLE_KNOBS if self.strict <= k <= self.loose][::step]
+        ratio = (self.loose / self.strict) ** (1 / (points - 1))
+        return [round_to(self.strict * ratio**i) for i in range(points)]
+
+
+def round_to(value: float, digits: int = 4) -> float:
+    """Round to significant digits, so that spellings are short.
+
+    >>> round_to(0.123456), round_to(123456.0)
+    (0.1235, 123500.0)
+    """
+    return float(f"{value:.{digits}g}")
 
 
 def probability_of(probs: Tensor, token_ids: Tensor) -> Tensor:
@@ -143,6 +178,31 @@ class Rule(ABC):
         return target_probs if self.never_stricter_than_lossless else torch.zeros_like(target_probs)
 
 
+class GreedyRule(Rule):
+    """A rule for temperature 0: it keeps the most likely token and some others, and recovers the most likely one."""
+
+    needs_support_only = True
+    judges_untempered = True
+
+    @abstractmethod
+    def _keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+        """Return which tokens are kept, ``[..., tokens]``; the most likely one is kept in any case."""
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return 1 for tokens that are kept and 0 for others, and an infinite s: the draft plays no part."""
+        check_placed(self)
+        kept = self._keeps(target_probs, token_ids) | (token_ids == target_probs.argmax(-1, keepdim=True))
+        return Verdict(kept.double(), torch.full_like(kept, math.inf, dtype=torch.float64))
+
+    def recovery_target(self, target_probs: Tensor) -> Tensor:
+        return most_likely(target_probs)
+
+
+def most_likely(target_probs: Tensor) -> Tensor:
+    """Return rows in which the most likely token, the first of equals, has all the probability."""
+    return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
+
+
 def with_rejected(kept: Tensor, p: Tensor, residual: Tensor, q: Tensor) -> Tensor:
     """Return what is kept of the draft's p, and what is rejected in the shape of a residual, or of q where it is 0."""
     total = residual.sum(-1, keepdim=True)
@@ -177,10 +237,7 @@ class EmittedRows:
 def followed(
     rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor | None = None
 ) -> AcceptanceRule:
-    """Return a rule that two numbers and `recovery_target` describe fully: the rule itself, or one that emits its h.
-
-    ``token_ids``, ``[..., 1]``, are needed where the draft is deterministic.
-    """
+    """Return a rule that two numbers and `recovery_target` describe fully: the rule itself, or one that emits its h."""
     if not getattr(rule, "needs_relaxed_target", False):
         return rule
     if draft_probs is None:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES, lift_by_expansion, lift_exactly
-from cactus_decoding.core.rules.base import Preset, Rule, probability_of
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of
 from cactus_decoding.core.types import Verdict
 
 
@@ -31,13 +30,6 @@ class Cactus(Rule):
     the target finds absurd are lifted too.
 
     Source: Hao and Mou, "Cactus", ICLR 2026 (arXiv 2604.04987).
-
-    Attributes:
-        delta: budget in nats, 0 or more; 0 is lossless.
-        solver: ``taylor`` (the paper's second-order closed form) or ``exact``.
-        divergence: ``kl``, ``reverse_kl``, ``chi_square``, ``squared_hellinger``, ``total_variation`` or
-            ``jensen_shannon``.
-        max_ratio: g is never above ``max_ratio * q(n)``; 1 or more, infinite by default.
 
     Raises:
         ValueError: for a parameter out of range, or the expansion of a divergence that has none.

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.rules.base import Preset
-from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.base import Family, Preset, round_to
 from cactus_decoding.core.rules.gate import BEFORE, Gated, total_variation
 
 
@@ -27,14 +26,7 @@ class Cascade(Gated):
 
     Source: Narasimhan et al., "Faster cascades via speculative decoding", ICLR 2025 (arXiv 2405.19261), equations 2, 5
     and 10 in the numbering of their notebook. The notebook compares distributions from before temperature: to do the
-    same, give the request's temperature as ``temperature``.
-
-    Attributes:
-        alpha: the larger, the more positions are left to the draft; in [-2, 100]. -2 is lossless, and with ``diff`` so
-            is any value below -1.
-        defer: ``chow``, ``diff`` or ``opt``.
-        temperature: the request's temperature, to compare probabilities from before it (of the tokens that truncation
-            left); 1 compares those that tokens are sampled from.
+    same, give the request's temperature as ``temperature``. With ``diff`` any alpha below -1 is lossless.
 
     Example:
         >>> import torch

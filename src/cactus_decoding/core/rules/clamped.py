@@ -14,8 +14,7 @@ from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import lift_exactly
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
 from cactus_decoding.core.mistakes import MAX_WIDTH, short_repr
-from cactus_decoding.core.rules.base import Preset, Rule, probability_of
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of
 from cactus_decoding.core.types import Verdict
 
 
@@ -30,10 +29,6 @@ class ClampedRatio(Rule):
 
     Sources: for every strictly convex f-divergence and a price on it, h is optimal (see docs on the theory);
     mentored decoding, Tran-Thien (2023); all f-divergences with one sort, arXiv 2609.30474.
-
-    Attributes:
-        width: hi - lo in nats, 0 or more; 0 is lossless. Give either this or ``max_kl``.
-        max_kl: cap on KL(h || q) per position in nats, 0 or more.
 
     Raises:
         ValueError: if both or neither are given, or one is out of range.

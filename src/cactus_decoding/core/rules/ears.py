@@ -10,8 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, draft_probability_of, probability_of, with_rejected
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family, Preset, Rule, draft_probability_of, probability_of, with_rejected
 from cactus_decoding.core.types import Verdict
 
 
@@ -30,12 +29,7 @@ class Ears(Rule):
     Source: Sun et al., "EARS" (arXiv 2512.13194). Its abstract was at hand, which says that the tolerance is in
     proportion to 1 - max q; how it enters the test is that of its authors' code (vllm-ascend, pull requests 5587 and
     7845). The code keeps u - t above 0.01, which is ``floor=0.01``; the later version above the least float, which is
-    ``floor=0``.
-
-    Attributes:
-        tolerance: in [0, 1]; 0 is lossless.
-        floor: in [0, 1]; tokens whose q(n) / p(n) is lower are rejected, also where the lossless test would accept,
-            unless the tolerance is 0.
+    ``floor=0``. Without a tolerance the floor changes nothing.
 
     Example:
         >>> q, p = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])

@@ -10,8 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, draft_probability_of, probability_of
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family, Preset, Rule, draft_probability_of, probability_of
 from cactus_decoding.core.types import Verdict
 
 
@@ -24,9 +23,6 @@ class Ensemble(Rule):
     tokens that the target favours.
 
     Sources: the interpolation baseline of Hao and Mou (arXiv 2604.04987); DIVERSE (arXiv 2604.07622).
-
-    Attributes:
-        weight: share of the draft, in [0, 1]; 0 is lossless.
 
     Example:
         >>> q, p = torch.tensor([0.5, 0.5]), torch.tensor([0.9, 0.1])

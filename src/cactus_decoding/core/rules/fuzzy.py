@@ -10,8 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family, Preset
 from cactus_decoding.core.rules.gate import BEFORE, Gated, jensen_shannon, kl, lumped, outside, total_variation
 
 
@@ -30,15 +29,6 @@ class Fuzzy(Gated):
     the mean of KL(m || p) and KL(m || q) for the middle m, in place of KL(p || m) and KL(q || m). The code compares
     probabilities from before temperature. To do the same, give the request's temperature as ``temperature``: D then
     bounds nothing. The code's ``top_k_*`` is ``top=50``: D can only be smaller, and no longer bounds what is emitted.
-
-    Attributes:
-        threshold: 0 or more; 0 is lossless.
-        divergence: ``js``, ``js_code``, ``kl`` (of the draft from the target) or ``tv``.
-        top: D counts this many of the target's likeliest tokens (ties count as equally high) one by one, and all others
-            as one; 0 counts each by itself.
-        temperature: the request's temperature, to compare probabilities from before it (of the tokens that truncation
-            left); 1 compares those that tokens are sampled from.
-        closed: whether tokens are verified losslessly where D is not below the threshold, or drawn from q.
 
     Example:
         >>> import torch

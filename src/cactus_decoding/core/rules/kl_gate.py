@@ -10,8 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family, Preset
 from cactus_decoding.core.rules.gate import Gated, kl
 
 
@@ -28,11 +27,6 @@ class KLGate(Gated):
     Source: Sun et al. (arXiv 2601.04766) and their code. It runs at temperature 0, compares both models' distributions
     from before temperature, and also accepts the target's most likely token. Here the gate stands where tokens are
     drawn.
-
-    Attributes:
-        threshold: nats, 0 or more; 0 is lossless.
-        confidence: in [0, 1]; where the target gives its most likely token more than this, the position is judged
-            losslessly.
 
     Example:
         >>> import torch

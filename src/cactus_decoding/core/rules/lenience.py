@@ -10,8 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, probability_of, with_rejected
-from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of, round_to, with_rejected
 from cactus_decoding.core.types import Verdict
 
 
@@ -24,9 +23,6 @@ class Lenience(Rule):
     with m the mass that is rejected and Z a sum.
 
     Source: Leviathan et al. (arXiv 2211.17192), appendix on lenience.
-
-    Attributes:
-        lenience: in (0, 1]; 1 is lossless.
 
     Example:
         >>> Lenience(lenience=0.5).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0])).residual_scale.item()

@@ -9,30 +9,23 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, check_placed
-from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.base import Family, GreedyRule, Preset, Rule, round_to
 from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy
-from cactus_decoding.core.types import Verdict
 
 
 @dataclass(frozen=True)
-class Mars(Rule):
+class Mars(GreedyRule):
     r"""Accept n iff it is most likely, or second and the logits z of both are alike; recover the most likely token.
 
     .. math:: z_{(2)} > ratio \cdot z_{(1)}, \qquad z = \log q - \operatorname{mean}_{q(i) > 0} \log q(i)
 
-    with q *before* temperature. The paper takes the ratio of raw logits. That ratio changes if a constant is added to
+    with q *before* temperature. The paper takes a ratio of 0.9 of raw logits, which changes if a constant is added to
     all logits, though q does not. Here logits are counted from their mean, or with ``logits=raw`` taken as the model
     gave them. What is given up is at most :math:`(1 - ratio)\, z_{(1)}` nats.
 
     Source: Song et al., "MARS: margin-aware verification" (arXiv 2601.15498).
-
-    Attributes:
-        ratio: in [0, 1]; 1 is greedy decoding. The paper uses 0.9, of raw logits.
-        logits: counted from their ``mean``, or ``raw``.
 
     Example:
         >>> q = torch.tensor([0.5, 0.4, 0.1, 0.001])
@@ -60,8 +53,6 @@ class Mars(Rule):
         ),
     )
     families = (Family("mars", "MARS", lambda x: f"mars:ratio={round_to(1 - x)!r}", 0.001, 1.0),)
-    needs_support_only = True
-    judges_untempered = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -76,17 +67,10 @@ class Mars(Rule):
         margin = max((1 - self.ratio) * greatest_logit, 0.0)
         return RelaxedGreedy(math.nextafter(margin, 0.0), top=2) if self.needs_place else self
 
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return 1 for the first choice and the second if it is close, 0 for others, and an infinite s."""
-        check_placed(self)
-        best = token_ids == target_probs.argmax(-1, keepdim=True)
+    def _keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
         logits = target_probs.double().log()
         held = target_probs > 0
         mean = torch.where(held, logits, 0.0).sum(-1, keepdim=True) / held.sum(-1, keepdim=True)
         first, second = (logits.topk(min(2, logits.shape[-1]), dim=-1).values - mean)[..., [0, -1]].split(1, -1)
         is_second = logits.gather(-1, token_ids) - mean >= second
-        accepted = is_second & (second > self.ratio * first) & (self.ratio < 1)
-        return Verdict((accepted | best).double(), torch.full_like(accepted, math.inf, dtype=torch.float64))
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
+        return is_second & (second > self.ratio * first) & (self.ratio < 1)

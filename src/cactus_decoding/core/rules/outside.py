@@ -28,8 +28,7 @@ def outside_rule(text: str, path: str, rest: str, *, importing: bool) -> Rule:
     """Return a checked rule of a class that is not the package's.
 
     ``path`` is ``module:Class`` or a name of the entry-point group, ``rest`` the parameters, ``text`` the whole
-    spelling for errors. Unless ``importing``, this process must have named a path before. Raises `ValueError` for a
-    class that cannot be imported, is not a rule, or does not judge.
+    spelling for errors. Unless ``importing``, this process must have named a path before.
     """
     rule = fill(path, outside_class(path, importing=importing), rest, text)
     _check_judges(rule, path)

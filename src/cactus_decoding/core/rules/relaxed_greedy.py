@@ -9,16 +9,13 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, check_placed, probability_of
-from cactus_decoding.core.rules.family import Family
-from cactus_decoding.core.types import Verdict
+from cactus_decoding.core.rules.base import Family, GreedyRule, Preset, probability_of
 
 
 @dataclass(frozen=True)
-class RelaxedGreedy(Rule):
+class RelaxedGreedy(GreedyRule):
     r"""Accept n iff its log-probability is at most ``margin`` nats below the most likely token's; recover the latter.
 
     .. math:: \log \max_i q(i) - \log q(n) \le margin
@@ -28,15 +25,10 @@ class RelaxedGreedy(Rule):
     token, metered per token and per response. With a margin of 0 the tokens are those of greedy decoding.
 
     With ``per=remaining`` the i-th of K proposals, counted from 0, may give up K - i times as much, as in ASD, because
-    the first proposals decide whether the others are kept at all.
+    the first proposals decide whether the others are kept at all. Tokens of equal probability are equally high in
+    ``top``, but with a margin of 0 only the first of equals is kept.
 
     Source: design of this project; the margin per remaining proposal: arXiv 2608.03447.
-
-    Attributes:
-        margin: nats of log-probability that a token may give up, 0 or more; 0 keeps the most likely token only (the
-            first of equals).
-        top: accept only among the ``top`` most likely tokens (ties count as equally high); 0 sets no such limit.
-        per: the margin is that of each ``token``, or times the ``remaining`` proposals.
 
     Raises:
         TypeError: for a parameter of the wrong type.
@@ -72,9 +64,7 @@ class RelaxedGreedy(Rule):
         ),
     )
     families = (Family("relaxed_greedy", "relaxed greedy", lambda x: f"relaxed_greedy:margin={x!r}", 0.02, 6.0),)
-    needs_support_only = True
     scalable = ("margin",)
-    judges_untempered = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -88,21 +78,12 @@ class RelaxedGreedy(Rule):
         """
         return replace(self, margin=self.margin * remaining, per="token") if self.needs_place else self
 
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return 1 for tokens within the margin and 0 for others, and an infinite s: recovery ignores the draft."""
-        check_placed(self)
-        best = token_ids == target_probs.argmax(-1, keepdim=True)
-        accepted = given_up(target_probs, token_ids) <= self.margin
+    def _keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+        kept = given_up(target_probs, token_ids) <= self.margin
         if self.top:
-            most_likely = target_probs.topk(min(self.top, target_probs.shape[-1]), dim=-1).values
-            accepted &= target_probs.gather(-1, token_ids) >= most_likely[..., -1:]
-        if self.margin == 0:  # not even for a token as likely as the first
-            accepted = best
-        scale = torch.full(token_ids.shape, math.inf, dtype=torch.float64, device=target_probs.device)
-        return Verdict((accepted | best).double(), scale)
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
+            likeliest = target_probs.topk(min(self.top, target_probs.shape[-1]), dim=-1).values
+            kept &= target_probs.gather(-1, token_ids) >= likeliest[..., -1:]
+        return kept & (self.margin > 0)  # else not even a token as likely as the first
 
 
 def given_up(target_probs: Tensor, token_ids: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.rules.base import Preset, Rule, probability_of
-from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of, round_to
 from cactus_decoding.core.rules.gate import BEFORE, before_temperature, on_rows
 from cactus_decoding.core.types import Verdict
 
@@ -30,14 +29,7 @@ class TokenCascade(Rule):
 
     Source: Narasimhan et al. (arXiv 2405.19261), equations 13 to 15 in the numbering of their notebook. The notebook
     compares distributions from before temperature: to do the same, give the request's temperature as ``temperature``.
-
-    Attributes:
-        alpha: the larger, the more tokens are accepted; in [-2, 100]. -2 accepts none and is lossless, and with v2 and
-            v3 so is any value below 0. At 0 these accept the most likely token.
-        version: ``v1``, ``v2`` or ``v3``.
-        temperature: the request's temperature, to compare probabilities from before it (of the tokens that truncation
-            left); 1 compares those that tokens are sampled from.
-        coupling: ``draw`` anew after a rejection, or what the ``paper`` does.
+    With v2 and v3 any alpha below 0 is lossless, and 0 accepts the most likely token.
 
     Example:
         >>> q, p = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.2, 0.3, 0.5])

@@ -11,8 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, probability_of
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of
 from cactus_decoding.core.types import Verdict
 
 
@@ -23,11 +22,6 @@ class TopK(Rule):
     Nothing bounds the distance to the target: among the k tokens the emitted distribution is the *draft's*.
 
     Source: the top-k baseline of Hao and Mou (arXiv 2604.04987).
-
-    Attributes:
-        k: how many tokens pass, 1 or more.
-        residual: ``sample`` (recover by a draw from q limited to the k) or ``mask`` (each of the k equally likely, as
-            the paper's code does).
 
     Example:
         >>> TopK(k=1).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0])).relaxed_prob.item()

@@ -9,11 +9,9 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn import functional
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Preset, Rule, probability_of
-from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.base import Family, Preset, Rule, most_likely, probability_of, round_to
 from cactus_decoding.core.types import Verdict
 
 
@@ -29,11 +27,6 @@ class Typical(Rule):
     Nothing bounds the distance to the target: among accepted tokens the emitted distribution is the *draft's*.
 
     Source: Medusa, Cai et al. (arXiv 2401.10774).
-
-    Attributes:
-        threshold: hard floor on the probability, in [0, 1].
-        alpha: factor on exp(-entropy), 0 or more. Medusa uses sqrt(threshold).
-        recovery: ``greedy`` (the target's most likely token, as in Medusa) or ``sample`` (a draw from the target).
 
     Example:
         >>> Typical(threshold=0.3).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0, 1])).relaxed_prob
@@ -79,4 +72,4 @@ class Typical(Rule):
     def recovery_target(self, target_probs: Tensor) -> Tensor:
         if self.recovery == "sample":
             return target_probs
-        return functional.one_hot(target_probs.argmax(-1), target_probs.shape[-1]).to(target_probs.dtype)
+        return most_likely(target_probs)

@@ -97,7 +97,6 @@ class SharedNumbers:
         self._noise, self._first, self._place = noise, first_place, first_place
 
     def again(self) -> SharedNumbers:
-        """Return the same numbers from the start."""
         return SharedNumbers(self._noise, self._first)
 
     def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:

@@ -41,7 +41,6 @@ def largest(row: Tensor, count: int, scale: Scale = _unscaled) -> tuple[Tensor, 
 
 
 def at_least(row: Tensor, floor: float) -> tuple[Tensor, Tensor]:
-    """Return the ids, ascending, and the values of the entries that are ``floor`` or more."""
     return _select(*_members(row, _maxima(row, _unscaled), floor, _unscaled), floor)
 
 
@@ -90,16 +89,10 @@ class SamplingParams(Model):
     """How a model's logits become the distribution that is sampled.
 
     Temperature is applied first, then top-k, top-p and min-p; each cut renormalises. Ties at a cut are kept, except by
-    top-p, which keeps no more of equally likely tokens than it needs.
+    top-p, which keeps no more of equally likely tokens than it needs. At temperature 0 the first of equals is taken;
+    anything below 10⁻²⁰ becomes 0, because logits that are divided by it overflow.
 
     Logits whose greatest is NaN or infinite give no probabilities: all are NaN, at any temperature.
-
-    Attributes:
-        temperature: 0 or more; 0 puts all the mass on the most likely token (the first of equals). Anything below 10⁻²⁰
-            becomes 0, because logits that are divided by it overflow.
-        top_k: keep the k most likely tokens; 0 keeps all.
-        top_p: keep the smallest set of most likely tokens whose mass reaches ``top_p``, in (0, 1].
-        min_p: drop tokens less than ``min_p`` times as likely as the most likely one, in [0, 1].
 
     Raises:
         ValueError: for a parameter out of range.
@@ -249,9 +242,7 @@ class RowSampling(Protocol):
         """Return probabilities, ``[rows, vocabulary]``; the last row follows all the tokens."""
         ...
 
-    def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return the same before temperature and cuts."""
-        ...
+    def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor: ...
 
 
 class SamplingFn:

@@ -208,11 +208,6 @@ class StepRows:
 
 
 def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str, Any]:
-    """Return positions and mask of a tree's tokens, as `BaseCachedModel.append` takes them.
-
-    Each parent is the place of the token that one follows, -1 for the text; the ``first`` tokens of the tree are in the
-    cache already.
-    """
     import torch
 
     paths: list[list[int]] = []

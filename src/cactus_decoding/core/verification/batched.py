@@ -152,73 +152,41 @@ def check_arguments(
     *,
     validate: bool,
 ) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Check a verification's arguments, and return them as a batch, with how many columns each sequence uses."""
-    target_probs, draft_probs, draft_token_ids, num_draft_tokens = check_kinds(
-        "target_probs", target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator
-    )
-    if draft_token_ids.ndim == 1:
-        target_probs, draft_token_ids = target_probs.unsqueeze(0), draft_token_ids.unsqueeze(0)
-        draft_probs = None if draft_probs is None else draft_probs.unsqueeze(0)
-        num_draft_tokens = None if num_draft_tokens is None else one_count(num_draft_tokens)
-    check_shapes("target_probs", target_probs, draft_probs, draft_token_ids, num_draft_tokens)
-    if validate:
-        check_probabilities("target_probs", target_probs)
-        if draft_probs is not None:
-            check_probabilities("draft_probs", draft_probs)
-        check_token_ids("draft_token_ids", draft_token_ids, target_probs.shape[-1])
-    batch, width = draft_token_ids.shape
-    device = target_probs.device
-    used = torch.full((batch,), width, device=device) if num_draft_tokens is None else num_draft_tokens.to(device)
-    return target_probs, draft_probs, draft_token_ids.long(), used
-
-
-def check_kinds(
-    name: str,
-    target: object,
-    draft_probs: object,
-    draft_token_ids: object,
-    num_draft_tokens: object,
-    generator: object,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
-    """Return the arguments of `verify`, detached from autograd, if their types, dtypes and devices are right.
-
-    ``name`` is that of the target's rows, which are probabilities or logits. Raises `TypeError` for an argument that is
-    not a tensor of the right kind; `ValueError` for an empty vocabulary, or another device than that of the target's
-    rows.
-    """
-    rows = check_floats(name, target, name.partition("_")[2])
-    drafted = None if draft_probs is None else check_floats("draft_probs", draft_probs, "probabilities")
+    """Check the arguments of `verify`, and return them as a batch, with how many columns each sequence uses."""
+    target = check_floats("target_probs", target_probs, "probs")
+    draft = None if draft_probs is None else check_floats("draft_probs", draft_probs, "probabilities")
     ids = check_integers("draft_token_ids", draft_token_ids)
-    counts = None if num_draft_tokens is None else check_integers("num_draft_tokens", num_draft_tokens)
-    for other, value in (("draft_probs", drafted), ("draft_token_ids", ids)):
-        check_device(other, value, rows.device)
-    check_generator(generator, rows.device)
-    return rows, drafted, ids, counts
+    used = None if num_draft_tokens is None else check_integers("num_draft_tokens", num_draft_tokens)
+    for name, value in (("draft_probs", draft), ("draft_token_ids", ids)):
+        check_device(name, value, target.device)
+    check_generator(generator, target.device)
 
-
-def one_count(num_draft_tokens: Tensor) -> Tensor:
-    if num_draft_tokens.numel() != 1:
-        raise ValueError(f"num_draft_tokens must be one number, but its shape is {list(num_draft_tokens.shape)}")
-    return num_draft_tokens.reshape(1)
-
-
-def check_shapes(
-    name: str, target: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, num_draft_tokens: Tensor | None
-) -> None:
-    """Raise `ValueError` unless the shapes fit each other; ``name`` is that of the target's rows."""
-    if draft_token_ids.ndim != 2:
-        raise ValueError(f"draft_token_ids must be [batch, k] or [k], but its shape is {list(draft_token_ids.shape)}")
-    batch, width = draft_token_ids.shape
-    shape = list(target.shape)
+    if ids.ndim == 1:
+        target, ids = target.unsqueeze(0), ids.unsqueeze(0)
+        draft = None if draft is None else draft.unsqueeze(0)
+        if used is not None:
+            if used.numel() != 1:
+                raise ValueError(f"num_draft_tokens must be one number, but its shape is {list(used.shape)}")
+            used = used.reshape(1)
+    if ids.ndim != 2:
+        raise ValueError(f"draft_token_ids must be [batch, k] or [k], but its shape is {list(ids.shape)}")
+    (batch, width), shape = ids.shape, list(target.shape)
     if target.ndim != 3 or shape[:2] != [batch, width + 1]:
-        raise ValueError(f"{name} must be [{batch}, {width + 1}, vocabulary], but its shape is {shape}")
-    if draft_probs is not None and list(draft_probs.shape) != [batch, width, shape[2]]:
-        given = list(draft_probs.shape)
-        raise ValueError(f"draft_probs must be [{batch}, {width}, {shape[2]}], but its shape is {given}")
-    if num_draft_tokens is not None:
-        if list(num_draft_tokens.shape) != [batch]:
-            raise ValueError(f"num_draft_tokens must be [{batch}], but its shape is {list(num_draft_tokens.shape)}")
-        check_token_ids("num_draft_tokens", num_draft_tokens, width + 1)
+        raise ValueError(f"target_probs must be [{batch}, {width + 1}, vocabulary], but its shape is {shape}")
+    if draft is not None and list(draft.shape) != [batch, width, shape[2]]:
+        raise ValueError(f"draft_probs must be [{batch}, {width}, {shape[2]}], but its shape is {list(draft.shape)}")
+    if used is not None:
+        if list(used.shape) != [batch]:
+            raise ValueError(f"num_draft_tokens must be [{batch}], but its shape is {list(used.shape)}")
+        check_token_ids("num_draft_tokens", used, width + 1)
+
+    if validate:
+        check_probabilities("target_probs", target)
+        if draft is not None:
+            check_probabilities("draft_probs", draft)
+        check_token_ids("draft_token_ids", ids, shape[2])
+    used = torch.full((batch,), width, device=target.device) if used is None else used.to(target.device)
+    return target, draft, ids.long(), used
 
 
 def verify_block(

@@ -29,9 +29,6 @@ def hsd(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     As :math:`r^*_i = \min(1, r^*_{i-1} h(n_i) / p(n_i))` and :math:`D^- - D^+ = 1 - r^*_i`, this is block verification:
     it keeps the same tokens with the same random numbers. The arguments are those of `match`.
 
-    Raises:
-        ValueError: for a rule whose h depends on the drafted token.
-
     Source: Zhou et al. (arXiv 2601.05724), for h = q. Its abstract and its code were at hand; the code caps so in its
     simulation. But it keeps a whole chain by the ratio before the cap, which is not lossless.
     """

@@ -33,9 +33,6 @@ def joint(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
 
     On a chain this is block verification. The arguments are those of `match`.
 
-    Raises:
-        ValueError: for a rule whose h depends on the drafted token, and for several drawn children of a node.
-
     Source: UniVer (arXiv 2605.04543), there for h = q.
     """
     fired = _fire(tree, judge, chance, ROOT, 1.0)

@@ -24,9 +24,6 @@ def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
 
     The arguments are those of `match`.
 
-    Raises:
-        ValueError: for a rule whose h depends on the drafted token.
-
     Sources: SpecInfer (arXiv 2305.09781); without replacement RSD (arXiv 2402.14160), both for h = q.
     """
     path: list[int] = []

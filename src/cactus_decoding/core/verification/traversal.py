@@ -25,9 +25,6 @@ def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
 
     On a chain this is block verification. The arguments are those of `match`.
 
-    Raises:
-        ValueError: for a rule whose h depends on the drafted token.
-
     Source: Traversal Verification (arXiv 2505.12398), there for h = q.
     """
     fired = _fire(tree, judge, chance, ROOT, 1.0)

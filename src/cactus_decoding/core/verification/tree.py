@@ -51,9 +51,7 @@ class TokenSource(Protocol):
 
 
 class RandomSource(TokenSource, Protocol):
-    def number(self, node: int) -> float:
-        """Return a node's uniform number in [0, 1)."""
-        ...
+    def number(self, node: int) -> float: ...
 
     def below(self, node: int, bar: float) -> bool:
         """Return whether that number is strictly below a bar; nothing is below NaN."""
@@ -76,7 +74,6 @@ class RandomNumbers:
         return cls(torch.rand(needed, dtype=torch.float64, generator=generator, device=device).cpu(), count)
 
     def again(self) -> RandomNumbers:
-        """Return the same numbers from the start."""
         return RandomNumbers(self.all, len(self._tests))
 
     def number(self, node: int) -> float:

@@ -52,16 +52,6 @@ def walk(
     numbers: RandomNumbers | SharedNumbers,
     sampling: SamplingParams | None = None,
 ) -> tuple[PolicyState, Outcome]:
-    """Decide on a step's proposals: return the state of the response after the step, and its outcome.
-
-    Args:
-        scheme: one of `SCHEMES`.
-        policy: decides on each position that is visited.
-        state: of the response before the step.
-        rows: of both models.
-        numbers: all the randomness.
-        sampling: given if it alone turns logits into the target's rows.
-    """
     judge = NodeJudge(policy, state, rows.proposal)
     tree = Tree(rows, sampling, lazy=scheme is match and not policy.metered)
     at_once = scheme is match and rows.logits.device.type != "cpu" and policy.unconditional
@@ -125,8 +115,6 @@ def _visit(rows: StepRows, trial: Trial, decision: Decision, *, metered: bool) -
 
 @dataclass(frozen=True, eq=False)
 class Verifier:
-    """Decides on the steps of a response: a state goes in, and comes out with the step's outcome."""
-
     rule: AcceptanceRule
     to_probs: LogitsToProbs
     to_untempered: LogitsToProbs  # the same before temperature and truncation

@@ -13,9 +13,8 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.loop import StopCheck
 from cactus_decoding.core.models.base import without_gradients
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.request import Request
+from cactus_decoding.core.request import Request, with_default_proposals
 from cactus_decoding.core.session import begin, begin_choice
-from cactus_decoding.core.settings import with_default_proposals
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.counters import ResponseCounts
 from cactus_decoding.engines.llama_cpp.grammar import GrammarMask
@@ -41,10 +40,7 @@ class TokenLogprobs(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a step adds to an answer: text that nothing can change any more, and the tokens that it is of.
-
-    ``reasoning`` is text of the thinking part, where it is told apart.
-    """
+    """What a step adds to an answer: text that nothing can change any more, and the tokens that it is of."""
 
     text: str
     logprobs: list[TokenLogprobs]
@@ -56,26 +52,10 @@ class LlamaAnswer:
     """A response of GGUF files, with the rows of llama.cpp: what the server and `CactusLlama` begin.
 
     Args:
-        pair: which answers.
-        prompt_ids: what is answered.
         settings: by the names of `Request.from_dict`; without ``max_new_tokens`` there are as many as fit.
-        processors: of rows, before penalties and the grammar.
-        penalties: ``repeat``, ``frequency`` and ``presence``, in this order.
         grammar: a `llama_cpp.LlamaGrammar`, or None.
-        constraint: see `begin`.
-        thinking_budget: see `begin`.
-        choices: answers of which it is one; see `begin_choice`.
         reach: how many of the last tokens penalties look at; all, if negative.
-        stop: see `begin`.
         visible: tokens that stand for no text and are shown nevertheless.
-
-    Attributes:
-        session: the response.
-        sampling: its rows.
-        counts: what its rule did so far.
-
-    Raises:
-        TypeError, ValueError: for what cannot be answered, before a token is read.
     """
 
     def __init__(
@@ -134,13 +114,7 @@ class LlamaAnswer:
     def pieces(
         self, on_step: Callable[[Request, Outcome], None], logprobs: int | None = None, *, apart: bool = False
     ) -> Iterator[Piece]:
-        """Yield what each step adds; the last piece, and only that, has a finish reason.
-
-        Args:
-            on_step: told of each step.
-            logprobs: how many of the likeliest tokens to name at each place; None for no log-probabilities.
-            apart: whether a thinking part is told apart from the answer, without its marks.
-        """
+        """Yield what each step adds; the last piece, and only that, has a finish reason."""
         request = self.session.request
         detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(self._tokenizer, request.stop)
         known, sent, number = list[TokenLogprobs](), 0, count()

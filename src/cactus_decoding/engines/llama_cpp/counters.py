@@ -26,7 +26,6 @@ class RuleCounters:
         self._sums: dict[str, list[float]] = {}
 
     def add(self, request: Request, outcome: Outcome) -> None:
-        """Count a step."""
         judged = _judged(outcome)
         audited = [] if judges_untempered(request.rule) else [each.nats for each in judged if each.nats is not None]
         step = [
@@ -45,7 +44,6 @@ class RuleCounters:
         self._sums[label] = [old + new for old, new in zip(before, step, strict=True)]
 
     def text(self) -> str:
-        """Return them in Prometheus's text format."""
         lines, rules = list[str](), list(self._sums.items())
         for place, (name, meaning) in enumerate(TEXTS.items()):
             lines += [f"# HELP {name}_total {meaning}", f"# TYPE {name}_total counter"]
@@ -60,14 +58,11 @@ def _judged(outcome: Outcome) -> list[Visit]:
 
 
 class ResponseCounts:
-    """What one response's rule did, for its report."""
-
     def __init__(self) -> None:
         self._counts, self._drafted, self._accepted = [0.0] * len(REPORTED), list[int](), list[int]()
         self._steps = 0
 
     def add(self, outcome: Outcome) -> None:
-        """Count a step."""
         judged = _judged(outcome)
         unmeasured = any(visit.nats is None and not isinstance(visit.rule, Lossless) for visit in judged)
         self._steps += 1
@@ -86,7 +81,6 @@ class ResponseCounts:
                 counts[place] += 1
 
     def report(self) -> dict[str, Any]:
-        """Return them as a response says them."""
         missing = [0] * (len(self._drafted) - len(self._accepted))
         return report_of(self._counts, self._drafted, self._accepted + missing, self._steps)
 

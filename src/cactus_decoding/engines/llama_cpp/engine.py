@@ -17,28 +17,22 @@ if TYPE_CHECKING:
 
 
 class LlamaCppEngine(Engine):
-    """Reads GGUF files; see `Engine`."""
-
     suffix = ".gguf"
     rows_on_cpu = True
 
     @property
     def drafters(self) -> Mapping[str, type[Any]]:
-        """None."""
         return {}
 
     def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
-        """Raise `ValueError` for a file that is not there, or settings that are not allowed."""
         path = _file(name).path
         if not path.is_file():
             raise ValueError(f"cannot load the {role}: there is no file {str(path)!r}{similar_path(path)}")
 
     def only_cached(self, role: str, name: str | Path) -> bool:
-        """Return False: files are read where they are."""
         return False
 
     def load_tokenizer(self, role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
-        """Return a file's tokenizer."""
         from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 
         return GgufTokenizer.load(role, _file(name))

@@ -17,11 +17,7 @@ _KEPT = 256
 
 
 class _State:
-    """llama.cpp's grammar after some tokens.
-
-    Args:
-        handle: llama.cpp's pointer, freed with this object.
-    """
+    """llama.cpp's grammar after some tokens."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -39,7 +35,6 @@ class _State:
         return not np.isneginf(candidate["logit"][0])
 
     def after(self, token: int) -> _State:
-        """Return the state after one more token, which must be allowed."""
         return _State(library.grammar_behind(self._handle, token))
 
 
@@ -50,13 +45,8 @@ class GrammarMask:
     after a token that is not allowed are left as they are: no rule accepts that token, so nothing is drawn from them.
 
     Args:
-        model: whose tokens they are.
         grammar: a `llama_cpp.LlamaGrammar`. Who gives one to `CactusLlama` has its text read by llama.cpp, without
             bounds; what a server's clients send goes to `GrammarConstraint` instead.
-        prompt_length: tokens of the prompt, which the grammar says nothing about.
-
-    Raises:
-        ValueError: for a grammar that llama.cpp cannot read.
     """
 
     def __init__(self, model: GgufModel, grammar: Any, prompt_length: int) -> None:
@@ -69,7 +59,6 @@ class GrammarMask:
         self._candidates["id"] = np.arange(model.vocabulary_size)
 
     def __call__(self, token_ids: list[int], row: Tensor) -> Tensor:
-        """Return the masked row."""
         state = self._after(token_ids[self._prompt_length :])
         if state is None:
             return row
@@ -78,7 +67,6 @@ class GrammarMask:
         return torch.from_numpy(self._candidates["logit"].copy())
 
     def _after(self, tokens: list[int]) -> _State | None:
-        """Return the state after the response's tokens; None where one of them is not allowed."""
         shared = 0
         while shared < min(len(tokens), len(self._tokens)) and tokens[shared] == self._tokens[shared]:
             shared += 1

@@ -14,7 +14,7 @@ from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.request import DECODING
 from cactus_decoding.core.spelling import kept_limits
-from cactus_decoding.engines.llama_cpp.calls import CallProcessors
+from cactus_decoding.engines.llama_cpp.runtime import CallProcessors
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the class must not wait for it
     from cactus_decoding.core.request import Request

@@ -18,11 +18,7 @@ from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 
 def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: GgufTokenizer) -> Drafter:
-    """Return what drafts, with the target's threads and a context as long.
-
-    Raises:
-        ValueError: for a name that is none, a file that cannot be read, or other tokens than the target's.
-    """
+    """Return what drafts, with the target's threads and a context as long."""
     if isinstance(draft, Drafter):
         return draft
     named = parse_drafter(draft) if isinstance(draft, str) else None
@@ -44,7 +40,6 @@ def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: 
 
 
 def load_gguf_pair(file: GgufFile, draft: str | Path, kept_prompts: int | str) -> Pair:
-    """Load a file and what drafts for it; raises what `load_drafter` does."""
     target = LlamaCppModel.load("target", file)
     tokenizer = GgufTokenizer(target.model)
     return Pair(target, load_drafter(draft, target, tokenizer), tokenizer, kept_prompts=kept_prompts)

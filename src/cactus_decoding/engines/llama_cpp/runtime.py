@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from llama_cpp import LogitsProcessorList
 from torch import Tensor
 
 from cactus_decoding.core.loop import StoppingCriteria
@@ -14,7 +16,6 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.session import Session
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer
-from cactus_decoding.engines.llama_cpp.calls import CallProcessors
 from cactus_decoding.engines.llama_cpp.loading import load_drafter
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
@@ -22,6 +23,25 @@ from cactus_decoding.engines.llama_cpp.models.passes import SequenceSlot
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias, as_sampling_params, row_processor
+
+
+class CallProcessors(LogitsProcessorList):
+    """The processors of one call, and what else it asks for: the only argument that every layer hands on."""
+
+    def __init__(
+        self,
+        processors: Any,
+        settings: Mapping[str, Any],
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(processors)
+        self.settings, self.max_tokens = dict(settings), max_tokens
+        self.stop = tuple(each for each in ([stop] if isinstance(stop, str) else stop or ()) if each)
+        self.cancelled: threading.Event | None = self.settings.pop("cancelled", None)
+        self.choices: Sequence[str] | None = self.settings.pop("choices", None)
+        self.thinking_budget: int | None = self.settings.pop("thinking_budget", None)
+
 
 _RANDOM_SEED = 2**32 - 1
 """``LLAMA_DEFAULT_SEED``, with which llama.cpp draws a seed."""
@@ -52,19 +72,7 @@ class ScoredModel(LlamaCppModel):
 
 
 class Runtime:
-    """The pair of a `CactusLlama`, on the context that llama-cpp-python has made.
-
-    Args:
-        llama: whose it is.
-        draft: as for `CactusLlama`.
-        kept_prompts: see `Pair`.
-
-    Attributes:
-        pair: the models.
-
-    Raises:
-        ValueError: for a model that cannot forget tokens, or what cannot draft for it.
-    """
+    """The pair of a `CactusLlama`, on the context that llama-cpp-python has made."""
 
     def __init__(self, llama: Any, draft: str | Path | Drafter, kept_prompts: int | str) -> None:
         self._weights = GgufModel("target", llama.model_path, llama.model)

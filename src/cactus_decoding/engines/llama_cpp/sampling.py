@@ -27,9 +27,6 @@ def as_sampling_params(temperature: float, top_k: int, top_p: float, min_p: floa
         top_k: 0 or less keeps all tokens.
         top_p: 1 or more keeps all; 0 or less the most likely one.
         min_p: 0 or less keeps all.
-
-    Raises:
-        TypeError, ValueError: for values that are no numbers, or ``min_p`` above 1.
     """
     for name, value in (("temperature", temperature), ("top_p", top_p), ("min_p", min_p)):
         check_number(name, value, -math.inf, math.inf)
@@ -48,10 +45,6 @@ class LlamaSampling:
     Processors come first, in order. Then top-k, top-p and min-p cut rows at temperature 1, and the temperature comes
     last; transformers, vLLM and the rest of this package have it before the cuts.
 
-    Args:
-        sampling: temperature and cuts.
-        processors: of each row.
-
     Attributes:
         plain: the sampling, where its order makes no difference and nothing is processed.
     """
@@ -63,7 +56,6 @@ class LlamaSampling:
         self.plain = sampling if self._in_any_order and not processors else None
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return probabilities, ``[rows, vocabulary]``; the last row follows all the tokens."""
         logits = self._processed(logits, token_ids)
         if self._in_any_order:
             return self._sampling(logits)
@@ -72,7 +64,6 @@ class LlamaSampling:
         return tempered / tempered.sum(-1, keepdim=True)
 
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return the rows before temperature and cuts."""
         return SamplingParams()(self._processed(logits, token_ids))
 
     def _processed(self, logits: Tensor, token_ids: list[int]) -> Tensor:
@@ -93,11 +84,7 @@ class Penalties:
     ``frequency`` for each time that it is there.
 
     Args:
-        prompt_length: tokens of the prompt.
         reach: how many of the last tokens count; all, if negative.
-        repeat: as above, as are the next two.
-        frequency: per time.
-        presence: once.
     """
 
     def __init__(self, prompt_length: int, reach: int, repeat: float, frequency: float, presence: float) -> None:
@@ -107,7 +94,6 @@ class Penalties:
         self._repeat, self._frequency, self._presence = repeat, frequency, presence
 
     def __call__(self, token_ids: list[int], row: Tensor) -> Tensor:
-        """Return the penalised row."""
         start = self._prompt_length if self._reach < 0 else max(self._prompt_length, len(token_ids) - self._reach)
         counts = Counter(token_ids[start:])
         if not counts:
@@ -119,21 +105,10 @@ class Penalties:
 
 
 def without_penalties(repeat: float, frequency: float, presence: float) -> bool:
-    """Say whether penalties change nothing."""
     return repeat == 1 and frequency == 0 and presence == 0
 
 
 class LogitBias:
-    """Adds to the logits of some tokens.
-
-    Args:
-        bias: what to add, by token; numbers may be text, as in JSON.
-        vocabulary_size: the width of the rows.
-
-    Raises:
-        TypeError, ValueError: for what is no token, or no number.
-    """
-
     def __init__(self, bias: Mapping[Any, Any], vocabulary_size: int) -> None:
         if not isinstance(bias, Mapping):
             raise TypeError(f"logit_bias must be an object of tokens and numbers, but is {bias!r}")
@@ -145,7 +120,6 @@ class LogitBias:
         self._values = torch.tensor([float(value) for value in bias.values()])
 
     def __call__(self, token_ids: list[int], row: Tensor) -> Tensor:
-        """Return the biased row."""
         return row.index_add(0, self._ids, self._values)
 
 

@@ -256,12 +256,7 @@ class Body(BaseModel):
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> Self:
-        """Return the body that a JSON object is.
-
-        Raises:
-            TypeError: for a value of the wrong type, or a field that is missing.
-            ValueError: for an unknown name, or a value that is out of range or not served.
-        """
+        """Return the body that a JSON object is."""
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -360,13 +355,6 @@ class _Written(Body):
 
         Sampling that is not asked for is OpenAI's and vLLM's, temperature 1 and no cuts, whatever the defaults say.
         Without ``max_new_tokens`` an answer may be as long as there is room for.
-
-        Args:
-            defaults: settings of requests that say nothing.
-            thinking: the tokens around a thinking part, if the model's chat template has such marks.
-
-        Raises:
-            TypeError, ValueError: for a setting that clients may not send, or settings that do not go together.
         """
         given = self.given
         settings = {

@@ -43,22 +43,15 @@ class _FailedError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, as a client sees it.
+    """An answer, as a client sees it."""
 
-    Attributes:
-        text: all of it.
-        finish_reason: of the choice.
-        first_seconds, seconds: until the first text, which may be a thought, and the end.
-        extra: what the server told beside it: ``usage``, ``metrics`` and ``timings``.
-        retries: how often the server failed before.
-    """
-
-    text: str
-    finish_reason: str
+    text: str  # all of it
+    finish_reason: str  # of the choice
     first_seconds: float
     seconds: float
+    # what the server told beside it: ``usage``, ``metrics`` and ``timings``
     extra: Mapping[str, Any] = field(default_factory=dict)
-    retries: int = 0
+    retries: int = 0  # how often the server failed before
 
 
 class ServerClient:
@@ -66,14 +59,6 @@ class ServerClient:
 
     A server that cannot be reached, fails or is too busy is asked again, after pauses that double up to `MAX_PAUSE`
     seconds. A key is taken from OPENAI_API_KEY.
-
-    Args:
-        address: with or without ``/v1``.
-        timeout: seconds that an answer may take.
-        retries: how often a request is sent again.
-
-    Raises:
-        ValueError: for an address that is none.
     """
 
     def __init__(self, address: str, *, timeout: float = 600.0, retries: int = 10) -> None:
@@ -103,11 +88,6 @@ class ServerClient:
         self._client.close()
 
     def models(self) -> list[str]:
-        """Return the names of the models that are served.
-
-        Raises:
-            ServerError: for a server that cannot be reached, or is not OpenAI-compatible.
-        """
         try:
             response = self._client.get("/models")
             if response.status_code != 200:
@@ -121,13 +101,6 @@ class ServerClient:
             ) from None
 
     def ask(self, path: str, body: Mapping[str, Any], *, retries: int | None = None) -> Reply:
-        """Return the answer to a request, ``/completions`` or ``/chat/completions``.
-
-        Raises:
-            RefusedError: for a request that the server refuses.
-            ServerError: for one that it did not answer, after so many retries.
-            StoppedError: if the client is closed meanwhile.
-        """
         tries = self._retries if retries is None else retries
         for failed in range(tries + 1):
             try:

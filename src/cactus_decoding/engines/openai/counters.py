@@ -69,7 +69,6 @@ class Counters:
         self._prometheus: list[Any] | None = None
 
     def sample(self, positions: int) -> Tensor | None:
-        """Return the indices of the next positions that are to be audited, or None if there are none."""
         if not self._fraction:
             return None
         # multiples of the golden ratio: every so many-th position would always be the same place within a step
@@ -152,11 +151,6 @@ class BudgetMeter:
         self._slots: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # by identity, which holding the object secures
 
     def slot_of(self, response: Any, begun: bool, in_use: Callable[[], Collection[int | None]]) -> int:
-        """Return the slot of a response, a new one where it is not known.
-
-        Slots that are not in use are reused, the longest unused one first; ``in_use`` is called only if that is
-        necessary.
-        """
         if (known := self._slots.get(id(response))) is not None:
             self._slots.move_to_end(id(response))
             return known[1]
@@ -170,9 +164,6 @@ class BudgetMeter:
         return slot
 
     def charge(self, slots: Tensor, costs: Tensor, visited: Tensor) -> None:
-        """Add what a step spent, position after position as `admitted` does, so that both round the same.
-
-        ``costs``, and whether positions were admitted and then looked at, are ``[requests, positions]``.
-        """
+        """Add what a step spent, position after position as `admitted` does, so that both round the same."""
         for cost in torch.where(visited, costs, 0.0).unbind(1):
             self.spent.index_add_(0, slots, cost)

@@ -36,11 +36,6 @@ _STATUSES = {
 def description(posted: Mapping[str, type[BaseModel]], got: Mapping[str, str], *, version: str) -> dict[str, Any]:
     """Return a server's description.
 
-    Args:
-        posted: paths that are sent a JSON object, and the model that reads it.
-        got: paths that are asked for without one, and what they answer.
-        version: of the package.
-
     Example:
         >>> from cactus_decoding.engines.openai.tokens import DetokenizeBody
         >>> made = description({"/detokenize": DetokenizeBody}, {"/health": "Whether it answers."}, version="1")

@@ -37,5 +37,4 @@ def code_of(error: Exception) -> str | None:
 
 
 def error_body(message: str, kind: str = INVALID, code: str | None = None) -> dict[str, Any]:
-    """Return an error's JSON: one line."""
     return {"error": {"message": " ".join(message.split()), "type": kind, "param": None, "code": code}}

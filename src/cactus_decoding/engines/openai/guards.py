@@ -140,11 +140,6 @@ def is_loopback(host: str) -> bool:
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
-    """Return the JSON object that a request carries.
-
-    Raises `BadRequestError` for another content type, a body of more than ``limit`` bytes, or anything but a JSON
-    object.
-    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # which a form on another page cannot send
         raise BadRequestError(f"a request must be application/json, but is {kind or 'nothing'!r}")

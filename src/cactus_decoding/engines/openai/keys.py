@@ -39,10 +39,6 @@ def read_keys(
     (``any_pattern``). ``thinking`` are the marks between which the server's model thinks, if a reasoning parser knows
     them.
 
-    Raises `TypeError` for a rule that is not a text, or a budget that is not a number; `ValueError` for a value out of
-    range, or one that clients may not send: a rule whose module would be imported, a pattern that is not named, marks
-    that are unknown or too long, or another file.
-
     Example:
         >>> settings = read_keys({"acceptance_rule": "lossless", "protect": "none", "n": 2}, {"protect": "digits"})
         >>> settings["rule"], settings["protect"], "n" in settings

@@ -90,15 +90,7 @@ def _refuse(name: str) -> Any:
 
 
 def chat_of(body: ResponsesBody, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the conversation that a request means, as ``/v1/chat/completions`` is sent it.
-
-    Args:
-        body: the request, checked.
-        given: the request, as it came.
-
-    Raises:
-        TypeError, ValueError: for parts that are not served.
-    """
+    """Return the conversation that a request means, as ``/v1/chat/completions`` is sent it."""
     chat = {name: value for name, value in given.items() if name in ChatBody.model_fields and name not in _ELSEWHERE}
     chat["stream_options"] = {"include_usage": True}
     chat["messages"] = [{"role": "system", "content": body.instructions}] if body.instructions is not None else []
@@ -152,11 +144,7 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ResponseWriter:
-    """Writes the answer to a conversation as a response.
-
-    Args:
-        body: the request.
-    """
+    """Writes the answer to a conversation as a response."""
 
     def __init__(self, body: ResponsesBody) -> None:
         self._body, self._id = body, f"resp_{secrets.token_hex(24)}"
@@ -165,7 +153,6 @@ class ResponseWriter:
         self._reason: str | None = None
 
     def whole(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the response."""
         [choice] = answer["choices"]
         message, told = choice["message"], (choice["logprobs"] or {}).get("content") or []
         parts = {_REASON: message.get("reasoning_content"), "message": message["content"]}

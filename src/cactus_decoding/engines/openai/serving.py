@@ -27,7 +27,6 @@ class RequestQueue:
             raise QueueIsFullError(f"{self._limit} others are waiting already, which is the limit; try again soon")
 
     def join(self) -> QueuePlace:
-        """Return a place at the end, to be entered at once."""
         return QueuePlace(self._places, self._seats)
 
 

@@ -13,23 +13,15 @@ from typing import Any, NamedTuple
 
 @dataclass(frozen=True)
 class ToolFormat:
-    """How a model writes calls, as its chat template teaches it.
-
-    Attributes:
-        name: of the format.
-        opening: the mark before a call, or before the first one of several.
-        before, between, after: what stands around calls after the mark.
-        arguments: the key of a call's arguments.
-        repeats: whether each call has a mark of its own.
-    """
+    """How a model writes calls, as its chat template teaches it."""
 
     name: str
-    opening: str
+    opening: str  # the mark before a call, or before the first one of several
     before: str
     between: str
     after: str
-    arguments: str = "arguments"
-    repeats: bool = False
+    arguments: str = "arguments"  # the key of a call's arguments
+    repeats: bool = False  # whether each call has a mark of its own
 
 
 HERMES = ToolFormat("hermes", "<tool_call>", "\n", "", "\n</tool_call>", repeats=True)
@@ -53,17 +45,11 @@ def format_of(template: str | None) -> ToolFormat | None:
 
 
 class Call(NamedTuple):
-    """A call, perhaps the beginning of one.
-
-    Attributes:
-        name: of the function.
-        arguments: JSON, as far as it is written.
-        done: whether that is all of it.
-    """
+    """A call, perhaps the beginning of one."""
 
     name: str
-    arguments: str
-    done: bool
+    arguments: str  # JSON, as far as it is written
+    done: bool  # whether that is all of it
 
 
 _BEGINS = re.compile(
@@ -84,11 +70,6 @@ def find_calls(text: str, names: Collection[str], *, done: bool) -> tuple[str, l
     Read are Hermes' and Qwen's ``<tool_call>``, Mistral's ``[TOOL_CALLS]``, Llama's ``<|python_tag|>``, and JSON that
     is fenced or begins the text, where they name a function that is known. Whatever is returned of a text is the
     beginning of what is returned of the same text when it has grown.
-
-    Args:
-        text: so far.
-        names: of the functions.
-        done: whether it will not grow.
 
     Example:
         >>> find_calls('So:\n<tool_call>\n{"name": "add", "arguments": {"a": 1', ["add"], done=False)
@@ -209,15 +190,10 @@ def _may_name(text: str, names: Collection[str], marked: str) -> bool:
 
 @dataclass
 class CallReader:
-    """What an answer says and calls, whole or bit by bit.
+    """What an answer says and calls, whole or bit by bit."""
 
-    Attributes:
-        names: of the functions that may be called.
-        alone: the function whose arguments the answer is, where there is no other choice.
-    """
-
-    names: Collection[str]
-    alone: str | None = None
+    names: Collection[str]  # of the functions that may be called
+    alone: str | None = None  # the function whose arguments the answer is, where there is no other choice
     _ids: list[str] = field(default_factory=list)
     _told: list[int] = field(default_factory=list)
     _said: int = 0

@@ -43,15 +43,12 @@ class ScheduledLength(StatelessLength):
     A step without proposals, as look-up has where nothing matches, changes nothing.
 
     Attributes:
-        num_tokens: proposals in the next step, 1 or more.
-        max_draft_tokens: as many as the response may have.
-        threshold: a row whose likeliest token has less probability is the last of its step.
         first_draft_tokens: proposals in the first step, for which a context window must have room.
     """
 
-    num_tokens: int
-    max_draft_tokens: int
-    threshold: float = 0.0
+    num_tokens: int  # proposals in the next step, 1 or more
+    max_draft_tokens: int  # as many as the response may have
+    threshold: float = 0.0  # a row whose likeliest token has less probability is the last of its step
 
     fixed: ClassVar[bool] = False
 
@@ -59,7 +56,6 @@ class ScheduledLength(StatelessLength):
         self.first_draft_tokens = self.begin_step()
 
     def begin_step(self) -> int:
-        """Return how many tokens to propose."""
         return min(self.num_tokens, self.max_draft_tokens)
 
     def should_continue(self, logits: Tensor) -> bool:
@@ -67,11 +63,9 @@ class ScheduledLength(StatelessLength):
         return not self.threshold or confidence(logits) >= self.threshold
 
     def end_draft(self, num_drafted: int) -> None:
-        """Hear how many tokens were proposed."""
         self._drafted = num_drafted
 
     def end_step(self, num_accepted: int) -> None:
-        """Hear how many of them were kept."""
         if self._drafted:
             self.num_tokens = self.num_tokens + 2 if num_accepted == self._drafted else max(1, self.num_tokens - 1)
 
@@ -82,27 +76,17 @@ class Assistance:
 
     What is given by name in the call goes before the call's generation config, and that before the draft's own. Values
     that are the library's defaults say nothing in a generation config: `generate` puts them into every one.
-
-    Attributes:
-        model: the target.
-        config: as prepared by `generate`.
-        given: what `generate` was called with by name, and what was bound beforehand.
-        assistant_model: a draft model, if one is given.
-        drafter: another source of proposals, if one is given.
-        tokenizer: the target's, for a draft with other tokens.
-        assistant_tokenizer: that draft's.
     """
 
     model: PreTrainedModel
-    config: GenerationConfig
-    given: Mapping[str, Any]
+    config: GenerationConfig  # as prepared by `generate`
+    given: Mapping[str, Any]  # what `generate` was called with by name, and what was bound beforehand
     assistant_model: PreTrainedModel | None = None
     drafter: Drafter | CandidateGenerator | None = None
-    tokenizer: PreTrainedTokenizerBase | None = None
-    assistant_tokenizer: PreTrainedTokenizerBase | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None  # the target's, for a draft with other tokens
+    assistant_tokenizer: PreTrainedTokenizerBase | None = None  # that draft's
 
     def setting(self, name: str) -> Any:
-        """Return the value of a setting, or None where nobody set it."""
         if self.given.get(name) is not None:
             return self.given[name]
         own = getattr(self.assistant_model, "generation_config", None) if name in _LIBRARY_DEFAULTS else None
@@ -183,7 +167,6 @@ class Assistance:
         return CandidateGeneratorDrafter.multi_token_prediction()
 
     def _source_of_config(self) -> str | None:
-        """Return what the target's own generation config asks for."""
         for name in ("assistant_early_exit", "prompt_lookup_num_tokens"):
             if getattr(self.config, name, None) is not None:
                 return name
@@ -229,7 +212,6 @@ class Assistance:
         return self.drafter
 
     def _of_assistant_model(self) -> Drafter:
-        """Return the drafter that goes with a kind of draft model."""
         draft = self.assistant_model
         if not isinstance(draft, PreTrainedModel):
             raise TypeError(f"assistant_model must be a transformers model, but is {_described(draft)}")

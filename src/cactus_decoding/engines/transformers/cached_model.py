@@ -21,17 +21,6 @@ _READ_ON = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "qwen3_next", "q
 
 
 class CachedModel(BaseCachedModel):
-    """Feeds a transformers model token by token or in blocks, and forgets what was rejected.
-
-    Args:
-        model: a decoder-only causal language model.
-
-    Attributes:
-        model: the model.
-
-    Raises `ValueError` for a model whose cache cannot be rolled back (most recurrent states) or that is no decoder.
-    """
-
     def __init__(self, model: PreTrainedModel) -> None:
         check_can_roll_back(model, by_copies=True)
         super().__init__()
@@ -42,12 +31,10 @@ class CachedModel(BaseCachedModel):
 
     @property
     def name(self) -> str:
-        """The path or hub name that the model was loaded from."""
         return str(self.model.name_or_path)
 
     @cached_property
     def vocabulary_size(self) -> int:
-        """The width of the logits."""
         return vocabulary_size(self.model)
 
     @property
@@ -63,10 +50,7 @@ class CachedModel(BaseCachedModel):
 
     @property
     def extra_inputs(self) -> dict[str, Any]:
-        """Further keyword arguments of each forward pass until the next `reset`, such as ``output_hidden_states``.
-
-        They are set while the cache is empty.
-        """
+        """Further keyword arguments of each forward pass until the next `reset`, such as ``output_hidden_states``."""
         return self._extra_inputs
 
     @extra_inputs.setter
@@ -95,7 +79,6 @@ class CachedModel(BaseCachedModel):
         self._state = state
 
     def twin(self) -> CachedModel:
-        """Return the same model with a cache of its own."""
         return CachedModel(self.model)
 
     def _choose_forward(self) -> Forward:
@@ -125,7 +108,6 @@ def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> N
 
 
 def general_forward(model: PreTrainedModel, extra_inputs: dict[str, Any]) -> Forward:
-    """Return an empty pass of transformers' own."""
     from cactus_decoding.engines.transformers.forward import GeneralForward
 
     forward = GeneralForward(model, extra_inputs)
@@ -150,7 +132,6 @@ def context_window(model: PreTrainedModel) -> int | None:
 
 
 def vocabulary_size(model: PreTrainedModel) -> int:
-    """Return the width of a model's logits."""
     return int(model.config.get_text_config(decoder=True).vocab_size)
 
 

@@ -101,7 +101,6 @@ def config_with_exit(generator: CandidateGenerator) -> Any:
 
 
 def assisted(draft: PreTrainedModel, confidence_threshold: float) -> CandidateRecipe:
-    """Make generators that draft with a smaller model."""
     check_can_roll_back(draft)
     check_number("confidence_threshold", confidence_threshold, 0, 1)
 
@@ -156,7 +155,6 @@ def multi_token_prediction() -> CandidateRecipe:
 
 
 def dflash(draft: PreTrainedModel) -> CandidateRecipe:
-    """Make generators that draft with a DFlash model."""
 
     def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         return candidate_generator("DFlashTokenCandidateGenerator")(

@@ -173,7 +173,6 @@ class CandidateGeneratorDrafter(Drafter):
         return count if token_ids[:-1] == self._sequence + self._proposed[:count] else None
 
     def _begin(self, ids: Tensor) -> CandidateGenerator:
-        """Make the generator of a new response."""
         if not isinstance(self._source, CandidateGenerator):
             if self._target is None:
                 raise ValueError("the target is missing: call begin_response with it first, as the decoding loop does")
@@ -193,7 +192,6 @@ class CandidateGeneratorDrafter(Drafter):
         return generator
 
     def _ask(self, ids: Tensor, kept: int | None) -> tuple[Tensor, Tensor | None]:
-        """Return the sequence with candidates, and their scores if there are any."""
         assert self._generator is not None
         seen: dict[str, Any] = {}
         if needs_model_outputs(self._generator) and self._target is not None:
@@ -210,7 +208,6 @@ class CandidateGeneratorDrafter(Drafter):
             return ids, None
 
     def _rows(self, scores: Tensor) -> Tensor:
-        """Return the distribution of each candidate, ``[candidates, vocabulary]``."""
         if self._processor.vocabulary is None or scores.shape[-1] == self._processor.vocabulary:
             return scores.float().softmax(-1)
         if isinstance(self._source, CandidateGenerator):

@@ -75,7 +75,6 @@ def cache_argument(model: PreTrainedModel) -> str | None:
 
 
 def default_cache_argument() -> str:
-    """Return what this version of transformers calls the cache."""
     names: list[str] = getattr(generation, "ALL_CACHE_NAMES", [*CACHE_NAMES])
     return names[0]
 
@@ -86,7 +85,6 @@ def cache_of(named: Any) -> Any:
 
 
 def forget_cache(named: dict[str, Any]) -> None:
-    """Take the cache out of keyword arguments."""
     for name in CACHE_NAMES:
         named.pop(name, None)
 
@@ -140,7 +138,6 @@ def keeps_recurrent_state(model: PreTrainedModel) -> bool:
 
 
 def takes_dynamic_cache(model: PreTrainedModel) -> bool:
-    """Whether a model fills the cache that `generate` makes."""
     return bool(model._supports_default_dynamic_cache()) and model.config.model_type not in _CACHES_OF_THEIR_OWN
 
 
@@ -157,13 +154,11 @@ def checkpoints_gradients(model: PreTrainedModel) -> bool:
 
 
 def attention_of(config: Any) -> str | None:
-    """Return which implementation of attention a configuration names."""
     name: str | None = config._attn_implementation
     return name
 
 
 def registered_attentions() -> list[Any]:
-    """Return the implementations of attention that any model may be using."""
     return [*ALL_ATTENTION_FUNCTIONS.values()]
 
 
@@ -173,7 +168,6 @@ def reads_attention_from_registry(model: PreTrainedModel) -> bool:
 
 
 def sdpa() -> Callable[..., Any]:
-    """Return transformers' own ``sdpa`` attention."""
     own: Callable[..., Any] = _SDPA
     return own
 
@@ -208,7 +202,6 @@ class RecordingWindowLayer(DynamicSlidingWindowLayer):
     cumulative_length: int
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return those that the mask shows."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self.cumulative_length += key_states.shape[-2]
@@ -257,7 +250,6 @@ def _crops_by_number() -> bool:
 
 
 def use_attention(config: Any, name: str) -> None:
-    """Have a configuration name an attention."""
     config._attn_implementation = name
 
 
@@ -306,8 +298,6 @@ def check_version(model: PreTrainedModel, make_forward: Callable[[], Forward]) -
         model: whose rows are compared: those of a pass that fills a cache and takes tokens back, and those of a pass
             without a cache.
         make_forward: returns an empty pass of the first kind.
-
-    Raises `ValueError` where names, signatures or numbers are not what they were, with what to install.
     """
     version = Version(transformers.__version__)
     if Version(TRIED[0]) <= version <= Version(TRIED[-1]) or type(model) in _numbers_checked:

@@ -16,21 +16,16 @@ if TYPE_CHECKING:
 
 
 class TransformersEngine(Engine):
-    """Reads folders and names on the hub; see `Engine`."""
-
     suffix = ""
     rows_on_cpu = False
 
     @property
     def drafters(self) -> Mapping[str, type[Any]]:
-        """``early_exit`` and ``skip``."""
-        from cactus_decoding.engines.transformers.early_exit import EarlyExit
-        from cactus_decoding.engines.transformers.skip import Skip
+        from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
 
         return {"early_exit": EarlyExit, "skip": Skip}
 
     def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
-        """Raise `ValueError` for what is neither a folder that exists nor may be a name on the hub."""
         from cactus_decoding.engines.transformers.names import check_folder_or_hub_name
 
         check_folder_or_hub_name(role, name, words)
@@ -42,7 +37,6 @@ class TransformersEngine(Engine):
         return only_cached(role, name)
 
     def load_tokenizer(self, role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
-        """Load a tokenizer by `AutoTokenizer`."""
         from cactus_decoding.engines.transformers.loading import load_tokenizer
 
         return load_tokenizer(role, name, local=local)
@@ -56,14 +50,12 @@ class TransformersEngine(Engine):
         *,
         local: bool = False,
     ) -> BaseCachedModel:
-        """Load a causal language model with an empty cache."""
         from cactus_decoding.engines.transformers.cached_model import CachedModel
         from cactus_decoding.engines.transformers.loading import load_model
 
         return CachedModel(load_model(role, name, dtype, device, local=local))
 
     def with_cache(self, model: Any) -> BaseCachedModel:
-        """Return a model of transformers with an empty cache."""
         from cactus_decoding.engines.transformers.cached_model import CachedModel
 
         return CachedModel(model)

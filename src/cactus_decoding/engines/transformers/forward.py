@@ -16,8 +16,12 @@ from transformers.cache_utils import DynamicLayer
 
 from cactus_decoding.core.models.recurrent import StatefulForward
 from cactus_decoding.engines.transformers import compatibility
-from cactus_decoding.engines.transformers.attention import registered_attention, takes_attention
-from cactus_decoding.engines.transformers.row_cache import RowLayer, with_rows_in_place
+from cactus_decoding.engines.transformers.row_cache import (
+    RowLayer,
+    registered_attention,
+    takes_attention,
+    with_rows_in_place,
+)
 
 _CHUNK = 512
 """Tokens that are read at once after others: the mask of a longer block would grow with its square."""
@@ -89,10 +93,7 @@ class GeneralForward(StatefulForward):
         return output.logits[0, rows_end - rows : rows_end]  # type: ignore[no-any-return]
 
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
-        """Keep a prefix and a path after it; nothing where a sliding window has lost some of the prefix.
-
-        Raises `ValueError` for a path in a cache that holds anything but the keys and values of all tokens.
-        """
+        """Keep a prefix and a path after it; nothing where a sliding window has lost some of the prefix."""
         kept = prefix + len(path)
         if path:
             self._check_takes_trees()
@@ -107,7 +108,6 @@ class GeneralForward(StatefulForward):
         return kept
 
     def _forget(self, count: int) -> None:
-        """Take the last tokens back."""
         if not self._in_place:
             compatibility.remove_last(self._cache, count)
             return
@@ -123,7 +123,6 @@ class GeneralForward(StatefulForward):
         self._cache, self._trimmed = saved
 
     def copy_state(self) -> list[dict[str, dict[int, Tensor]]]:
-        """Return copies of the states of each layer that has some."""
         return [
             {name: {i: state.clone() for i, state in states.items()} for name, states in compatibility.states_of(layer)}
             for layer in self._cache.layers

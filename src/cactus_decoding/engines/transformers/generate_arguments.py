@@ -79,7 +79,6 @@ class ProcessedProbs:
         return self._sampling(self._processed(logits, token_ids)) if self.plain is None else self.plain(logits)
 
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return the same before the most likely token takes all; processors that cut or divide are not left out."""
         return SamplingParams()(self._processed(logits, token_ids))
 
     def _processed(self, logits: Tensor, token_ids: list[int]) -> Tensor:
@@ -147,12 +146,7 @@ def with_stop_strings(
 
 
 class StoppingCheck:
-    """Asks a `generate` call's stopping criteria after each token.
-
-    Attributes:
-        max_length: the longest sequence, without padding.
-        strings: the stop strings among the criteria.
-    """
+    """Asks a `generate` call's stopping criteria after each token."""
 
     def __init__(
         self, criteria: StoppingCriteriaList, config: GenerationConfig, input_ids: Tensor, padding: int
@@ -168,7 +162,6 @@ class StoppingCheck:
         self._padding, self._device = input_ids[0, :padding].tolist(), input_ids.device
 
     def __call__(self, token_ids: list[int]) -> bool:
-        """Say whether the last token ends the response."""
         if not self._others:
             return token_ids[-1] in self._end_ids
         sequence = torch.tensor([self._padding + token_ids], device=self._device)

@@ -31,9 +31,6 @@ def only_cached(role: str, name: str | Path) -> bool:
     """Ask the hub once for a name; return whether it cannot be asked and what was fetched before has to do.
 
     Libraries ask it for one file after another, and retry each for half a minute.
-
-    Raises:
-        ValueError: if the hub has no such model, or does not answer in `HUB_SECONDS` and nothing was fetched before.
     """
     if Path(name).exists():
         return False
@@ -67,10 +64,7 @@ def only_cached(role: str, name: str | Path) -> bool:
 
 
 def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
-    """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be.
-
-    With ``local`` only what was fetched before is taken; see `only_cached`.
-    """
+    """Load a tokenizer, without running code that comes with it; raise `ValueError` where it cannot be."""
     from transformers import AutoTokenizer
 
     try:

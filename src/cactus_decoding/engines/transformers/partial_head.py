@@ -64,9 +64,6 @@ def propose_from(model: PreTrainedModel, token_ids: Sequence[int]) -> None:
     r"""Have a model propose from a part of its vocabulary alone, and its configuration say so.
 
     .. math:: p'(x) = p(x) / \sum_{i \in part} p(i) \text{ in the part}, \quad 0 \text{ elsewhere}
-
-    Raises:
-        ValueError: for tokens that it lacks, and for a model whose output layer is no plain one.
     """
     head = model.get_output_embeddings()
     if type(head) not in (nn.Linear, PartialHead):

@@ -12,15 +12,10 @@ from cactus_decoding.engines.transformers.cached_model import context_window
 
 
 class PositionLimit(NamedTuple):
-    """How far a response may go.
+    """How far a response may go."""
 
-    Attributes:
-        end: tokens that the sequence may have, or None where it may go on, as rotations and linear biases do.
-        cause: why it ends there.
-    """
-
-    end: int | None
-    cause: str = ""
+    end: int | None  # tokens that the sequence may have, or None where it may go on, as rotations and linear biases do
+    cause: str = ""  # why it ends there
 
 
 def position_limit(model: PreTrainedModel, prompt_length: int | None = None) -> PositionLimit:
@@ -79,13 +74,11 @@ class _BlocksWithin(Drafter):
             vars(self)[name] = getattr(drafter, name)
 
     def begin_response(self, target: Any, length: DraftLength) -> None:
-        """Pass it on."""
         self._drafter.begin_response(target, length)
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
-        """Ask for fewer tokens where a block would reach across the place."""
         if len(token_ids) <= self._place or not self._beyond:
             limit = min(limit, self._place - len(token_ids))
         if limit <= 0:

@@ -1,4 +1,4 @@
-"""A target without some of its layers, or parts of layers, as its draft."""
+"""A target without some of its layers, or parts of layers, as its draft; or its first layers alone."""
 
 from __future__ import annotations
 
@@ -20,6 +20,39 @@ if TYPE_CHECKING:
 
     from cactus_decoding.engines.transformers.sublayers import Part
 
+
+@dataclass(frozen=True)
+class EarlyExit:
+    """Drafts with the first layers of the target, followed by its last normalisation and its head.
+
+    Nothing is trained, and no weight is stored twice. The draft keeps keys and values of its own, so the target reads
+    accepted tokens again with all of its layers. `Skip` leaves out any layers, or parts of them.
+
+    Example:
+        >>> EarlyExit(3).layers
+        3
+    """
+
+    # how many, at least 1 and fewer than the target has
+    layers: Annotated[int, Field(ge=1, description="of the target, from the first")]
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def drafter(self, target: PreTrainedModel, prompts: Callable[[], list[list[int]]] | None = None) -> Drafter:
+        return ModelDrafter(self.of(target))
+
+    def of(self, target: PreTrainedModel) -> PreTrainedModel:
+        from cactus_decoding.engines.transformers.sublayers import first_layers, layers_of
+
+        total = len(layers_of(target))
+        if self.layers >= total:
+            raise ValueError(f"an early exit must be before layer {total}, the last, but is at {self.layers}")
+        draft = first_layers(target, self.layers)
+        draft.name_or_path = spell("early_exit", self)
+        return draft
+
+
 _LAYERS = re.compile(r"(all|\d{1,4}(-\d{1,4})?(\.\d{1,4}(-\d{1,4})?)*)?")
 _NUMBERS = Setting(metavar="LAYERS")
 
@@ -34,14 +67,6 @@ class Skip:
 
     Where nothing is named, `choose` finds what to skip when the draft is loaded, and keeps it for the next time.
 
-    Attributes:
-        layers: skipped whole.
-        attention: skipped attentions.
-        recurrent: skipped recurrent parts (linear attention, Mamba) of hybrid models.
-        mlp: skipped MLPs.
-
-    Raises `ValueError` for a text that names no layers.
-
     Sources: KnapSpec (arXiv 2602.20217), CAS-Spec (arXiv 2510.26843), Draft & Verify (arXiv 2309.08168).
 
     Example:
@@ -49,10 +74,11 @@ class Skip:
         'skip:layers=3-5,attention=7.9'
     """
 
-    layers: Annotated[str, Field(description="skipped whole, such as 3.5-7"), _NUMBERS] = ""
-    attention: Annotated[str, Field(description="layers without their attention"), _NUMBERS] = ""
+    layers: Annotated[str, Field(description="skipped whole, such as 3.5-7"), _NUMBERS] = ""  # skipped whole
+    attention: Annotated[str, Field(description="layers without their attention"), _NUMBERS] = ""  # skipped attentions
+    # skipped recurrent parts (linear attention, Mamba) of hybrid models
     recurrent: Annotated[str, Field(description="layers without their recurrent part"), _NUMBERS] = ""
-    mlp: Annotated[str, Field(description="layers without their MLP"), _NUMBERS] = ""
+    mlp: Annotated[str, Field(description="layers without their MLP"), _NUMBERS] = ""  # skipped MLPs
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -76,15 +102,7 @@ class Skip:
         return cls(**named)
 
     def drafter(self, target: Any, prompts: Callable[[], list[list[int]]] | None = None) -> Drafter:
-        """Return the drafter of a target, whose name is its spelling with all that it skips.
-
-        Args:
-            target: a model of transformers.
-            prompts: returns the tokens of prompts, by which `choose` finds what to skip.
-
-        Raises:
-            ValueError: as `of` does, and where prompts are needed and missing.
-        """
+        """Return the drafter of a target, whose name is its spelling with all that it skips."""
         if self != Skip():
             return ModelDrafter(self.of(target))
         from cactus_decoding.engines.transformers.skip_choice import choose
@@ -96,10 +114,6 @@ class Skip:
         return ModelDrafter(self.of_parts(choose(target, prompts()), parts).of(target))
 
     def of(self, target: PreTrainedModel) -> PreTrainedModel:
-        """Return the target without these parts; all of its tensors are the target's own.
-
-        Raises `ValueError` for layers that the target has not, or parts that cannot be skipped.
-        """
         from cactus_decoding.engines.transformers.sublayers import without_parts
 
         draft = without_parts(target, self.parts(target))

@@ -61,8 +61,6 @@ def choose(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> frozens
 
     It is measured once, and kept in a file beside the pass times of `AutoLength`. Whether even the best one is faster
     than no proposals, `cactus tune` says.
-
-    Raises `ValueError` where there are no prompts that fit, or no part can be skipped.
     """
     place, about = measuring.place_of(CachedModel(target), "skips")
     try:
@@ -211,7 +209,6 @@ def _angles(target: PreTrainedModel, texts: Sequence[Text]) -> dict[Part, float]
 
 
 def _seconds(target: PreTrainedModel, clock: Clock) -> dict[Part, float]:
-    """Return the seconds of each part in passes over one token."""
     probe, found = first_layers(target, len(layers_of(target))), defaultdict[tuple[Part, str], list[float]](list)
     began = 0.0
 

@@ -94,11 +94,7 @@ def first_layers(target: PreTrainedModel, count: int) -> PreTrainedModel:
 
 
 def without_parts(target: PreTrainedModel, skipped: Collection[Part]) -> PreTrainedModel:
-    """Return a model of the target's layers that adds nothing in the place of some parts, and has the target's tensors.
-
-    Raises `ValueError` for parts that the target lacks, if none are skipped, or where no attention of a kind of layers
-    remains, which transformers counts the cached tokens of.
-    """
+    """Return a model that has the target's tensors, and adds nothing in the place of some parts."""
     parts = parts_of(target)
     if missing := sorted(set(skipped) - set(parts)):
         raise ValueError(f"layer {missing[0].layer} of {type(target).__name__} has no {missing[0].kind} to skip")

@@ -49,10 +49,7 @@ class FollowedResponse:
         return not self.reads_tokens and known >= self._phases.lossless_tokens
 
     def relaxable(self, draft_token_ids: Sequence[int]) -> list[bool]:
-        """For each of the next drafted tokens, whether its position may be relaxed.
-
-        No position may be relaxed while the engine does not know the tokens before it.
-        """
+        """For each of the next drafted tokens, whether its position may be relaxed."""
         if len(self.output_ids) < self._num_read:  # the engine took tokens back
             self._state, self._num_read = self._begin, 0
         further = self.output_ids[self._num_read :]
@@ -111,20 +108,14 @@ class Layout:
 
 
 class DraftRows(Protocol):
-    """The probabilities that the draft drew its tokens from."""
-
     @property
     def width(self) -> int:
         """The size of the draft's vocabulary, at most the target's."""
         ...
 
-    def rows(self, some: Tensor) -> Tensor:
-        """Return the probabilities in some rows of the step, ``[positions, width]``."""
-        ...
+    def rows(self, some: Tensor) -> Tensor: ...
 
-    def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor:
-        """Return the probability of one token in each of some rows, ``[positions]``."""
-        ...
+    def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor: ...
 
 
 def allowed(

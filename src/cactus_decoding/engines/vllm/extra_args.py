@@ -50,10 +50,6 @@ def request_of(
 
     Sampling, limits and seed are vLLM's own, so the returned `Request` leaves them out. None is the same as leaving a
     key out. ``any_pattern`` allows what `read_keys` does then, and rules by any import path.
-
-    Raises `TypeError` for a value of the wrong type, and `ValueError` for an unknown rule, one that vLLM's sampler
-    cannot follow, a parameter out of range, a pattern without a name, a key that needs a rule where there is none, or
-    a misspelt key.
     """
     asked = asked or {}
     check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)

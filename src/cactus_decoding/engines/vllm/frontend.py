@@ -19,7 +19,6 @@ from cactus_decoding.engines.vllm.patches import replace
 
 
 def install() -> None:
-    """Add our check to vLLM's check of parameters for logits processors; vLLM answers errors with HTTP 400."""
     from vllm.v1.engine.input_processor import InputProcessor
 
     replace(InputProcessor, "_build_logits_processors_params_validator", with_check)

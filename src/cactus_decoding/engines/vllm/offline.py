@@ -27,7 +27,6 @@ class RestartedDraws:
     """
 
     def restart_draws(self, seed: int) -> None:
-        """Seed all generators that requests without a seed of their own draw from."""
         from vllm.utils.torch_utils import set_random_seed
 
         set_random_seed(seed % 2**32)  # NumPy takes no more

@@ -14,11 +14,6 @@ ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
 
 
 def register() -> None:
-    """Install the patches; calling it again changes nothing.
-
-    Raises `RuntimeError` for a version of vLLM that the patches were not tried on, unless the environment variable
-    ``CACTUS_VLLM_ANY_VERSION`` is 1 and the version has their names and signatures.
-    """
     import vllm
 
     check_version(vllm.__version__, os.environ.get(ANY_VERSION) == "1", Path(vllm.__file__).parent)
@@ -35,9 +30,6 @@ def check_version(version: str, any_version: bool = False, package: Path | None 
 
     Names and signatures are compared, with the sources in ``package``. Numbers cannot be: they take a model on the
     device, and a plug-in is loaded before either is there. So another version also needs ``any_version``.
-
-    Raises:
-        RuntimeError: for a version that is not let through, with what to install.
     """
     known = closest_version(version)
     if f"{version}.".startswith(f"{known}."):

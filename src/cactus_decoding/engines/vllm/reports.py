@@ -20,7 +20,6 @@ ATTRIBUTE = "cactus_decoding_counts"  # of vLLM's `ModelRunnerOutput`: counts by
 
 
 def install() -> None:
-    """Patch the scheduler and the front end; `install_worker` does the worker's part."""
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.output_processor import OutputProcessor
 
@@ -98,11 +97,6 @@ def _asks(params: Any) -> bool:
 
 
 def with_sent_reports(stock: Callable[..., dict[int, Any]]) -> Callable[..., dict[int, Any]]:
-    """Add reports to what the scheduler sends to the front end.
-
-    This happens in every step, because the front end may end a request on its own, at a stop string.
-    """
-
     def update_from_output(scheduler: Any, scheduler_output: Any, model_runner_output: Any) -> dict[int, Any]:
         requests = (scheduler.requests.get(name) for name in scheduler_output.num_scheduled_tokens)
         counted = {
@@ -142,8 +136,6 @@ class ReportedMetrics:
 
 
 def with_received_reports(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Take reports out of the scheduler's messages and keep them as metrics."""
-
     def process_outputs(processor: Any, engine_core_outputs: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
         for output in engine_core_outputs:
             if output.kv_transfer_params and REPORT_KEY in output.kv_transfer_params:

@@ -113,8 +113,7 @@ def server_command(
 ) -> list[str]:
     """Return the command line of the server, with the bundled target if None is given.
 
-    What is passed on to vLLM goes last, so that it wins. Raises `ValueError` if it holds an ``--additional-config``,
-    which would drop the defaults.
+    What is passed on to vLLM goes last, so that it wins.
     """
     command = [sys.executable, "-m", SERVER, "--model", target or str(zoo.path("target"))]
     if target is None:

@@ -30,8 +30,6 @@ logger = logging.getLogger("vllm.cactus_decoding")
 
 @dataclass(frozen=True, eq=False)
 class RelaxedRequest:
-    """A request in the batch that is not verified losslessly."""
-
     rule: Rule
     budget: float  # in nats; infinite without one
     meter_slot: int | None  # where the meter keeps its nats and counts; None without a budget or a report
@@ -64,10 +62,6 @@ class RequestRules:
         self._config, self._known = config, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
-        """Return a request's entry, or None where vLLM's own verification is enough.
-
-        ``params`` must be the same object if the request was in the batch before; ``begun`` says whether it has tokens.
-        """
         asked = admitted(params, self._config)
         if asked is None:
             return None

@@ -24,7 +24,6 @@ from cactus_decoding.engines.vllm.step import RelaxedStep
 
 
 def install() -> None:
-    """Patch the function that builds the V1 runner's logits processors; the rest follows when it is called."""
     from vllm.v1.sample import logits_processor
 
     replace(logits_processor, "build_logitsprocs", with_batch_rules)
@@ -91,10 +90,7 @@ class BatchRules(RequestRules):
         return {index: response for index, response in found if response is not None and not response.settled}
 
     def layout(self, num_draft_tokens: Sequence[int], max_draft_tokens: int, draft_token_ids: Tensor) -> Layout | None:
-        """Return where the rows of a step are, or None where none is relaxed.
-
-        ``draft_token_ids``, ``[rows]``, are read off the device only where a request has marks.
-        """
+        """Return where the rows of a step are, or None where none is relaxed."""
         if not self.requests:
             return None
         counts = tuple(num_draft_tokens)
@@ -162,8 +158,6 @@ class BatchRules(RequestRules):
 
 @dataclass(frozen=True, eq=False)
 class DraftProbs:
-    """The draft's probabilities in the rows of a step, ``[rows, vocabulary]``."""
-
     probs: Tensor
 
     @property
@@ -178,7 +172,6 @@ class DraftProbs:
 
 
 def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Relax the rows of requests with a rule; without any, sampling is unchanged."""
     from vllm.v1.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID
 
     padding = int(getattr(PLACEHOLDER_TOKEN_ID, "value", PLACEHOLDER_TOKEN_ID))

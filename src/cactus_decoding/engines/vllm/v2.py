@@ -189,8 +189,6 @@ def take() -> SlotRules | None:
 
 @dataclass(frozen=True, eq=False)
 class DraftLogits:
-    """The draft's logits, before temperature."""
-
     logits: Tensor  # ``[slots, num_speculative_tokens, vocabulary]``
     width: int  # of the shorter vocabulary, which is what the sampler looks at
     slots: Tensor  # of each row's request, ``[rows]``

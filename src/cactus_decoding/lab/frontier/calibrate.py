@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
-from cactus_decoding.core.rules.family import Family, round_to
+from cactus_decoding.core.rules.base import Family, round_to
 from cactus_decoding.lab.evaluation.intervals import (
     Interval,
     Numbers,
@@ -70,10 +70,7 @@ def loosest_within(
 
 @dataclass(frozen=True)
 class Speed:
-    """Estimated wall time per token of one relaxation at each draft length.
-
-    Intervals are over problems and timing rounds; length 0 is the target alone.
-    """
+    """Estimated wall time per token of one relaxation at each draft length."""
 
     relaxation: Relaxation
     lengths: tuple[int, ...]
@@ -81,7 +78,6 @@ class Speed:
 
     @property
     def best(self) -> int:
-        """The place of the length with the least time per token."""
         return min(range(len(self.lengths)), key=lambda i: self.seconds[i].value)
 
     @property
@@ -98,10 +94,7 @@ class Speed:
 
 @dataclass(frozen=True, eq=False)
 class Speeds:
-    """Times per token of lossless and of one other rule, from the same problems and the same timing rounds.
-
-    The gains are ratios of times per token: above 1 the second is faster.
-    """
+    """Times per token of lossless and of one other rule, from the same problems and the same timing rounds."""
 
     lossless: Speed
     rule: Speed
@@ -113,10 +106,7 @@ class Speeds:
 def speeds(
     measured: Frontier, relaxation: Relaxation, times: Mapping[RelaxationAtLength, Numbers], current: int
 ) -> Speeds:
-    """Return estimated times per token: a step's measured time over its expected tokens.
-
-    ``times`` are those of `time_steps` for both rules at the same lengths, including ``current``, the length in use.
-    """
+    """Return estimated times per token: a step's measured time over its expected tokens."""
     found, samples = {}, {}
     sampled = min(measured.rows.problems, *(len(seconds) for seconds in times.values()))
     for name in (LOSSLESS, relaxation):
@@ -195,7 +185,6 @@ def _times(ratio: Interval) -> str:
 
 
 def _ends(interval: Interval, digits: str) -> str:
-    """Return the ends of an interval in brackets; nothing if it has none."""
     return f" (95 %: {interval.low:{digits}} to {interval.high:{digits}})" if interval.has_ends else ""
 
 

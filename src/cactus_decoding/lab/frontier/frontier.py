@@ -20,7 +20,7 @@ from cactus_decoding.core.policy.protection import may_relax
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import Lossless, as_rule
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import expected_tokens
@@ -83,10 +83,7 @@ class Frontier:
         policy: RelaxationPolicy = EVERYWHERE,
         max_children: int = 0,
     ) -> Point:
-        """Return the exact effects of a rule where it may relax: nothing is sampled.
-
-        Nodes of a tree are measured with up to ``max_children`` children.
-        """
+        """Return the exact effects of a rule where it may relax: nothing is sampled."""
         rule = as_rule(rule)
         rows, problems = self.rows, self.rows.problems
         per_position = torch.zeros(len(rows.drafted), 3, dtype=torch.float64)
@@ -186,10 +183,6 @@ def frontier(
     max_children: int = 0,
     report: Callable[[int, str], None] = lambda done, remark: None,
 ) -> list[Point]:
-    """Return the lossless point, the point where acceptance is as high as it gets, and each family over its range.
-
-    Each family is measured at ``points`` knobs under every policy; see `Frontier`.
-    """
     measured = Frontier(rows, memory, vocabulary)
     wanted: list[tuple[str, str, float | None, RelaxationPolicy]] = [
         ("lossless", "lossless", None, EVERYWHERE),

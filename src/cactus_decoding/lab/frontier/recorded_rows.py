@@ -318,7 +318,6 @@ def shortened(target: Tensor, draft: Tensor, drafted: int, tail: float = TAIL) -
 
 
 def pack_shortened(pairs: Sequence[Shortened], vocabulary: int) -> tuple[PackedRows, PackedRows]:
-    """Return the target's and the draft's rows of shortened pairs."""
     token_ids = torch.cat([pair.token_ids for pair in pairs]).int()
     ends = torch.tensor([len(pair.token_ids) for pair in pairs]).cumsum(0)
     target, draft = (torch.cat([pair[role] for pair in pairs]).float() for role in (1, 2))

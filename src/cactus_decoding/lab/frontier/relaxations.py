@@ -10,7 +10,7 @@ from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, parse_rule, recorded_rule
-from cactus_decoding.core.rules.family import Family
+from cactus_decoding.core.rules.base import Family
 from cactus_decoding.core.rules.names import registered_rules
 from cactus_decoding.core.rules.outside import outside_class, respelled
 from cactus_decoding.lab.evaluation.tasks.task import Task, number
@@ -38,16 +38,12 @@ LOSSLESS = Relaxation("lossless")
 
 
 def asking(request: Request, relaxation: Relaxation, length: int) -> Request:
-    """Return a request with another relaxation and number of proposals."""
     rule, policy = recorded_rule(relaxation.rule), relaxation.policy
     return request.replace(rule=rule, policy=policy).proposing(length)
 
 
 def parse_policies(protect: Sequence[str], **protection: Any) -> list[RelaxationPolicy]:
-    """Return a policy for each set of protected tokens, each once; ``none`` protects nothing.
-
-    ``protection`` holds other settings of `Protection`, by the names of a request's settings.
-    """
+    """Return a policy for each set of protected tokens, each once; ``none`` protects nothing."""
     given = [name for name, value in protection.items() if value is not None]
     if given and all(pattern == NONE for pattern in protect):
         option = given[0].replace("_", "-")
@@ -68,10 +64,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def parse_families(names: Sequence[str], rules: Sequence[str] = ()) -> list[Family]:
-    """Return families by name, all of the package's for no names, and a family of one point for each rule's spelling.
-
-    The name of a rule from outside the package means all of its families.
-    """
+    """Return families by name, all of the package's for no names, and one of a single point for each rule."""
     found = dict[str, Family]()
     for name in names or FAMILIES:
         found |= {name: FAMILIES[name]} if name in FAMILIES else {each.name: each for each in _outside(name)}

@@ -36,10 +36,6 @@ TO_ALONE, TO_LOSSLESS = "seconds_ratio_to_target_alone", "seconds_ratio"
 
 
 def score_picture(summaries: Sequence[RunSummary], band: Interval | None, interval: str = "95 % interval") -> str:
-    """Return score against acceptance rate: all rules, with intervals.
-
-    ``band`` is the target's own score with the ends of an interval, and ``interval`` names that interval.
-    """
     figure = new_figure()
     panel = figure.subplots()
     if band is not None:

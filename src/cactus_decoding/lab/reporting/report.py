@@ -214,7 +214,6 @@ def short(value: float, digits: int) -> str:
 def columns_of(
     summaries: Sequence[RunSummary], columns: Sequence[tuple[str, str, int]] = COLUMNS
 ) -> list[tuple[str, str, int]]:
-    """Return the columns whose number at least one summary knows."""
     return [column for column in columns if any(summary.metrics[column[0]] is not None for summary in summaries)]
 
 

@@ -35,7 +35,6 @@ _START = """
 
 
 def to_html(trace: Trace) -> str:
-    """Return the page: the text with its tokens, a card for each of them, pictures, settings and metrics."""
     script = "".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS) + _START
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
@@ -120,7 +119,6 @@ def _budget_of(budget: Budget | None) -> list[tuple[str, str]]:
 
 
 def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
-    """Return name, value and meaning of each metric."""
     metrics = trace.metrics
     drafting = metrics.seconds - sum(step.verify_seconds + step.target_seconds for step in trace.steps)
     spent = sum(position.emitted_nats for position in trace.positions)

@@ -101,7 +101,6 @@ class PositionReader:
         return tuple(positions)
 
     def read_tree(self, outcome: Outcome, positions: Sequence[TracedPosition]) -> tuple[TracedNode, ...]:
-        """Return the proposals of a step if they are a tree; ``positions`` are what `read` returned."""
         proposal = outcome.proposal
         if not proposal.branches:
             return ()

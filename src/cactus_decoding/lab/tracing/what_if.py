@@ -63,7 +63,6 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
 
 
 def consequences(position: Position, token_id: int, rule: AcceptanceRule) -> Consequences:
-    """Return what a rule does at a position where a token is judged."""
     target, drawn_from, greedy = (
         position.target.probs,
         position.distribution(position.drafted).probs,

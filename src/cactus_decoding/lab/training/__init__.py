@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from cactus_decoding.lab.training.acceptance.settings import TrainingSettings as TrainingSettings
     from cactus_decoding.lab.training.acceptance.training import train_draft as train_draft
     from cactus_decoding.lab.training.adaptation import DraftAdaptation as DraftAdaptation
-    from cactus_decoding.lab.training.diagnosis.diagnosis import diagnose as diagnose
+    from cactus_decoding.lab.training.diagnosis import diagnose as diagnose
 
 _NAMES = {
     "DraftAdaptation": "adaptation",
     "TrainingSettings": "acceptance.settings",
-    "diagnose": "diagnosis.diagnosis",
+    "diagnose": "diagnosis",
     "train_draft": "acceptance.training",
 }
 

@@ -87,7 +87,6 @@ class DraftAdaptation:
         steps: how many were taken, with those of earlier processes that adapted the folder, as in what follows.
         seconds: that steps and saving took.
         response_seconds: that responses took.
-        folder: where weights are saved; None for nowhere. See `load`.
 
     Raises `ValueError` for a draft that is no model of transformers or has no weights of its own, or a setting out of
     range.
@@ -104,7 +103,7 @@ class DraftAdaptation:
         1
     """
 
-    folder: Path | None
+    folder: Path | None  # where weights are saved; None for nowhere. See `load`
 
     def __init__(
         self,

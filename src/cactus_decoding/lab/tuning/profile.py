@@ -49,10 +49,7 @@ class Profile:
 
     @classmethod
     def read(cls, path: Path) -> Profile:
-        """Return the profile in a file, for this machine and the files that it was made with.
-
-        Raises `ValueError` for an invalid file, another machine, or changed model files.
-        """
+        """Return the profile in a file, for this machine and the files that it was made with."""
         values = part_of_profile(path, "recommended")
         found = read_as(cls, values, f"{str(path)!r} is no profile of cactus tune")
         here = machine_key()

@@ -79,10 +79,7 @@ def write_question(story: Story, rng: random.Random) -> str:
 
 
 def write_solution(story: Story, rng: random.Random, habit: float = 0.0) -> str:
-    """Write the equations, in a random one of the orders that respect what each needs, and the answer line.
-
-    With probability ``habit`` a sentence is told in its kind's dominant way: the first wording, with nothing before it.
-    """
+    """Write the equations, in a random one of the orders that respect what each needs, and the answer line."""
     waiting, done = list(story.equations), set[int]()
     lines: list[str] = []
     while waiting:

@@ -14,8 +14,7 @@ from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.llama_cpp.server.completion import Completion, answer_to, prompts_of
-from cactus_decoding.engines.llama_cpp.server.completion_params import read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import Completion, answer_to, prompts_of, read_completion
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.tools import Tools
 from cactus_decoding.engines.openai.tool_calls import FORMATS, HERMES

@@ -13,8 +13,7 @@ from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.server import seats as seats_module
-from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
-from cactus_decoding.engines.llama_cpp.server.completion_params import read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
 from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.zoo.word_problems import EXAMPLES
 

@@ -9,9 +9,7 @@ import torch
 from support.tables import all_of
 
 from cactus_decoding import Cactus, ClampedRatio, audit
-from cactus_decoding.lab.training.acceptance.losses import LOSSES, parse_loss
-from cactus_decoding.lab.training.acceptance.losses.base import Rows, windows
-from cactus_decoding.lab.training.acceptance.losses.relaxed import Relaxed
+from cactus_decoding.lab.training.acceptance.losses import LOSSES, Relaxed, Rows, parse_loss, windows
 
 SPELLINGS = [
     "cross_entropy",

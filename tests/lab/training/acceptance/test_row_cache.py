@@ -8,8 +8,7 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import audit
 from cactus_decoding.lab.training.acceptance.data import IGNORED, TokenSequence, collate
-from cactus_decoding.lab.training.acceptance.losses import parse_loss
-from cactus_decoding.lab.training.acceptance.losses.base import Rows
+from cactus_decoding.lab.training.acceptance.losses import Rows, parse_loss
 from cactus_decoding.lab.training.acceptance.row_cache import RowCache, coarse, likeliest
 
 SEQUENCES = [TokenSequence([1, 2, 3, 4, 5], 2), TokenSequence([6, 7, 1], 0), TokenSequence([2, 2, 5, 1], 1)]

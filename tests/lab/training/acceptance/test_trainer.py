@@ -13,7 +13,7 @@ from cactus_decoding.lab.training import TrainingSettings
 from cactus_decoding.lab.training.acceptance.data import DataSplit, TokenSequence, collate
 from cactus_decoding.lab.training.acceptance.fitting import arguments as trainer_arguments
 from cactus_decoding.lab.training.acceptance.fitting import fit
-from cactus_decoding.lab.training.acceptance.losses.base import CrossEntropy
+from cactus_decoding.lab.training.acceptance.losses import CrossEntropy
 from cactus_decoding.lab.training.acceptance.material import Material
 from cactus_decoding.lab.training.acceptance.trainer import AcceptanceTrainer
 

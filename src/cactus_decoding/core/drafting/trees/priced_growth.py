@@ -33,10 +33,7 @@ class OpenNode(NamedTuple):
 
 
 class Priced(NamedTuple):
-    """The children of a token that are worth most at a price.
-
-    With those that may follow they are ``total`` tokens, worth ``gain`` beyond the price.
-    """
+    """The children of a token that are worth most at a price."""
 
     split: ChildCounts
     gain: float

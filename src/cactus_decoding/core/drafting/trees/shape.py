@@ -48,11 +48,7 @@ class Growth(Protocol):
         ...
 
     def promising(self) -> list[int]:
-        """Return which of the new children are to be read for children of their own; none ends the tree.
-
-        They are counted through: the children of the first token (looked up, fixed, then drawn ones), then those of the
-        second.
-        """
+        """Return which of the new children are to be read for children of their own; none ends the tree."""
         ...
 
 
@@ -103,10 +99,7 @@ class TreeShape(StatelessLength, ABC):
         return self.max_nodes
 
     def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
-        """Return which tokens to propose of a tree that was looked up, ascending, parents with their children.
-
-        Parents are places, -1 for the text; a rank says how many siblings were found in better places.
-        """
+        """Return which tokens to propose of a tree that was looked up, ascending, parents with their children."""
         return [*range(len(parents))]
 
     def end_walk(self, path: Sequence[int]) -> None:

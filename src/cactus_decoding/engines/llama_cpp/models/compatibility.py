@@ -34,9 +34,6 @@ def check_version() -> None:
 
     Names and signatures are compared here, for every version. Numbers are compared in another process, because reading
     memory whose layout has changed can end a process.
-
-    Raises:
-        ValueError: where they are not what they were, with what to install.
     """
     library.library()
     version, newest = library.installed_version(), library.TRIED[-1]
@@ -105,8 +102,6 @@ def changed_numbers() -> str | None:
 
 
 class _Text:
-    """One text in a context of its own."""
-
     def __init__(self, model: int, width: int) -> None:
         self.context, self._width = library.make_context(model, 64, 1, 1, "float32", 0, 1), width
         self.memory = library.room(self.context)[0] or 0

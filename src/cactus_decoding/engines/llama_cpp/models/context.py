@@ -16,39 +16,21 @@ from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 
 class Portion(NamedTuple):
-    """Tokens that one of a context's texts is to be read on by.
+    """Tokens that one of a context's texts is to be read on by."""
 
-    Attributes:
-        sequence: which text, from 0.
-        token_ids: to read.
-        start: how many tokens of it are cached.
-        rows: how many of the last ones to return logits after.
-    """
-
-    sequence: int
+    sequence: int  # which text, from 0
     token_ids: np.ndarray[Any, Any]
-    start: int
-    rows: int
+    start: int  # how many tokens of it are cached
+    rows: int  # how many of the last ones to return logits after
 
 
 class Context:
     """llama.cpp's context: a cache for some texts, and the memory of a batch.
 
-    Args:
-        model: what it reads tokens with.
-        handle: llama.cpp's pointer to it, which somebody else frees.
-
     Attributes:
-        handle: as given.
-        size: tokens that it holds of each text.
-        batch_size: tokens that it takes at once.
-        threads: of the CPU that read a batch.
         max_undo: how many of the last tokens of a batch a recurrent state can take back.
         last: how many tokens of each text the last batch had that had any.
         branches: how many leaves a tree after the only text may have.
-
-    Raises:
-        ValueError: for a model that keeps no cache of tokens.
     """
 
     def __init__(self, model: GgufModel, handle: int, branches: int = 0) -> None:
@@ -85,12 +67,10 @@ class Context:
         return context
 
     def use_threads(self, count: int) -> None:
-        """Read batches of any size with so many threads."""
         library.set_threads(self.handle, count)
         self.threads = count
 
     def clear(self, sequence: int) -> None:
-        """Forget all of a text."""
         library.forget(self._memory, sequence, -1)
 
     def forget_from(self, sequence: int, length: int) -> bool:
@@ -102,19 +82,11 @@ class Context:
         return library.save_state(self.handle, sequence, partial)
 
     def restore(self, sequence: int, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
-        """Take a copy; raise `RuntimeError` where llama.cpp does not."""
         self.last[sequence] = 0  # what could be taken back is not in the copy
         library.restore_state(self.handle, sequence, saved, partial)
 
     def read(self, portions: Sequence[Portion]) -> Tensor:
-        """Return logits after the last tokens of each portion, one below the other; the next call overwrites them.
-
-        Args:
-            portions: of different texts, together at most ``batch_size`` tokens.
-
-        Raises:
-            RuntimeError: where llama.cpp cannot read them.
-        """
+        """Return logits after the last tokens of each portion, one below the other; the next call overwrites them."""
         count, batch = 0, self._batch
         for sequence, token_ids, start, rows in portions:
             begin, count = count, count + len(token_ids)
@@ -141,9 +113,6 @@ class Context:
             positions: of each token, from the first one after the text on.
             lies_on: whether a token is on the path to a leaf, ``[leaves, tokens]``; at most ``branches`` leaves.
             rows: how many tokens to return logits after.
-
-        Raises:
-            RuntimeError: where llama.cpp cannot read them.
         """
         count, batch, branches = len(token_ids), self._batch, self._sequences[1 : 1 + len(lies_on)]
         batch.tokens[:count], batch.positions[:count] = token_ids, positions
@@ -161,7 +130,6 @@ class Context:
                 library.forget(self._memory, branch, -1)
 
     def _rows(self, count: int, rows: int, starts: str) -> Tensor:
-        """Read the batch that is filled in."""
         if wrong := self._batch.read(self.handle, count):
             raise RuntimeError(f"llama.cpp could not read {count} tokens after {starts} {wrong}")
         if not rows:

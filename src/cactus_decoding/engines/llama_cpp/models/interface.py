@@ -9,13 +9,7 @@ from typing import Any
 
 
 def first_difference(lib: Any, functions: Mapping[str, str], structures: Mapping[str, Sequence[Any]]) -> str | None:
-    """Say what a module of ctypes has otherwise.
-
-    Args:
-        lib: the module.
-        functions: what each takes and returns, in letters of `letter`.
-        structures: of each how many bytes it may have, and its fields that are filled in.
-    """
+    """Say what a module of ctypes has otherwise."""
     for name, signature in functions.items():
         function: Any = getattr(lib, name, None)
         if (given := getattr(function, "argtypes", None)) is None:

@@ -68,11 +68,6 @@ _LOG = threading.RLock()
 
 @cache
 def library() -> Any:
-    """Return llama-cpp-python's low-level interface.
-
-    Raises:
-        ValueError: where it is not installed, has other names or signatures, or its library cannot be loaded.
-    """
     try:
         from llama_cpp import llama_cpp
     except ModuleNotFoundError as error:
@@ -87,18 +82,13 @@ def library() -> Any:
 
 
 def check_interface(lib: Any) -> None:
-    """Raise `ValueError` for a version with other names or signatures than those that were tried, before it is called.
-
-    Args:
-        lib: llama-cpp-python's low-level module.
-    """
+    """Raise `ValueError` for a version with other names or signatures than those that were tried."""
     wrong = first_difference(lib, FUNCTIONS, STRUCTURES)
     if wrong := wrong or first_changed(lib.llama_context_default_params(), _DEFAULTS):
         raise ValueError(refusal(installed_version(), wrong))
 
 
 def installed_version() -> str:
-    """Return the version of llama-cpp-python."""
     import llama_cpp
 
     version: str = llama_cpp.__version__
@@ -106,7 +96,6 @@ def installed_version() -> str:
 
 
 def refusal(version: str, problem: str) -> str:
-    """Return the sentence that refuses a version, with what to install."""
     return f"llama-cpp-python {version} does not pass the check of names, signatures and numbers: {problem}; {_INSTALL}"
 
 
@@ -146,7 +135,6 @@ def system_information() -> str:
 
 
 def offloads() -> bool:
-    """Say whether a GPU may hold layers."""
     return bool(library().llama_supports_gpu_offload())
 
 
@@ -162,7 +150,6 @@ def load_model(path: str, gpu_layers: int, vocab_only: bool) -> int:
 
 
 def free_model(model: int) -> None:
-    """Give its memory back."""
     with captured_errors():
         library().llama_model_free(model)
 
@@ -195,8 +182,6 @@ def metadata(model: int, key: str) -> str:
 
 
 class Words(NamedTuple):
-    """Tokens that mean something to llama.cpp."""
-
     special: list[int]
     unused: list[int]
     eos: int | None
@@ -205,7 +190,6 @@ class Words(NamedTuple):
 
 
 def words(vocab: int, size: int) -> Words:
-    """Describe a vocabulary."""
     lib = library()
     attributes = list(map(lib.llama_vocab_get_attr, repeat(vocab), range(size)))
     special, unused = ([i for i, each in enumerate(attributes) if each & of] for of in (_SPECIAL, _UNUSED))
@@ -215,17 +199,14 @@ def words(vocab: int, size: int) -> Words:
 
 
 def end_tokens(vocab: int, size: int) -> list[int]:
-    """Return the tokens that end a generation."""
     return [*compress(range(size), map(library().llama_vocab_is_eog, repeat(vocab), range(size)))]
 
 
 def token_texts(vocab: int, size: int) -> list[bytes]:
-    """Return what a vocabulary calls its tokens."""
     return list(map(library().llama_vocab_get_text, repeat(vocab), range(size)))
 
 
 def token_piece(vocab: int, token: int) -> bytes:
-    """Return what a token adds to a text."""
     room = 64
     while True:
         buffer = ctypes.create_string_buffer(room)
@@ -240,9 +221,6 @@ def tokenize(vocab: int, text: str, add_special_tokens: bool) -> list[int]:
 
     Many vocabularies split texts by expressions of the C++ library, which takes a call for each letter that one
     matches: a hundred thousand letters without a space overflow an ordinary stack, and end the process.
-
-    Raises:
-        ValueError: for a text for which there is not enough memory.
     """
     data = text.encode()
     if len(data) <= _SHORT_TEXT:
@@ -274,10 +252,7 @@ def _tokenized(vocab: int, data: bytes, add_special_tokens: bool) -> list[int]:
 def make_context(
     model: int, size: int, sequences: int, threads: int, cache: str, max_undo: int, branches: int = 0
 ) -> int:
-    """Return the handle of an empty context of so many tokens for each text; `ValueError` with llama.cpp's reason.
-
-    A single text may have ``branches``: further sequences in the same cells.
-    """
+    """Return the handle of an empty context of so many tokens for each text; `ValueError` with llama.cpp's reason."""
     lib = library()
     params = lib.llama_context_default_params()
     # a stream of keys and values for each text: where they lie is then what it is for one alone
@@ -296,7 +271,6 @@ def make_context(
 
 
 def free_context(context: int) -> None:
-    """Give its memory back."""
     with captured_errors():
         library().llama_free(context)
 
@@ -310,7 +284,6 @@ def room(context: int) -> tuple[int | None, int, int, int, int, int]:
 
 
 def set_threads(context: int, count: int) -> None:
-    """Read batches of any size with so many threads."""
     with captured_errors():  # it tells of every change
         library().llama_set_n_threads(context, count, count)
 
@@ -334,7 +307,6 @@ def save_state(context: int, sequence: int, partial: bool = False) -> np.ndarray
 
 
 def restore_state(context: int, sequence: int, saved: np.ndarray[Any, Any], partial: bool = False) -> None:
-    """Take a copy; raise `RuntimeError` where llama.cpp does not."""
     pointer = _pointer(saved, ctypes.c_uint8)
     with captured_errors() as errors:
         taken = library().llama_state_seq_set_data_ext(context, pointer, len(saved), sequence, partial)
@@ -382,7 +354,6 @@ def make_grammar(vocab: int, grammar: str, root: str) -> Any:
 
 
 def free_grammar(state: Any) -> None:
-    """Give its memory back."""
     library().llama_sampler_free(state)
 
 
@@ -394,7 +365,6 @@ def mask_by_grammar(state: Any, candidates: np.ndarray[Any, Any]) -> None:
 
 
 def grammar_behind(state: Any, token: int) -> Any:
-    """Return the state after one more token, which must be allowed."""
     after = library().llama_sampler_clone(state)
     library().llama_sampler_accept(after, token)
     return after

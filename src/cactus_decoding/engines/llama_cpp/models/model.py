@@ -37,16 +37,11 @@ class LlamaCppModel(BaseCachedModel):
     at once. A target's are copied, because they are handed on with the step's outcome.
 
     Args:
-        model: the opened file.
-        settings: how to run it, here and in twins.
         copies: whether `append` returns rows of their own.
         text: where to run it; the only one of a context by the settings, if None.
-
-    Raises:
-        ValueError: where llama.cpp cannot make a context, such as for lack of memory.
     """
 
-    model: GgufModel
+    model: GgufModel  # the opened file
 
     def __init__(
         self,
@@ -66,13 +61,11 @@ class LlamaCppModel(BaseCachedModel):
 
     @classmethod
     def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
-        """Open a file; raise `ValueError` where that cannot be."""
         model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
 
     @cached_property
     def device(self) -> torch.device:  # type: ignore[override]  # made when it is asked for
-        """The CPU."""
         return torch.device("cpu")
 
     @property
@@ -92,7 +85,6 @@ class LlamaCppModel(BaseCachedModel):
         return self.settings.gpu_layers == 0 or not offloads()
 
     def check_reads_trees(self) -> None:
-        """Raise `ValueError`."""
         raise ValueError(_CHAINS)
 
     @property
@@ -117,26 +109,21 @@ class LlamaCppModel(BaseCachedModel):
 
     @property
     def name(self) -> str:
-        """The file's path."""
         return self.model.name
 
     @property
     def vocabulary_size(self) -> int:
-        """The width of the logits."""
         return self.model.vocabulary_size
 
     @property
     def max_length(self) -> int:
-        """Tokens that the cache holds."""
         return self._text.size
 
     @property
     def stop_token_ids(self) -> list[int]:
-        """Every token that ends a generation, by what the vocabulary says."""
         return self.model.stop_token_ids
 
     def twin(self) -> LlamaCppModel:
-        """Return the same weights with a cache of its own."""
         return LlamaCppModel(self.model, self.settings, copies=self.copies)
 
     def _choose_forward(self) -> Forward:
@@ -146,15 +133,7 @@ class LlamaCppModel(BaseCachedModel):
 
 
 def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[BatchScheduler, list[tuple[LlamaCppModel, ...]]]:
-    """Return models with the same weights, for responses that run at the same time, and the passes that read for them.
-
-    Args:
-        models: those that a response reads with; those that are read first come first, such as a draft.
-        count: how many responses.
-
-    Raises:
-        ValueError: where llama.cpp cannot make a context for all, as for lack of memory.
-    """
+    """Return models with the same weights, for responses that run at once, and the passes that read for them."""
     contexts = [Context.make(model.model, model.settings, count, model.max_undo) for model in models]
     passes = BatchScheduler(contexts)
 
@@ -168,12 +147,7 @@ def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[BatchSche
 
 
 class LlamaCppForward:
-    """Reads tokens with llama.cpp: chains, and trees of which nothing is kept.
-
-    Args:
-        text: an empty one.
-        copies: whether rows are copied out of llama.cpp's memory.
-    """
+    """Reads tokens with llama.cpp: chains, and trees of which nothing is kept."""
 
     def __init__(self, text: SequenceSlot, *, copies: bool) -> None:
         self._text, self._copies = text, copies and not text.shared
@@ -215,17 +189,14 @@ class LlamaCppForward:
         return logits.clone() if self._copies else logits
 
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
-        """Forget all but the first ``prefix`` tokens; all, where llama.cpp has lost some of those."""
         if path:
             raise ValueError("GGUF files are read as chains: of a tree's tokens none can be kept by themselves")
         return prefix if prefix == length or self._text.forget_from(prefix) else 0
 
     def save(self, length: int) -> np.ndarray[Any, Any]:
-        """Return llama.cpp's own copy of all that is cached."""
         return self._text.save()
 
     def restore(self, saved: np.ndarray[Any, Any]) -> None:
-        """Take a copy; raise `RuntimeError` where llama.cpp does not."""
         self._text.restore(saved)
 
     def can_undo(self, count: int) -> bool:
@@ -237,7 +208,6 @@ class LlamaCppForward:
         return length - prefix < self._text.last and self._text.forget_from(prefix)
 
     def copy_state(self) -> np.ndarray[Any, Any]:
-        """Return llama.cpp's own copy of the recurrent state."""
         return self._text.save(partial=True)
 
     def restore_state(self, state: np.ndarray[Any, Any], length: int) -> None:

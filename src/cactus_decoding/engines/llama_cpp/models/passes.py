@@ -36,13 +36,11 @@ class _Job:
         return 0 if self.error is not None else len(self.portion.token_ids) - self._read
 
     def next(self, count: int) -> Portion:
-        """Return the next tokens."""
         sequence, token_ids, start, rows = self.portion
         wanted = min(max(rows - (self.left - count), 0), count)
         return Portion(sequence, token_ids[self._read : self._read + count], start + self._read, wanted)
 
     def took(self, count: int, rows: Tensor) -> None:
-        """Hear that they were read."""
         self._read, self.rows = self._read + count, [*self.rows, rows]
 
 
@@ -73,9 +71,6 @@ class BatchScheduler:
 
     Args:
         contexts: those that are read first come first, such as a draft's.
-
-    Attributes:
-        changed: locked by whom reads or changes the books.
     """
 
     def __init__(self, contexts: Sequence[Context]) -> None:
@@ -88,7 +83,6 @@ class BatchScheduler:
 
     @contextmanager
     def response(self) -> Iterator[None]:
-        """Take part, in the thread that does."""
         try:
             try:
                 with self.changed:
@@ -101,7 +95,6 @@ class BatchScheduler:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Have the contexts between two passes."""
         self._leave()
         with self.changed:
             while self._reader is not None:
@@ -174,8 +167,6 @@ class SequenceSlot:
     """One text's place in a context.
 
     Args:
-        context: where it is cached.
-        sequence: which of its texts it is.
         passes: that read for all who share the context; None, where nobody else does.
 
     Attributes:
@@ -199,31 +190,25 @@ class SequenceSlot:
 
     @property
     def size(self) -> int:
-        """Tokens that it may have."""
         return self._context.size
 
     @property
     def batch_size(self) -> int:
-        """Tokens that can be read at once."""
         return self._context.batch_size
 
     @property
     def threads(self) -> int:
-        """Of the CPU."""
         return self._context.threads
 
     def use_threads(self, count: int) -> None:
-        """Read with so many threads."""
         with self._alone():
             self._context.use_threads(count)
 
     def clear(self) -> None:
-        """Forget everything."""
         with self._alone():
             self._context.clear(self._sequence)
 
     def forget_from(self, length: int) -> bool:
-        """Forget all but the first tokens; say whether that can be done."""
         with self._alone():
             return self._context.forget_from(self._sequence, length)
 
@@ -243,17 +228,11 @@ class SequenceSlot:
             return self._context.save(self._sequence, partial=partial)
 
     def restore(self, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
-        """Take a copy; raise `RuntimeError` where llama.cpp does not."""
         with self._alone():
             self._context.restore(self._sequence, saved, partial=partial)
 
     def read(self, token_ids: np.ndarray[Any, Any], start: int, rows: int) -> Tensor:
-        """Return the logits after the last ``rows`` of at most ``batch_size`` tokens; the next call may overwrite them.
-
-        Raises:
-            Cancelled: where it is.
-            RuntimeError: where llama.cpp cannot read them.
-        """
+        """Return logits after the last ``rows`` of at most ``batch_size`` tokens; the next call may overwrite them."""
         self._check()
         portion = Portion(self._sequence, token_ids, start, rows)
         if self._passes is not None:

@@ -14,7 +14,6 @@ MEMORY = 2**29
 
 
 def rendered(asked: dict[str, Any]) -> dict[str, str]:
-    """Return a conversation's text, or why there is none."""
     from transformers.utils.chat_template_utils import render_jinja_template
 
     try:

@@ -19,22 +19,16 @@ USUAL_CONTEXT_SIZE = 4096
 
 @dataclass(frozen=True)
 class LlamaCppSettings:
-    """How llama.cpp is to run a model.
+    """How llama.cpp is to run a model."""
 
-    Attributes:
-        context_size: tokens that the cache holds; as many as the model was trained for, but at most 4,096, if None.
-        gpu_layers: layers that a GPU holds, where llama.cpp was built for one; -1 for all.
-        threads: of the CPU; torch's own number, if None.
-        cache: how keys and values are stored: float16, which is llama.cpp's own choice, or float32, with which its
-            attention is slower and takes twice the memory.
-
-    Raises:
-        TypeError, ValueError: for a setting that is not allowed.
-    """
-
+    # tokens that the cache holds; as many as the model was trained for, but at most 4,096, if None
     context_size: Annotated[int | None, Field(ge=1, description="that the cache holds"), Setting("tokens")] = None
+    # layers that a GPU holds, where llama.cpp was built for one; -1 for all
     gpu_layers: Annotated[int, Field(ge=-1, description="that a GPU holds, -1 for all"), Setting("layers")] = -1
+    # of the CPU; torch's own number, if None
     threads: Annotated[int | None, Field(ge=1, description="of the CPU"), Setting("threads")] = None
+    # how keys and values are stored: float16, which is llama.cpp's own choice, or float32, with which its attention is
+    # slower and takes twice the memory
     cache: Annotated[Literal["float16", "float32"], Field(description="how keys and values are stored")] = "float16"
 
     def __post_init__(self) -> None:
@@ -42,10 +36,7 @@ class LlamaCppSettings:
 
 
 def usual_threads() -> int:
-    """Return how many threads torch would take, as a rule, for whom nobody waits here.
-
-    They are ``OMP_NUM_THREADS``, or the cores that the process may use, of which two processors may be one.
-    """
+    """Return how many threads torch would take, as a rule, for whom nobody waits here."""
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if given.isdecimal() and int(given):
         return int(given)
@@ -67,11 +58,7 @@ class GgufFile(NamedTuple):
 
 
 def parse_gguf(name: str | Path) -> GgufFile | None:
-    """Return the file of a name that ends in ``.gguf``, as text with settings after it; None for other names.
-
-    Raises:
-        ValueError: for an unknown setting or a value that is not allowed.
-    """
+    """Return the file of a name that ends in ``.gguf``, as text with settings after it; None for other names."""
     found = re.fullmatch(r"(.*\.gguf)(?::(.*))?", str(name), re.DOTALL | re.IGNORECASE)
     if found is None:
         return None

@@ -18,17 +18,6 @@ def start() -> None:
 
 
 def render(template: str, conversation: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
-    """Return a conversation as a template writes it, by transformers' own sandboxed Jinja.
-
-    Args:
-        template: in Jinja.
-        conversation: messages, each with a role and most with content.
-        options: further names that the template knows.
-
-    Raises:
-        ValueError: for a template that fails, takes longer than `tokenizers.TEMPLATE_SECONDS`, writes more than
-            `tokenizers.MAX_TEMPLATE_TEXT` characters, or needs more than `rendering.MEMORY`.
-    """
     seconds = tokenizers.TEMPLATE_SECONDS
     asked = {"template": template, "conversation": conversation, "options": dict(options), "seconds": seconds}
     return _worker().text(asked | {"most": tokenizers.MAX_TEMPLATE_TEXT}, seconds, "text")

@@ -12,23 +12,10 @@ from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 
 class Encoding(NamedTuple):
-    """A text's tokens."""
-
     input_ids: list[int]
 
 
 class GgufTokenizer:
-    """Texts to tokens and back by a file's own vocabulary.
-
-    Texts are what their tokens say, joined: nothing is cleaned up.
-
-    Args:
-        model: the opened file; its weights need not be loaded.
-
-    Raises:
-        ValueError: for a file without a vocabulary.
-    """
-
     def __init__(self, model: GgufModel) -> None:
         if not model.vocabulary_size or model.metadata("tokenizer.ggml.model") in ("no_vocab", "none"):
             raise ValueError(f"cannot load a tokenizer for {model.name!r}: the file has no vocabulary")
@@ -42,7 +29,6 @@ class GgufTokenizer:
 
     @classmethod
     def load(cls, role: str, file: GgufFile) -> GgufTokenizer:
-        """Open the vocabulary of a file; raise `ValueError` where that cannot be."""
         return cls(GgufModel.load(role, file.path, vocab_only=True))
 
     def __len__(self) -> int:
@@ -71,7 +57,6 @@ class GgufTokenizer:
         return self._unused == other._unused and self._texts == other._texts
 
     def convert_ids_to_tokens(self, token_id: int) -> str:
-        """Return what the vocabulary calls a token."""
         return self._texts[token_id].decode(errors="replace")
 
     @cached_property
@@ -81,12 +66,10 @@ class GgufTokenizer:
 
     @property
     def eos_token(self) -> str | None:
-        """The text of the token that ends a text."""
         return None if self.eos_token_id is None else self.convert_ids_to_tokens(self.eos_token_id)
 
     @property
     def bos_token(self) -> str | None:
-        """The text of the token that begins a text."""
         return None if self.bos_token_id is None else self.convert_ids_to_tokens(self.bos_token_id)
 
     @property
@@ -103,15 +86,7 @@ class GgufTokenizer:
         tools: list[dict[str, Any]] | None = None,
         **options: Any,
     ) -> str:
-        """Return a conversation as the file's template writes it, in a process of its own; see `render`.
-
-        Args:
-            conversation: messages, each with a role and most with content.
-            tokenize: False.
-            add_generation_prompt: whether an answer is to follow.
-            tools: functions that the answer may call.
-            options: further names that the template knows.
-        """
+        """Return a conversation as the file's template writes it, in a process of its own; see `render`."""
         if tokenize:
             raise ValueError("tokenize must be False: hand the text on to the tokenizer")
         names = {name: getattr(self, name) or "" for name in ("bos_token", "eos_token")}
@@ -123,7 +98,6 @@ class GgufTokenizer:
         return library.token_texts(self._model.vocab, len(self))
 
     def piece(self, token_id: int) -> bytes:
-        """Return what a token adds to a text."""
         if token_id not in self._pieces:
             self._pieces[token_id] = library.token_piece(self._model.vocab, token_id)
         return self._pieces[token_id]

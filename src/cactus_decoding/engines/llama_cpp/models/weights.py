@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from weakref import finalize
 
 from cactus_decoding.engines.llama_cpp.models import library
-from cactus_decoding.engines.llama_cpp.models.ahead import load_weights
 from cactus_decoding.engines.llama_cpp.models.compatibility import check_version
+from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
+
+_LOADER, _BEGUN = ThreadPoolExecutor(1), dict[tuple[str, int], Future[int]]()
+
+
+def begin_to_load(file: GgufFile) -> None:
+    """Load a file's weights for the next `load_weights` of it, which hears of what fails."""
+    asked = str(file.path), file.settings.gpu_layers
+    _BEGUN[asked] = _LOADER.submit(_load, *asked)
+
+
+def load_weights(path: str, gpu_layers: int) -> int:
+    """Return the handle of a file's model; raise `ValueError` with llama.cpp's reason."""
+    begun = _BEGUN.pop((path, gpu_layers), None)
+    return _load(path, gpu_layers) if begun is None else begun.result()
+
+
+def _load(path: str, gpu_layers: int) -> int:
+    check_version()
+    return library.load_model(path, gpu_layers, False)
 
 
 class GgufModel:
-    """A file that llama.cpp has opened; several caches may share it.
-
-    Args:
-        role: whose file it is, such as ``target``.
-        path: of the file, or of the first of several.
-        handle: llama.cpp's pointer to the model, which somebody else frees.
-
-    Attributes:
-        handle: llama.cpp's pointer to the model.
-        vocab: likewise to the vocabulary.
-        name: the file's path.
-        vocabulary_size: how many tokens the file has, which is the width of the logits.
-        trained_length: tokens of the longest texts that the model was trained on.
-        recurrent: whether it keeps a state that changes with each token.
-
-    Raises:
-        ValueError: for a model without a cache that can be rolled back.
-    """
-
     def __init__(self, role: str, path: str | Path, handle: int) -> None:
         self.handle, self.name = handle, str(path)
         self.vocab, self.vocabulary_size, self.trained_length, self.recurrent = library.describe(handle)
@@ -41,17 +42,6 @@ class GgufModel:
 
     @classmethod
     def load(cls, role: str, path: Path, *, gpu_layers: int = 0, vocab_only: bool = False) -> GgufModel:
-        """Open a file.
-
-        Args:
-            role: as for the class, as is the next.
-            path: of the file.
-            gpu_layers: layers that a GPU holds; -1 for all.
-            vocab_only: leave the weights where they are.
-
-        Raises:
-            ValueError: for a file that is none or not whole, and for a model without a cache that can be rolled back.
-        """
         check_version()
         try:
             handle = library.load_model(str(path), 0, True) if vocab_only else load_weights(str(path), gpu_layers)
@@ -67,9 +57,7 @@ class GgufModel:
 
     @cached_property
     def stop_token_ids(self) -> list[int]:
-        """Every token that ends a generation, by what the vocabulary says."""
         return library.end_tokens(self.vocab, self.vocabulary_size)
 
     def metadata(self, key: str) -> str:
-        """Return what the file says of itself under a key; nothing where it does not."""
         return library.metadata(self.handle, key)

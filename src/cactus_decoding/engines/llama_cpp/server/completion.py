@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
 from cactus_decoding.core.constraints.base import Constraint
+from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.mistakes import PromptTooLongError
 from cactus_decoding.core.models.tokenizers import conversation_prompt
@@ -17,28 +19,59 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
-from cactus_decoding.engines.llama_cpp.server.completion_params import CompletionParams
-from cactus_decoding.engines.llama_cpp.server.tools import Tools
-from cactus_decoding.engines.openai.bodies import ChatBody
+from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
+from cactus_decoding.engines.llama_cpp.server.tools import Tools, form_of
+from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
 from cactus_decoding.engines.openai.counters import REPORT_KEY
+from cactus_decoding.engines.openai.keys import Marks
+
+
+@dataclass(frozen=True)
+class CompletionParams:
+    """What a request asks for, checked."""
+
+    body: CompletionBody | ChatBody
+    # by the names of `Request.from_dict`; without ``max_new_tokens`` for as many tokens as there is room
+    settings: dict[str, Any]
+    tools: Tools | None
+    grammar: Grammar | None  # of the answer; None where anything may be written, or one of some choices
+    # answers of which it is one, by the exact probability of each; None for any other
+    choices: tuple[str, ...] | None = None
+    visible: frozenset[int] = frozenset()  # tokens without a text that are shown, because they are marks of calls
+
+    @property
+    def chat(self) -> bool:
+        return isinstance(self.body, ChatBody)
+
+
+def read_completion(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    chat: bool,
+    marks: CallMarks | None = None,
+    thinking: Marks | None = None,
+) -> CompletionParams:
+    """Check a request.
+
+    Example:
+        >>> asked = read_completion({"prompt": "Hi", "acceptance_rule": "cactus:delta=1"}, {}, chat=False)
+        >>> asked.settings["rule"], asked.settings["temperature"]
+        ('cactus:delta=1', 1.0)
+    """
+    body = (ChatBody if chat else CompletionBody).read(given)
+    settings, tools = body.settings(defaults, thinking), Tools.of(body.given)
+    form = form_of(body.given, tools, marks)
+    grammar, choices = (form, None) if form is None or isinstance(form, Grammar) else (None, form)
+    visible = frozenset(marks.special.values()) if marks is not None and tools is not None else frozenset[int]()
+    return CompletionParams(body, settings, tools, grammar, choices, visible)
+
 
 StepReader = Callable[[Request, Outcome], None]
 
 
 class Completion:
-    """What a request is answered; choices are made one after another, and go on from a prompt that they share.
-
-    Args:
-        pair: which answers, of GGUF files.
-        asked: what was asked.
-        prompts: from `prompts_of`.
-        model: the name that answers bear.
-        on_step: told of every step.
-        constraint: of the first choice; if None, it is made of what is asked.
-
-    Raises:
-        TypeError, ValueError: for what cannot be answered, before a token is read.
-    """
+    """What a request is answered; choices are made one after another, and go on from a prompt that they share."""
 
     def __init__(
         self,
@@ -64,7 +97,6 @@ class Completion:
         }
 
     def whole(self) -> dict[str, Any]:
-        """Return the answer in one."""
         choices = []
         for index, answer in enumerate(self._answers):
             pieces = [*answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=self._asked.chat)]
@@ -91,7 +123,6 @@ class Completion:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
     def _texts(self, answer: LlamaAnswer, echo: str) -> Iterator[dict[str, Any]]:
-        """Yield the parts of a completion."""
         offset = len(echo)
         for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs):
             logprobs = self._logprobs(piece.logprobs, offset)
@@ -129,7 +160,6 @@ class Completion:
                 yield _delta({}, None, "tool_calls" if stopped else piece.finish_reason)
 
     def _message(self, text: str, reasoning: str) -> dict[str, Any]:
-        """Return a message as a whole."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if self._asked.tools is not None:
             message["content"], calls = self._asked.tools.reader().whole(text)
@@ -246,14 +276,8 @@ def answer_to(
     """Return one of a request's choices.
 
     Args:
-        pair: which answers, of GGUF files.
-        asked: what was asked.
-        prompt_ids: one of `prompts_of`.
         index: which choice; of those of a prompt, each has the next seed.
         constraint: of the choice; if None, it is made of what is asked.
-
-    Raises:
-        TypeError, ValueError: for what cannot be answered, before a token is read.
     """
     body, seed = asked.body, asked.body.seed
     settings = asked.settings | {"seed": None if seed is None else seed + index % body.n}

@@ -17,13 +17,6 @@ PROCESSES = 2
 
 
 class ConstraintMaker:
-    """Makes constraints for the tokens of one model.
-
-    Args:
-        pair: whose target's tokens they are.
-        seconds: that a grammar may take to compile.
-    """
-
     def __init__(self, pair: Pair, seconds: float = SECONDS) -> None:
         self._pair, self._seconds = pair, seconds
         self._lock, self._workers = threading.Lock(), list[GrammarWorker]()
@@ -36,11 +29,6 @@ class ConstraintMaker:
             worker.start()
 
     def make(self, grammar: Grammar) -> GrammarConstraint:
-        """Return the constraint of one response.
-
-        Raises:
-            ValueError: for a grammar that cannot be read, or takes too long to compile.
-        """
         known = (each.known(grammar) for each in self._all())
         compiled = next((text for text in known if text is not None), None)
         if compiled is None:
@@ -49,7 +37,6 @@ class ConstraintMaker:
         return self._vocabulary().constraint(compiled)
 
     def close(self) -> None:
-        """End the processes."""
         for worker in self._workers:
             worker.close()
 
@@ -60,7 +47,6 @@ class ConstraintMaker:
 
     @contextmanager
     def _worker(self) -> Iterator[GrammarWorker]:
-        """Have a worker that is free, or wait for one."""
         self._all()
         worker = self._free.get()
         try:

@@ -15,15 +15,10 @@ _TEXT = r"TEXT: /(.|\n)*/"
 
 @dataclass(frozen=True)
 class CallMarks:
-    """How a model's own calls begin and end.
+    """How a model's own calls begin and end."""
 
-    Attributes:
-        format: that its chat template teaches.
-        special: marks that are tokens without a text, by their text; they are shown nevertheless.
-    """
-
-    format: ToolFormat
-    special: Mapping[str, int]
+    format: ToolFormat  # that its chat template teaches
+    special: Mapping[str, int]  # marks that are tokens without a text, by their text; they are shown nevertheless
 
     @classmethod
     def of(cls, tokenizer: Any) -> CallMarks | None:
@@ -106,12 +101,10 @@ def _up_to(number: int, rule: str) -> str:
 
 
 def embedded(schema: Mapping[str, Any]) -> str:
-    """Return what stands for a JSON schema in Lark."""
     return f"%json {json.dumps({'x-guidance': JSON_OPTIONS} | dict(schema))}"
 
 
 def written_call(name: str, arguments: str, key: str) -> dict[str, Any]:
-    """Return the schema of a call as one object."""
     return {
         "type": "object",
         "properties": {"name": {"const": name}, key: {"$ref": arguments}},

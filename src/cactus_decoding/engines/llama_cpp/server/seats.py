@@ -20,13 +20,6 @@ from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
 
 
 class PairPool:
-    """Pairs of which each serves one response at a time.
-
-    Args:
-        pairs: one for each response that may run.
-        passes: that read for all of them; None for a single one.
-    """
-
     def __init__(self, pairs: list[Pair], passes: BatchScheduler | None = None) -> None:
         self.pairs, self._passes = pairs, passes
         # who holds a pair, as long as that is somebody: an interruption may lose it, but no pair
@@ -36,17 +29,6 @@ class PairPool:
 
     @classmethod
     def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int | str) -> PairPool:
-        """Load a file and what drafts for it.
-
-        Args:
-            file: the target's.
-            draft: as for `load_pair`.
-            parallel: how many responses may run at a time.
-            kept_prompts: how many texts stay read, or the memory for their copies, over all of them.
-
-        Raises:
-            ValueError: for what cannot be loaded, or memory that does not suffice.
-        """
         pair = load_gguf_pair(file, draft, kept_prompts)
         if parallel == 1:
             return cls([pair])
@@ -68,13 +50,7 @@ class PairPool:
 
     @contextmanager
     def take(self, prompt_ids: list[int], cancelled: threading.Event, owner: int | None = None) -> Iterator[Pair]:
-        """Have the free pair that has read most of a prompt, or the one that was used longest ago.
-
-        What was read for another owner is not looked at, and forgotten.
-
-        Raises:
-            IndexError: where none is free.
-        """
+        """Have the free pair that has read most of a prompt, or the one that was used longest ago."""
         locks = [self._lock] if self._passes is None else [self._lock, self._passes.changed]
         with release_on_exit(*locks), Reservation() as held:
             with self._lock:

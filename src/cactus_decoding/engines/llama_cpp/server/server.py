@@ -38,8 +38,12 @@ from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.counters import RuleCounters
 from cactus_decoding.engines.llama_cpp.models import templates
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
-from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
-from cactus_decoding.engines.llama_cpp.server.completion_params import CompletionParams, read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import (
+    Completion,
+    CompletionParams,
+    prompts_of,
+    read_completion,
+)
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.seats import PairPool
@@ -82,17 +86,11 @@ _READERS = 4
 class Writer(Protocol):
     """What clients of an address read: an answer's JSON, or its server-sent events."""
 
-    def whole(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what an answer is."""
-        ...
+    def whole(self, answer: Mapping[str, Any]) -> Mapping[str, Any]: ...
 
-    def parts(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-        """Yield the events of an answer."""
-        ...
+    def parts(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[bytes]: ...
 
-    def error(self, error: Mapping[str, Any]) -> bytes:
-        """Return the event of an error, which is the last one."""
-        ...
+    def error(self, error: Mapping[str, Any]) -> bytes: ...
 
 
 class ChunkWriter:
@@ -110,16 +108,6 @@ class ChunkWriter:
 
 
 class LlamaServer:
-    """One model, of whose requests so many run at a time as it has seats.
-
-    Args:
-        seats: which answer.
-        name: of the model, as answers bear it; requests may name any.
-        defaults: settings of requests that say nothing.
-        waiting: how many requests may wait.
-        shared: whether a request reuses what was read for another key.
-    """
-
     def __init__(
         self, seats: PairPool, name: str, defaults: Mapping[str, Any], waiting: int, *, shared: bool = False
     ) -> None:
@@ -133,15 +121,12 @@ class LlamaServer:
         self._ready.set_running_or_notify_cancel()  # no request that leaves cancels it
 
     async def health(self, request: Request) -> Response:
-        """Say that the server answers."""
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        """Return what rules did."""
         return PlainTextResponse(self.counters.text(), media_type="text/plain; version=0.0.4")
 
     async def models(self, request: Request) -> Response:
-        """Name the model."""
         model = {"id": self.name, "object": "model", "created": self._begun, "owned_by": "cactus-decoding"}
         model |= {"max_model_len": self._seats.pairs[0].target.max_length}
         if (name := request.path_params.get("model")) is None:
@@ -172,7 +157,6 @@ class LlamaServer:
         return {"count": len(ids), "max_model_len": pair.target.max_length, "tokens": ids, "token_strs": texts}
 
     async def detokenize(self, request: Request) -> Response:
-        """Return the text of tokens."""
         ids = DetokenizeBody.read(await read_json(request, MAX_BODY)).tokens
         tokenizer: Any = self._seats.pairs[0].tokenizer
         if ids and max(ids) >= len(tokenizer):
@@ -200,7 +184,6 @@ class LlamaServer:
         return StreamedResponse(source, kind, cancelled.set)
 
     def _read(self, body: Mapping[str, Any], *, chat: bool) -> tuple[CompletionParams, Constraint | None]:
-        """Return what is asked for, and the constraint of its first choice."""
         asked = read_completion(body, self._defaults, chat=chat, marks=self._marks, thinking=self._thinking)
         return asked, None if asked.grammar is None else self._constraints.make(asked.grammar)
 
@@ -320,10 +303,7 @@ class LlamaServer:
             self._running.discard(cancelled)
 
     def application(self, hosts: tuple[str, ...] | None, keys: Sequence[str], origins: Sequence[str] = ()) -> ASGIApp:
-        """Return the application that answers under some names, or under any, and to all or those who know a key.
-
-        ``origins`` are other sites whose pages may ask.
-        """
+        """Return the application that answers under some names, or under any, and to all or those who know a key."""
         routes = [
             Route("/health", self.health),
             Route("/metrics", self.metrics),
@@ -360,20 +340,6 @@ def serve(
     announce: Callable[[str], None],
     prepare: Callable[[Pair], None],
 ) -> None:
-    """Serve until Ctrl-C.
-
-    Args:
-        server: what to serve.
-        host: address that is listened on; on loopback only requests under a loopback name are answered.
-        listening: from `listen`.
-        keys: of which requests must bring one; none, for all.
-        origins: other sites whose pages may ask.
-        announce: takes the server's address.
-        prepare: what to do with models before requests, and after the server answers that it is there.
-
-    Raises:
-        ValueError: where that fails.
-    """
     announce(address_of(host, listening))
     running = server_of(server.application(names_of(host), keys, origins))
     # that it is there is answered first

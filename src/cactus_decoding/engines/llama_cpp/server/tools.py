@@ -34,29 +34,17 @@ _STRUCTURED = ("json", "regex", "grammar", "choice")
 
 @dataclass(frozen=True)
 class Tools:
-    """What an answer may call.
-
-    Attributes:
-        functions: as clients describe them: ``name``, perhaps ``description`` and ``parameters``, a JSON schema.
-        forced: functions of which one must be called; none, where the model decides.
-        legacy: whether the request spoke of ``functions``, as clients once did.
-        most: how many calls an answer may have, where a grammar counts them.
-    """
-
+    # as clients describe them: ``name``, perhaps ``description`` and ``parameters``, a JSON schema
     functions: tuple[dict[str, Any], ...]
-    forced: tuple[dict[str, Any], ...] = ()
-    legacy: bool = False
-    most: int = MAX_CALLS
+    forced: tuple[dict[str, Any], ...] = ()  # functions of which one must be called; none, where the model decides
+    legacy: bool = False  # whether the request spoke of ``functions``, as clients once did
+    most: int = MAX_CALLS  # how many calls an answer may have, where a grammar counts them
     END: ClassVar[str] = "</tools>"
     """Of their description in a system message."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Tools | None:
-        """Return those of a request's values; None where there are none, or none may be called.
-
-        Raises:
-            TypeError, ValueError: for functions without a name, or a choice among them that is none.
-        """
+        """Return those of a request's values; None where there are none, or none may be called."""
         legacy = "functions" in values
         given = values["functions"] if legacy else [each.get("function") for each in values.get("tools", [])]
         name = "function_call" if legacy else "tool_choice"
@@ -81,7 +69,6 @@ class Tools:
 
     @property
     def described(self) -> list[dict[str, Any]]:
-        """What chat templates are told."""
         return [{"type": "function", "function": each} for each in self.functions]
 
     def told_in(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -106,15 +93,7 @@ class Tools:
         return [{"role": "system", "content": described}, *told]
 
     def grammar(self, marks: CallMarks | None, answer: Grammar | None) -> Grammar | None:
-        """Return the grammar of an answer that calls, or may call; None where nothing is certain of its form.
-
-        Args:
-            marks: by which the model writes calls; None where its template teaches none that are known.
-            answer: what an answer without calls has to look like; None for any text.
-
-        Raises:
-            ValueError: with the tool's name, for parameters with a keyword that is not supported.
-        """
+        """Return the grammar of an answer that calls, or may call; None where nothing is certain of its form."""
         if len(self.forced) == 1:
             return schema_grammar(_named(self.forced[0]), _parameters(self.forced[0]), closed=True)
         if not self.forced and marks is None:
@@ -142,7 +121,6 @@ class Tools:
         return "TEXT" if answer is None else embedded(json.loads(answer.text))
 
     def reader(self) -> CallReader:
-        """Return what tells the calls of one answer from its text."""
         names = [each["name"] for each in self.functions]
         return CallReader(names, self.forced[0]["name"] if len(self.forced) == 1 else None)
 
@@ -186,16 +164,7 @@ def _named(function: Mapping[str, Any]) -> str:
 def form_of(
     values: Mapping[str, Any], tools: Tools | None, marks: CallMarks | None = None
 ) -> Grammar | tuple[str, ...] | None:
-    """Return the grammar of what a request's answer must look like, or the answers of which it is one.
-
-    None where it may be anything.
-
-    ``marks`` are those by which the model writes calls, if they are known.
-
-    Raises:
-        TypeError, ValueError: for a form that is not known, a schema with a keyword that is not supported, or two forms
-            at once.
-    """
+    """Return the grammar of what a request's answer must look like, or the answers of which it is one."""
     forms = [name for name in _FORMS if values.get(name, "") != ""]
     if values.get("response_format", {}).get("type") == "text":
         forms.remove("response_format")

@@ -72,7 +72,6 @@ def exact(text: str) -> str | None:
 
 
 def first_line(text: str) -> str | None:
-    """Return the first line that is not blank."""
     lines = text.strip().splitlines()
     return lines[0].strip() if lines else None
 

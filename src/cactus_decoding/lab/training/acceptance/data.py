@@ -88,10 +88,7 @@ def as_sequence(
     stop_token_ids: Sequence[int],
     max_length: int,
 ) -> TokenSequence:
-    """Return the tokens of the prompt and the answer or, with an end of text, the completion, cut at ``max_length``.
-
-    ``answer`` is what the target wrote, for a document without a completion; the stop tokens end a completion.
-    """
+    """Return the tokens of the prompt and the answer or, with an end of text, the completion, cut at ``max_length``."""
     prompt = list(tokenizer(document.prompt).input_ids) if document.prompt else []
     if answer is None:
         added = tokenizer(document.completion, add_special_tokens=not prompt).input_ids

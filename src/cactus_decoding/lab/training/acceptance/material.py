@@ -16,8 +16,8 @@ from cactus_decoding import zoo
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.engines.transformers.loading import load_model
+from cactus_decoding.engines.transformers.skip import EarlyExit
 from cactus_decoding.lab.training.acceptance.data import DataSplit, Document, as_sequence, digest_of, split
 from cactus_decoding.lab.training.acceptance.sampling import answer, read_answers
 from cactus_decoding.lab.training.acceptance.settings import ProgressReport, TrainingSettings
@@ -57,10 +57,6 @@ def material_of(
     answering: bool,
     wait: Callable[[], None],
 ) -> Material:
-    """Return the material of documents, after the target has answered those that are only prompts.
-
-    Answers are kept in ``file``. Of several processes one is ``answering``, and ``wait`` returns when all have arrived.
-    """
     stops = stop_token_ids(target, tokenizer)
     prompts = []
     for number, each in enumerate(documents, 1):

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from cactus_decoding.core.files.writing import replacing
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
 from cactus_decoding.lab.training.acceptance.data import IGNORED, TokenSequence, collate
-from cactus_decoding.lab.training.acceptance.losses.base import Rows, chosen, log_rows
+from cactus_decoding.lab.training.acceptance.losses import Rows, chosen, log_rows
 from cactus_decoding.lab.training.acceptance.saving import naming
 
 TOP = 64  # so many of the likeliest tokens are kept at a position

@@ -64,10 +64,6 @@ def unfinished_folder(output: Path, settings: TrainingSettings, data_sha256: str
 
 @contextmanager
 def occupied(work: Path, settings: TrainingSettings, data_sha256: str) -> Iterator[None]:
-    """Create the folder, write down the settings, and lock it for this process.
-
-    A folder that holds nothing else in the end is removed, so that other settings can be tried.
-    """
     with naming(work):
         work.mkdir(parents=True, exist_ok=True)
     with (work / _LOCK).open("w") as held:

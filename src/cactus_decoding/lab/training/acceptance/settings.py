@@ -18,7 +18,7 @@ from cactus_decoding.lab.training.acceptance.losses import LOSSES, parse_loss
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cactus_decoding.lab.training.acceptance.losses.base import Rows
+    from cactus_decoding.lab.training.acceptance.losses import Rows
 
 ProgressReport = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is to do, and a remark."""

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, Trainer
 from cactus_decoding.engines.transformers.partial_head import PartialHead
 from cactus_decoding.lab.evaluation.score import steps_of_texts
 from cactus_decoding.lab.training.acceptance.data import IGNORED
-from cactus_decoding.lab.training.acceptance.losses.base import Loss, Rows, chosen, log_rows
+from cactus_decoding.lab.training.acceptance.losses import Loss, Rows, chosen, log_rows
 from cactus_decoding.lab.training.acceptance.row_cache import RowCache, coarse
 from cactus_decoding.lab.training.acceptance.sampling import Continuations
 from cactus_decoding.lab.training.acceptance.saving import naming

@@ -38,9 +38,7 @@ from cactus_decoding.lab.training.acceptance.data import (
     read_documents,
 )
 from cactus_decoding.lab.training.acceptance.fitting import arguments, fit
-from cactus_decoding.lab.training.acceptance.losses import parse_loss
-from cactus_decoding.lab.training.acceptance.losses.base import Rows
-from cactus_decoding.lab.training.acceptance.losses.relaxed import Relaxed
+from cactus_decoding.lab.training.acceptance.losses import Relaxed, Rows, parse_loss
 from cactus_decoding.lab.training.acceptance.material import (
     Material,
     draft_name,

@@ -85,11 +85,6 @@ def collect(
     *,
     batch: int = 64,
 ) -> list[dict[str, Any]]:
-    """Return an entry for each problem: its positions, and which continuations were right with and without the token.
-
-    The journal keeps entries as they are made, under ``name`` and the problem, and returns those that it has. ``batch``
-    continuations go through the target at once.
-    """
     keys = [key_of(name, asked, problem) for problem in task.problems]
     entries: dict[str, dict[str, Any]] = {}
     for key in keys:

@@ -213,7 +213,6 @@ def check_number_of_problems(problems: int) -> None:
 def learn(
     pair: Pair, entries: Sequence[dict[str, Any]], names: Mapping[str, Any], provenance: Mapping[str, Any]
 ) -> tuple[Importance, Fit]:
-    """Fit the importance of a pair's positions; ``names`` of models and task are stored with it."""
     vocabulary = Vocabulary.of(pair.tokenizer, pair.target.vocabulary_size)
     importance, found = fit(examples_of(entries, len(vocabulary.texts)), vocabulary)
     about = dict(names) | {"problems": len(entries), "fit": found.as_dict(), "provenance": dict(provenance)}

@@ -16,7 +16,7 @@ from cactus_decoding.core.models.base import without_gradients
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.lab.training.acceptance.losses.base import Lk, Rows
+from cactus_decoding.lab.training.acceptance.losses import Lk, Rows
 from cactus_decoding.lab.training.acceptance.material import draft_model
 
 if TYPE_CHECKING:

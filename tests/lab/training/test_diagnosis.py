@@ -10,8 +10,8 @@ import torch
 
 from cactus_decoding import Request, audit, load_pair
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
-from cactus_decoding.lab.training.diagnosis.diagnosis import Diagnosis, advice, diagnose
-from cactus_decoding.lab.training.diagnosis.probe import MOST_TOKENS, Outcomes, Probe, Recorded, check_request, record
+from cactus_decoding.lab.training.diagnosis import Diagnosis, advice, diagnose
+from cactus_decoding.lab.training.probe import MOST_TOKENS, Outcomes, Probe, Recorded, check_request, record
 from cactus_decoding.zoo.word_problems import word_problems
 
 HALF = 2e-3

@@ -22,7 +22,7 @@ from cactus_decoding.core.sampling.params import as_logits_to_probs
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_taken
-from cactus_decoding.lab.training.diagnosis.probe import AT_ONCE, FOLDS, Probe, Recorded, change
+from cactus_decoding.lab.training.probe import AT_ONCE, FOLDS, Probe, Recorded, change
 
 CLASSES: Mapping[str, str] = {"digits": r"\d", "words": r"[^\W\d_]", "spaces and lines": r"^\s+$", "signs": r"\S"}
 """Kinds of tokens; the first pattern that is found in a token's text decides."""

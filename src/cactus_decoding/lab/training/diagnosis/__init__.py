@@ -1,1 +1,0 @@
-"""What a pair loses to rejections, and what would win it back: training, relaxing, another length, a tree."""
