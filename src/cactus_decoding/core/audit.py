@@ -231,8 +231,7 @@ def _by_many_scales(target: Tensor, draft: Tensor, scale: Tensor, rejected: Tens
     return gain.sub_(loss).clamp_(min=0), left
 
 
-_MIN_POSITIVE = 5e-324
-"""The least positive float64: dividing by it instead of 0 gives infinity, and 0 for 0."""
+_MIN_POSITIVE = 5e-324  # the least positive float64: dividing by it instead of 0 gives infinity, and 0 for 0
 
 
 def _summarise(output: Tensor, acceptance: Tensor, target: Tensor) -> Audit:

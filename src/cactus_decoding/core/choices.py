@@ -22,10 +22,8 @@ from cactus_decoding.core.sampling.rows import draw_one
 from cactus_decoding.core.types import Choice, Outcome, Proposal, StepRows, Visit
 
 MAX_CHOICES, MAX_CHOICE_TOKENS = 256, 512
-MAX_CHARACTERS = 2**14
-"""Of one response: how many choices, and the tokens and characters of all of them together."""
-_NODES_AT_ONCE = 64
-"""Tokens whose rows are in memory at a time."""
+MAX_CHARACTERS = 2**14  # of one response: how many choices, and the tokens and characters of all of them together
+_NODES_AT_ONCE = 64  # tokens whose rows are in memory at a time
 
 
 def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:

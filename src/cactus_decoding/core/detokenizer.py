@@ -11,11 +11,9 @@ from cactus_decoding.core.models.base import num_shared
 if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
-Told = TypeVar("Told")
-"""What is known of a token, such as its `Fate`."""
+Told = TypeVar("Told")  # what is known of a token, such as its `Fate`
 
-UNFINISHED = "\ufffd"
-"""What a tokenizer writes for bytes that are not a whole character yet."""
+UNFINISHED = "\ufffd"  # what a tokenizer writes for bytes that are not a whole character yet
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from cactus_decoding.core.verification.walk import Verifier
 if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
-StopCheck = Callable[[list[int]], bool]
-"""Whether, given all the tokens so far, the last one ends the response."""
+StopCheck = Callable[[list[int]], bool]  # whether, given all the tokens so far, the last one ends the response
 ForcedTokens = Callable[[list[int], int], list[int]]
 """``(token_ids, limit)``: the tokens that must follow all the tokens so far, at most so many."""
 MAX_FORCED = 32

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 MAX_SEED = 2**63 - 1
 NUM_SPECULATIVE_TOKENS = 6
 """Proposals per step if a request says nothing: good for the bundled pair, and for schemes that judge equal blocks."""
-AUTO = "auto"
-"""The default draft length for other models: `cactus_decoding.AutoLength`."""
+AUTO = "auto"  # the default draft length for other models: `cactus_decoding.AutoLength`
 
 
 def with_default_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dict[str, Any]:
@@ -430,8 +429,7 @@ def _without_what_follows(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return values
 
 
-SETTINGS = settings_of(Request)
-"""Every setting of a request by its flat name."""
+SETTINGS = settings_of(Request)  # every setting of a request by its flat name
 DECODING = tuple(
     name for name, each in SETTINGS.items() if not {"sampling", "answer", "budget"}.intersection(each.groups)
 )

@@ -11,8 +11,7 @@ from cactus_decoding.core.constraints.schema import checked_schema
 from cactus_decoding.core.mistakes import check_choice, short_repr
 
 Kind = Literal["json_schema", "regex", "lark", "gbnf"]
-MAX_BYTES = 2**18
-"""Of a schema, an expression or a grammar, as text."""
+MAX_BYTES = 2**18  # of a schema, an expression or a grammar, as text
 RESPONSE_FORMATS = ("text", "json_object", "json_schema", "grammar")
 _SYNTAXES = ("regex", "lark", "gbnf")
 

@@ -17,8 +17,7 @@ from cactus_decoding.core.constraints.base import ConstraintError
 from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.core.extras import needing
 
-_KEPT_MASKS = 64
-"""Masks of the newest tokens; no step goes back further. An older one is worked out again."""
+_KEPT_MASKS = 64  # masks of the newest tokens; no step goes back further. An older one is worked out again
 
 
 class GrammarVocabulary:

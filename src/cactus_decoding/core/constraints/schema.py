@@ -131,8 +131,7 @@ def _names(given: Any) -> list[str]:
     return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
 
 
-MAX_DEPTH = 200
-"""Objects and lists within each other."""
+MAX_DEPTH = 200  # objects and lists within each other
 _SUPPORTED = frozenset(
     [
         *("type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"),
@@ -319,8 +318,7 @@ _TIME = rf"{_HOUR}:[0-5]\d:[0-5]\d(\.\d{{1,9}})?(Z|[+-]{_HOUR}:[0-5]\d)"
 # at most 63 characters, without "--" in the third and fourth place, as encoded names of other scripts have it
 _INNER = r"[A-Za-z0-9-]([A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,58}"
 _LABEL = rf"[A-Za-z0-9](([A-Za-z0-9-]?|{_INNER})[A-Za-z0-9])?"
-_EXACT = 2**53
-"""Up to here every reader of JSON keeps integers as they are."""
+_EXACT = 2**53  # up to here every reader of JSON keeps integers as they are
 
 FORMATS: dict[str, dict[str, Any] | None] = {
     "date": {"pattern": f"^{_DATE}$"},

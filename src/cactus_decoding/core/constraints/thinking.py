@@ -18,8 +18,7 @@ MARKS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
 )
 """Around the thinking part, as chat templates write them."""
-_LINES = 2
-"""Tokens of line breaks that may stand between the thinking part and a constrained answer."""
+_LINES = 2  # tokens of line breaks that may stand between the thinking part and a constrained answer
 
 
 class Thinking(NamedTuple):

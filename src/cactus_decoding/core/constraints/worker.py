@@ -9,8 +9,7 @@ from cactus_decoding.core.constraints import compiling
 from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.core.worker import WorkerProcess
 
-SECONDS = 5.0
-"""That a grammar may take."""
+SECONDS = 5.0  # that a grammar may take
 _KEPT = 64
 
 

@@ -172,8 +172,7 @@ def lift_exactly(divergence: str, q: Tensor, delta: float) -> Tensor:
 
 _FIXED_ROUNDS = 5
 _MAX_ROUNDS = 200
-_SPARE = 5e-12
-"""Share of the budget that may be left unspent, so that rounding does not decide whether it is overspent."""
+_SPARE = 5e-12  # share of the budget that may be left unspent, so that rounding does not decide whether it is overspent
 
 
 def _find_roots(divergence: Divergence, q: Tensor, delta: float) -> Tensor:

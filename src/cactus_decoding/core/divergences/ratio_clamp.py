@@ -50,10 +50,8 @@ def find_root(
     return max(low, left), min(high, right)
 
 
-_NEAR = 1e-3
-"""The search for lo goes on with exact sums once gain and loss differ by no more than this share of either."""
-_CLOSE = 3e-15
-"""How far sum h may be from 1: a few roundings of a sum of 150,000 terms."""
+_NEAR = 1e-3  # the search for lo goes on with exact sums once gain and loss differ by no more than this share of either
+_CLOSE = 3e-15  # how far sum h may be from 1: a few roundings of a sum of 150,000 terms
 _CLOSE_KL = 4e-12, 1e-16
 """How much of a cap on the KL may be left unspent: a share of it, and what the sum's rounding hides."""
 _ENDLESS = 1e290
@@ -161,10 +159,8 @@ def _log(value: float) -> float:
 
 
 _MAX_ROUNDS = 120
-_CLOSE_KL_OF_MANY = 1e-11, 1e-16
-"""As `_CLOSE_KL`, where sums are looked up."""
-_FEW_ROWS = 2
-"""For up to so many rows, or from `_LONG` tokens on, one row at a time without a sort is faster on a CPU."""
+_CLOSE_KL_OF_MANY = 1e-11, 1e-16  # as `_CLOSE_KL`, where sums are looked up
+_FEW_ROWS = 2  # for up to so many rows, or from `_LONG` tokens on, one row at a time without a sort is faster on a CPU
 
 
 def clamp_bounds(

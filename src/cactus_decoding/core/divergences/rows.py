@@ -82,8 +82,7 @@ def count_up_to(ascending: Tensor, values: Tensor) -> Tensor:
     return result
 
 
-_UNIT = 2.0**-53
-"""How much adding one number to a sum may be off in float64, as a part of the sum."""
+_UNIT = 2.0**-53  # how much adding one number to a sum may be off in float64, as a part of the sum
 
 
 def normalised(rows: Tensor) -> Tensor:

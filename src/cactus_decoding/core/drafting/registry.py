@@ -41,10 +41,8 @@ DRAFTERS: dict[str, type[Any]] = {
 
 Engines add those that only their models have, such as ``early_exit`` and ``skip`` of transformers.
 """
-LOOK_UPS = ("suffix", "ngram")
-"""Those that copy from the text, which go with any target."""
-LOOK_UP = LOOK_UPS[0]
-"""The default draft of any target but the bundled one."""
+LOOK_UPS = ("suffix", "ngram")  # those that copy from the text, which go with any target
+LOOK_UP = LOOK_UPS[0]  # the default draft of any target but the bundled one
 
 DRAFT_LENGTHS: dict[str, type[DraftLength]] = {
     "fixed": FixedLength,

@@ -8,14 +8,10 @@ from typing import NamedTuple
 
 from cactus_decoding.core.models.base import num_shared
 
-END = -1
-"""Separates several texts in one index: it is no token, so no match reaches over it."""
-_VOTING = 5
-"""If some places match so many tokens of the end, all of these vote; else those that match the most."""
-_VOICES = 32
-"""Only the latest so many places vote."""
-_LONGEST = 64
-"""Longer matches count as one of this length."""
+END = -1  # separates several texts in one index: it is no token, so no match reaches over it
+_VOTING = 5  # if some places match so many tokens of the end, all of these vote; else those that match the most
+_VOICES = 32  # only the latest so many places vote
+_LONGEST = 64  # longer matches count as one of this length
 
 
 class Match(NamedTuple):

@@ -13,8 +13,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
-INFINITIES = {"inf": math.inf, "-inf": -math.inf}
-"""As `files.writing.plain` writes them."""
+INFINITIES = {"inf": math.inf, "-inf": -math.inf}  # as `files.writing.plain` writes them
 STRICT = ConfigDict(strict=True, extra="forbid")
 """The ``__pydantic_config__`` of a dataclass of which `read_as` takes exactly the fields, each of its own type."""
 Number = Annotated[float, BeforeValidator(lambda value: INFINITIES.get(value, value) if type(value) is str else value)]

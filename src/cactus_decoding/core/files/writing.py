@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from torch import Tensor
 
-PART = ".cactus-part"
-"""How the name of a file ends while it grows."""
+PART = ".cactus-part"  # how the name of a file ends while it grows
 
 
 def check_writable(*outputs: Path | None, inputs: Iterable[Path | None] = ()) -> None:

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.models.base import BaseCachedModel
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
-GROUP = "cactus_decoding.engines"
-"""The entry points by which engines register, this package's own among them."""
+GROUP = "cactus_decoding.engines"  # the entry points by which engines register, this package's own among them
 _LONGEST = 300
 
 

@@ -15,8 +15,7 @@ SMALL = 2**25
 """Up to so many weights a processor's caches hold the model, so that 16 bits save no time. A pair of 4 million made 590
 tokens a second in float32 and 350 in bfloat16, on a processor with instructions for it.
 """
-MEMORY_SHARE = 0.5
-"""Share of the free memory that float32 weights may take if only the file asked for 16 bits."""
+MEMORY_SHARE = 0.5  # share of the free memory that float32 weights may take if only the file asked for 16 bits
 _INSTRUCTIONS = {
     "torch.bfloat16": frozenset({"amx_bf16", "avx512_bf16", "bf16"}),
     "torch.float16": frozenset({"amx_fp16", "avx512_fp16", "asimdhp"}),

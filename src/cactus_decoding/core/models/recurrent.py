@@ -8,8 +8,7 @@ from torch import Tensor
 
 from cactus_decoding.core.models.base import Forward
 
-_PROMPT = 32
-"""From so many tokens on, what is read before the last rows is a prompt, which other texts may share."""
+_PROMPT = 32  # from so many tokens on, what is read before the last rows is a prompt, which other texts may share
 
 
 class StatefulForward(Forward, Protocol):

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from cactus_decoding.core.policy.position import Position
 
-Pair = tuple[int, int]
-"""The tokens that the draft and the target find likeliest at a position."""
+Pair = tuple[int, int]  # the tokens that the draft and the target find likeliest at a position
 
 
 class RejectionMemory(Model):

@@ -15,8 +15,7 @@ from cactus_decoding.core.types import LogitsToProbs
 if TYPE_CHECKING:
     from torch import Tensor
 
-_GROUP = 64
-"""Entries per group. The maxima of the groups cost one pass at the speed of memory."""
+_GROUP = 64  # entries per group. The maxima of the groups cost one pass at the speed of memory
 _WITHIN = np.arange(_GROUP)
 
 Scale = Callable[["Tensor"], "Tensor"]
@@ -73,12 +72,10 @@ def _select(values: Tensor, ids: np.ndarray, floor: float) -> tuple[Tensor, Tens
     return torch.from_numpy(ids[kept]), torch.from_numpy(wide[kept])
 
 
-LARGE_VOCABULARY = 4096
-"""From so many tokens on, rows on the CPU are truncated one at a time, without a sort."""
+LARGE_VOCABULARY = 4096  # from so many tokens on, rows on the CPU are truncated one at a time, without a sort
 _MIN_TEMPERATURE, _MAX_TEMPERATURE = 1e-20, 1e30
 """Below the first temperature logits of ordinary size overflow in float32; above the second all rows are uniform."""
-_FIRST_GUESS = 256
-"""How many of the most likely tokens usually reach top-p."""
+_FIRST_GUESS = 256  # how many of the most likely tokens usually reach top-p
 
 
 def _temperature(given: float) -> float:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams
 
-_BLOCK, _FEW_BLOCKS = 256, 16
-"""Weights that are added up at once, and rows so short that their running sum is as fast."""
+_BLOCK, _FEW_BLOCKS = 256, 16  # weights that are added up at once, and rows so short that their running sum is as fast
 
 
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-ROOT = -1
-"""The node of a tree that stands for the text itself."""
+ROOT = -1  # the node of a tree that stands for the text itself
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,8 @@ from cactus_decoding.engines.llama_cpp.sampling import (
     without_penalties,
 )
 
-_PENALISED = 64
-"""How many of the last tokens penalties look at, as in llama.cpp."""
-MIN_LOGPROB = -9999.0
-"""What clients are told in the place of minus infinity, which JSON does not have."""
+_PENALISED = 64  # how many of the last tokens penalties look at, as in llama.cpp
+MIN_LOGPROB = -9999.0  # what clients are told in the place of minus infinity, which JSON does not have
 
 
 class TokenLogprobs(NamedTuple):

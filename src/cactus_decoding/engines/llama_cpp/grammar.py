@@ -12,8 +12,7 @@ from torch import Tensor
 from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
-_KEPT = 256
-"""States before the newest one; no step goes back further."""
+_KEPT = 256  # states before the newest one; no step goes back further
 
 
 class _State:

@@ -21,8 +21,7 @@ if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the
     from cactus_decoding.core.types import Choice, Drafter, Outcome
     from cactus_decoding.engines.llama_cpp.runtime import Runtime
 
-SETTINGS = ("budget", *DECODING)
-"""What a call, and the constructor for all calls, takes besides: names of `Request`."""
+SETTINGS = ("budget", *DECODING)  # what a call, and the constructor for all calls, takes besides: names of `Request`
 _CALL = (*SETTINGS, "cancelled", "choices", "thinking_budget")
 _COMPLETION = signature(Llama.create_completion)
 StepReader = Callable[["Request", "Outcome"], None]

@@ -43,8 +43,7 @@ class CallProcessors(LogitsProcessorList):
         self.thinking_budget: int | None = self.settings.pop("thinking_budget", None)
 
 
-_RANDOM_SEED = 2**32 - 1
-"""``LLAMA_DEFAULT_SEED``, with which llama.cpp draws a seed."""
+_RANDOM_SEED = 2**32 - 1  # ``LLAMA_DEFAULT_SEED``, with which llama.cpp draws a seed
 
 
 class ScoredModel(LlamaCppModel):

@@ -47,10 +47,8 @@ from cactus_decoding.engines.openai.keys import (
 
 MAX_SEED = 2**32 - 2
 MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS, MAX_PROPOSALS = 32, 16, 20, 64
-_COMPLETION_TOKENS = 16
-"""OpenAI's own limit of a completion, where a request says nothing; conversations have none."""
-_ROLES = {"developer": "system"}
-"""Roles that chat templates do not know, and what they call them."""
+_COMPLETION_TOKENS = 16  # OpenAI's own limit of a completion, where a request says nothing; conversations have none
+_ROLES = {"developer": "system"}  # roles that chat templates do not know, and what they call them
 _JSON_WORDS: dict[type, str] = {bool: "true or false", str: "a text", dict: "an object", list: "a list"}
 _TEMPLATE_SWITCHES = frozenset(["add_generation_prompt", "continue_final_message"])
 _TEMPLATE_OWN = frozenset(

@@ -13,12 +13,10 @@ from typing import Any
 
 import httpx2
 
-MAX_PAUSE = 30.0
-"""The longest time between two tries, in seconds."""
+MAX_PAUSE = 30.0  # the longest time between two tries, in seconds
 _CONNECT_SECONDS = 10.0
 _TRY_AGAIN = (408, 409, 425, 429)
-_CUT = ("abort", "error")
-"""Reasons to finish of answers that a server did not finish."""
+_CUT = ("abort", "error")  # reasons to finish of answers that a server did not finish
 
 
 class RefusedError(ValueError):

@@ -23,10 +23,8 @@ from cactus_decoding.engines.transformers.row_cache import (
     with_rows_in_place,
 )
 
-_CHUNK = 512
-"""Tokens that are read at once after others: the mask of a longer block would grow with its square."""
-_FEW = 64
-"""Rows from which on it does not matter whether they are a multiple of 4."""
+_CHUNK = 512  # tokens that are read at once after others: the mask of a longer block would grow with its square
+_FEW = 64  # rows from which on it does not matter whether they are a multiple of 4
 
 
 class GeneralForward(StatefulForward):

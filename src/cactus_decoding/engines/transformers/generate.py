@@ -48,8 +48,7 @@ from cactus_decoding.engines.transformers.generate_arguments import (
 )
 from cactus_decoding.engines.transformers.positions import position_limit, read_in_blocks
 
-ASKED = ("budget", *DECODING)
-"""What a call may ask for: settings of a request."""
+ASKED = ("budget", *DECODING)  # what a call may ask for: settings of a request
 
 
 def speculative_generate(

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 HUB_SECONDS = float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or 5)
 """So long an answer of the hub is waited for, before anything is fetched."""
-_SMALL = 2**18
-"""Entries of a matrix; beyond, products of several rows are no faster."""
+_SMALL = 2**18  # entries of a matrix; beyond, products of several rows are no faster
 logger = logging.getLogger(__name__)
 """Tells in which precision weights are read, where that is not the one they are stored in."""
 

@@ -16,8 +16,7 @@ from cactus_decoding.engines.transformers import compatibility
 
 ATTENTION = "sdpa_without_repeated_keys"
 """What the attention is called in transformers' registry, which is how a library adds one."""
-MAX_QUERIES = 64
-"""Beyond, products of matrices take the time, and not the reading of keys."""
+MAX_QUERIES = 64  # beyond, products of matrices take the time, and not the reading of keys
 
 
 def attend(
@@ -81,8 +80,7 @@ def registered_attention(config: Any) -> Iterator[None]:
         compatibility.use_attention(config, "sdpa")
 
 
-MIN_CAPACITY = 256
-"""Tokens that there is room for at first."""
+MIN_CAPACITY = 256  # tokens that there is room for at first
 
 
 class RowLayer(DynamicLayer):

@@ -30,10 +30,8 @@ if TYPE_CHECKING:
 
 SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Of the time of all parts, how much a draft's parts may take: a candidate each."""
-WIDTHS = (1, 2, 3, 4, 6, 8)
-"""Tokens of the target's timed passes."""
-ANSWER = 24
-"""Tokens of each answer along which drafts are compared with the target."""
+WIDTHS = (1, 2, 3, 4, 6, 8)  # tokens of the target's timed passes
+ANSWER = 24  # tokens of each answer along which drafts are compared with the target
 _REPEATS, _UNITS = 8, 200
 """How often passes and parts are timed, and into how many units the knapsack divides the time of all parts."""
 

@@ -27,8 +27,7 @@ from cactus_decoding.engines.vllm.extra_args import AUDIT_KEY, asked_of
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
-GRACE = 5.0
-"""Seconds in which vLLM may end by itself; an engine that is still starting does not."""
+GRACE = 5.0  # seconds in which vLLM may end by itself; an engine that is still starting does not
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--kv-cache-memory"
 """Options that set how much memory vLLM takes; on the CPU the first one is a share of a node's, despite its name."""

@@ -28,8 +28,7 @@ from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks
 from cactus_decoding.lab.frontier.relaxations import EVERYWHERE, Relaxation
 
 DEFAULT_MEMORY = 2**29
-LOOSEST = "clamped:width=500.0"
-"""Accepts as much as any rule can, at almost the least KL for that."""
+LOOSEST = "clamped:width=500.0"  # accepts as much as any rule can, at almost the least KL for that
 _LOSSLESS = Lossless()
 
 

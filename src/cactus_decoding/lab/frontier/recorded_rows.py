@@ -20,8 +20,7 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.lab.evaluation.intervals import Numbers
 from cactus_decoding.lab.frontier.relaxations import Relaxation, asking
 
-_BYTES_AT_WORK = 400
-"""An upper estimate of what an audit holds at once for each probability of a chunk."""
+_BYTES_AT_WORK = 400  # an upper estimate of what an audit holds at once for each probability of a chunk
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,8 +230,7 @@ def step_of_proposals(counts: Tensor) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(counts)), counts)
 
 
-RelaxationAtLength = tuple[Relaxation, int]
-"""A rule, where it may relax, and the number of proposals."""
+RelaxationAtLength = tuple[Relaxation, int]  # a rule, where it may relax, and the number of proposals
 
 
 def time_steps(
@@ -275,10 +273,8 @@ def time_steps(
     return {each: values[kept] for each, values in found.items()}
 
 
-TAIL = 1e-3
-"""The most probability of either row that is merged."""
-_BUCKETS, _PER_NAT = 65, 4
-"""Merged tokens differ by at most a quarter of a nat in log p/q, up to 8 nats."""
+TAIL = 1e-3  # the most probability of either row that is merged
+_BUCKETS, _PER_NAT = 65, 4  # merged tokens differ by at most a quarter of a nat in log p/q, up to 8 nats
 
 
 class Shortened(NamedTuple):

@@ -29,8 +29,7 @@ from cactus_decoding.lab.frontier.recorded_rows import (
     step_of_proposals,
 )
 
-_BLOCKS_AT_ONCE = 64
-"""Blocks are packed in batches, so that few truncated rows are in memory at full width."""
+_BLOCKS_AT_ONCE = 64  # blocks are packed in batches, so that few truncated rows are in memory at full width
 
 
 @dataclass

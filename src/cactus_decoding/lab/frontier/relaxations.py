@@ -16,8 +16,7 @@ from cactus_decoding.core.rules.outside import outside_class, respelled
 from cactus_decoding.lab.evaluation.tasks.task import Task, number
 
 EVERYWHERE = RelaxationPolicy()
-NONE = "none"
-"""The spelling of no protection on a command line."""
+NONE = "none"  # the spelling of no protection on a command line
 
 
 class Relaxation(NamedTuple):

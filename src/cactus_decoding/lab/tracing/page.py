@@ -20,8 +20,7 @@ from cactus_decoding.lab.tracing.trace import Trace, TraceHeader
 
 PAGE = Path(__file__).parent / "page"
 """The folder of template, style and scripts; `SCRIPTS` and ``answer.css`` are a component for other pages too."""
-SCRIPTS = ("writing.js", "tree.js", "pictures.js", "card.js", "answer.js")
-"""In the order in which they are loaded."""
+SCRIPTS = ("writing.js", "tree.js", "pictures.js", "card.js", "answer.js")  # in the order in which they are loaded
 
 _START = """
 "use strict";

@@ -23,10 +23,8 @@ from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
-FEWEST = 8
-"""The fewest tokens of an answer, however little time is left."""
-_ROWS = 16
-"""How many rows are compared at once, in float64."""
+FEWEST = 8  # the fewest tokens of an answer, however little time is left
+_ROWS = 16  # how many rows are compared at once, in float64
 
 
 @dataclass(frozen=True)
@@ -110,8 +108,7 @@ def _chances(rule: AcceptanceRule, target: Tensor, draft: Tensor, sampling: Samp
 
 WIDTHS = (1, 4, 2, 8, 3, 12, 16, 6, 5, 7, 10, 9, 11, 14, 13, 15)
 """Tokens of the passes that are timed; first those that are cheap where kernels work on blocks of four rows."""
-_SAME = 1.03
-"""More threads are used only if they are faster than fewer by this factor."""
+_SAME = 1.03  # more threads are used only if they are faster than fewer by this factor
 
 
 def thread_counts() -> list[int]:

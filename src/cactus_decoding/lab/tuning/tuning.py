@@ -24,8 +24,7 @@ from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, ratio_of
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.tuning.answers import WIDTHS, TunedAnswer, answer, use_fastest_threads
 
-WORTH = 0.05
-"""The least speedup that counts: smaller ones are within what answers and machines differ by."""
+WORTH = 0.05  # the least speedup that counts: smaller ones are within what answers and machines differ by
 
 
 @dataclass(frozen=True)
@@ -119,12 +118,9 @@ def pays(best: Forecast) -> bool:
     return best.speedup.value >= 1 + WORTH
 
 
-PASSES_SHARE = 0.25
-"""The share of the time for timing passes; the rest is for answers."""
-LEAST_SHARE = 0.04
-"""The least share of the time for an answer, even if fewer prompts are answered then."""
-SWEEPS = 10
-"""The most times that each pass is timed."""
+PASSES_SHARE = 0.25  # the share of the time for timing passes; the rest is for answers
+LEAST_SHARE = 0.04  # the least share of the time for an answer, even if fewer prompts are answered then
+SWEEPS = 10  # the most times that each pass is timed
 
 ProgressReport = Callable[[str, int, int, str], None]
 """Called with what is being done, how much of it is done, how much there is to do, and a remark."""

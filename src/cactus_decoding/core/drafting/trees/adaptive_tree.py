@@ -17,8 +17,7 @@ from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, Place
 from cactus_decoding.core.types import ROOT
 
 _BUCKETS = 10
-_MEMORY = 0.998
-"""Share of its weight that an observation keeps from one of its kind to the next."""
+_MEMORY = 0.998  # share of its weight that an observation keeps from one of its kind to the next
 _PRIOR_WEIGHT = 4.0
 
 
@@ -41,8 +40,7 @@ class Chances:
 _FAST, _SLOW = 0.995, 0.998
 """Share of its weight that an observation keeps: of what steps promise and take, and of how promises are kept."""
 _AT_FIRST = 8
-_DOUBT = 0.6
-"""A mean of n steps may be off by this share of it, over the root of n."""
+_DOUBT = 0.6  # a mean of n steps may be off by this share of it, over the root of n
 _CLOSE, _FAR = 8, 200
 """One step in so many goes to another way: where it may be the better one, and where it hardly can."""
 
@@ -105,8 +103,7 @@ class WayChooser:
         return name
 
 
-NO_DRAFT, CHAIN, BRANCHES = "no draft", "chain", "branches"
-"""The ways of drafting that are compared."""
+NO_DRAFT, CHAIN, BRANCHES = "no draft", "chain", "branches"  # the ways of drafting that are compared
 
 
 @dataclass

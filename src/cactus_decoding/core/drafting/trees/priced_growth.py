@@ -11,8 +11,7 @@ from torch import Tensor
 from cactus_decoding.core.drafting.trees.shape import ChildCounts
 from cactus_decoding.core.types import ROOT
 
-_STEP = 1.3
-"""Factor by which a price changes at first while the right one is sought."""
+_STEP = 1.3  # factor by which a price changes at first while the right one is sought
 _LEAST = 1e-4
 
 

@@ -146,8 +146,7 @@ class LookupTree:
         return LookupTree([self.token_ids[i] for i in places], [new[self.parents[i]] for i in places])
 
 
-MAX_NODES = 1024
-"""With more, a step's attention mask and its verification would take longer than any text can gain."""
+MAX_NODES = 1024  # with more, a step's attention mask and its verification would take longer than any text can gain
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ MODEL = Path(__file__).with_name("check.gguf")
 """Random weights and 32 tokens; ``scripts/llama_cpp_check_model.py`` writes it."""
 LIKELIEST = [12, 12, 9, 7, 7, 22, 18, 12, 11, 31, 0, 2]
 """The likeliest token after each of those that the check reads, by the versions that were tried."""
-ALLOWED = 1e-4
-"""How far rows may be apart, relative to how far they are spread; measured: 7e-7."""
+ALLOWED = 1e-4  # how far rows may be apart, relative to how far they are spread; measured: 7e-7
 _SECONDS = 60
 _LOCK = threading.Lock()
 _passed: set[str] = set()

@@ -15,8 +15,7 @@ import numpy as np
 from cactus_decoding.core.extras import install
 from cactus_decoding.engines.llama_cpp.models.interface import first_changed, first_difference, reason
 
-TRIED = ("0.3.34", "0.3.35", "0.3.36")
-"""Versions of llama-cpp-python on which the tests of this engine passed."""
+TRIED = ("0.3.34", "0.3.35", "0.3.36")  # versions of llama-cpp-python on which the tests of this engine passed
 FUNCTIONS = {
     "llama_backend_init": ":-", "llama_context_default_params": ":S", "llama_decode": "PS:i", "llama_free": "P:-",
     "llama_get_logits": "P:P", "llama_get_memory": "P:P", "llama_init_from_model": "PS:P", "llama_log_get": "PP:-",
@@ -50,19 +49,14 @@ STRUCTURES = {
 _DEFAULTS = {"n_ctx": 512, "n_batch": 2048, "n_seq_max": 1, "swa_full": True, "kv_unified": False}
 """Of a context, as llama.cpp itself fills them in: read at another place, they would be other numbers."""
 _INSTALL = f"install a version that was tried: pip install 'llama-cpp-python>={TRIED[0]},<={TRIED[-1]}'"
-_ERROR = 4
-"""The level of errors in ``ggml.h``; llama-cpp-python's comments still have the levels of an older one."""
-_CACHE_TYPES = {"float32": 0, "float16": 1}
-"""``GGML_TYPE_F32`` and ``GGML_TYPE_F16``."""
-_NO_FLASH_ATTENTION, _SENTENCE_PIECE = 0, 1
-"""``LLAMA_FLASH_ATTN_TYPE_DISABLED``; ``LLAMA_VOCAB_TYPE_SPM``."""
-_UNUSED, _SPECIAL = 2, 1 | 8
-"""Of ``llama_token_attr``: unknown ones and those that control are special."""
+_ERROR = 4  # the level of errors in ``ggml.h``; llama-cpp-python's comments still have the levels of an older one
+_CACHE_TYPES = {"float32": 0, "float16": 1}  # ``GGML_TYPE_F32`` and ``GGML_TYPE_F16``
+_NO_FLASH_ATTENTION, _SENTENCE_PIECE = 0, 1  # ``LLAMA_FLASH_ATTN_TYPE_DISABLED``; ``LLAMA_VOCAB_TYPE_SPM``
+_UNUSED, _SPECIAL = 2, 1 | 8  # of ``llama_token_attr``: unknown ones and those that control are special
 _SHORT_TEXT, _STACK_PER_BYTE = 1_000, 1_024
 """Bytes of a text that any stack suffices for, and of stack for each byte of a longer one (321 were measured)."""
 _STACKS = threading.Lock()
-CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-"""``llama_token_data``."""
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # ``llama_token_data``
 _LOG = threading.RLock()
 
 

@@ -22,10 +22,8 @@ from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, Sequ
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
-_UNDONE = 8
-"""Each is a copy of the state, of the size of which is all that a recurrent model keeps."""
-_BRANCHES = 16
-"""Leaves of a tree, for each of which llama.cpp keeps the memory of a row of logits."""
+_UNDONE = 8  # each is a copy of the state, of the size of which is all that a recurrent model keeps
+_BRANCHES = 16  # leaves of a tree, for each of which llama.cpp keeps the memory of a row of logits
 _CHAINS = "GGUF files are read as chains, because trees do not pay with llama.cpp on a CPU: trees cannot be read"
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
 
-_PASS = 256
-"""Tokens of a pass at most where texts share a context: none waits longer for another one's prompt."""
+_PASS = 256  # tokens of a pass at most where texts share a context: none waits longer for another one's prompt
 
 
 class Cancelled(Exception):

@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-MEMORY = 2**29
-"""Bytes that a template may take."""
+MEMORY = 2**29  # bytes that a template may take
 
 
 def rendered(asked: dict[str, Any]) -> dict[str, str]:

@@ -13,8 +13,7 @@ from pydantic import Field
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.spelling import parse
 
-USUAL_CONTEXT_SIZE = 4096
-"""Models are trained for up to a million tokens, whose keys and values no laptop holds."""
+USUAL_CONTEXT_SIZE = 4096  # models are trained for up to a million tokens, whose keys and values no laptop holds
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from cactus_decoding.core.constraints.matching import GrammarConstraint, Grammar
 from cactus_decoding.core.constraints.worker import SECONDS, GrammarWorker
 from cactus_decoding.core.pair import Pair
 
-PROCESSES = 2
-"""That compile grammars: one that takes its whole time leaves the other to everybody else."""
+PROCESSES = 2  # that compile grammars: one that takes its whole time leaves the other to everybody else
 
 
 class ConstraintMaker:

@@ -62,8 +62,7 @@ from cactus_decoding.engines.openai.serving import (
 )
 from cactus_decoding.engines.openai.tokens import DetokenizeBody, TokenizeBody
 
-MAX_BODY = 4 * 2**20
-"""Bytes of a request."""
+MAX_BODY = 4 * 2**20  # bytes of a request
 _ASKS_FOR_KEY = ("/v1/", "/tokenize", "/detokenize")
 _GOT = {
     "/health": "Whether the server answers.",
@@ -79,8 +78,7 @@ _POSTED: dict[str, type[Body]] = {
     "/tokenize": TokenizeBody,
     "/detokenize": DetokenizeBody,
 }
-_READERS = 4
-"""Requests that are checked at a time: what grammars take is not taken from the threads that answer."""
+_READERS = 4  # requests that are checked at a time: what grammars take is not taken from the threads that answer
 
 
 class Writer(Protocol):

@@ -14,8 +14,7 @@ from cactus_decoding.core.mistakes import check_choice, short_repr
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks, embedded, written_call
 from cactus_decoding.engines.openai.tool_calls import HERMES, CallReader
 
-MAX_CALLS = 16
-"""Of an answer, where a grammar counts them."""
+MAX_CALLS = 16  # of an answer, where a grammar counts them
 _DESCRIPTION = """# Tools
 
 You may call one or more of these functions:
@@ -39,8 +38,7 @@ class Tools:
     forced: tuple[dict[str, Any], ...] = ()  # functions of which one must be called; none, where the model decides
     legacy: bool = False  # whether the request spoke of ``functions``, as clients once did
     most: int = MAX_CALLS  # how many calls an answer may have, where a grammar counts them
-    END: ClassVar[str] = "</tools>"
-    """Of their description in a system message."""
+    END: ClassVar[str] = "</tools>"  # of their description in a system message
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Tools | None:
