@@ -46,11 +46,7 @@ _TYPES = frozenset(["null", "boolean", "integer", "number", "string", "array", "
 
 
 def exclude_each_other(options: list[Any], whole: Any) -> bool:
-    """Return whether no value fits two of these schemas, as far as that is seen at once.
-
-    It is seen where their types differ, where their constants do, or where that holds for a property that one of them
-    requires: the way in which unions of objects are usually told apart.
-    """
+    """Return whether no value fits two of these schemas, as far as that is seen at once."""
     if len(options) > _MAX_OPTIONS:
         return False
     parts = [_resolved(option, whole) for option in options]

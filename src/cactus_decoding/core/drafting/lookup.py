@@ -28,10 +28,7 @@ class _Response:
 
 @dataclass(frozen=True)
 class LookUpDrafter(Drafter):
-    """Proposes what followed where the text's end stood before: deterministic, so without probabilities.
-
-    Where the draft length is a tree's shape, several places become its branches, the best first.
-    """
+    """Proposes what followed where the text's end stood before: deterministic, so without probabilities."""
 
     _response: _Response = field(default_factory=_Response, init=False, repr=False, compare=False)
 

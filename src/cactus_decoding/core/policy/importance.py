@@ -87,10 +87,7 @@ class Importance:
         check_number("intercept", self.intercept, -LIMIT, LIMIT)
 
     def __call__(self, target_probs: Tensor, draft_probs: Tensor | None, draft_token_ids: Any) -> Tensor:
-        """Return the importance of positions, ``[k]``, from both models' rows, ``[k, vocabulary]``.
-
-        For a deterministic draft, ``draft_probs`` is None and ``draft_token_ids``, ``[k]``, are used.
-        """
+        """Return the importance of positions, ``[k]``, from both models' rows, ``[k, vocabulary]``."""
         return self.weights(target_probs.device, target_probs.dtype)(target_probs, draft_probs, draft_token_ids)
 
     def weights(self, device: torch.device, dtype: torch.dtype) -> ImportanceWeights:

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 
 class Distribution:
-    """A distribution over tokens: weights divided by their sum, which is all that a single probability needs.
-
-    The weights, ``[vocabulary]``, are on the CPU and not negative; if all are 0, so are the probabilities.
-    """
+    """A distribution over tokens: weights divided by their sum, which is all that a single probability needs."""
 
     def __init__(self, weights: Tensor) -> None:
         self._weights = weights

@@ -20,11 +20,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, tokenizer: Any, size: int) -> Vocabulary:
-        """Return the vocabulary of a tokenizer; raise `TypeError` for an object that cannot decode.
-
-        It is made once for each tokenizer and size. The size is that of the model's rows, which may have more entries
-        than there are tokens.
-        """
+        """Return the vocabulary of a tokenizer; raise `TypeError` for an object that cannot decode."""
         if not callable(getattr(tokenizer, "decode", None)):
             raise TypeError(
                 f"a tokenizer is needed to know what tokens say, but it is {tokenizer!r} (transformers' generate keeps "

@@ -16,11 +16,7 @@ TEXTS = COUNTERS | {"cactus_relaxed_tokens": "Accepted tokens that the lossless 
 
 
 class RuleCounters:
-    """Sums by rule.
-
-    A rule whose relaxed target is no distribution of its own, such as ``typical``, has no nats; audited are the
-    positions that a budget measured.
-    """
+    """Sums by rule."""
 
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}

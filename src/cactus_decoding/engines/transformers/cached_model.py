@@ -162,10 +162,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _attributes(model: PreTrainedModel) -> list[Any]:
-    """Return the attributes of a model's configuration and modules.
-
-    Numbers are taken by value; other objects by where they are, which keeps none of them alive.
-    """
+    """Return the attributes of a model's configuration and modules."""
     parts: list[Any] = []
     for holder in (model.config, *model.modules()):
         parts.append(type(holder))

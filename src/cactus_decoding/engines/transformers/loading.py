@@ -27,10 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def only_cached(role: str, name: str | Path) -> bool:
-    """Ask the hub once for a name; return whether it cannot be asked and what was fetched before has to do.
-
-    Libraries ask it for one file after another, and retry each for half a minute.
-    """
+    """Ask the hub once for a name; return whether it cannot be asked and what was fetched before has to do."""
     if Path(name).exists():
         return False
     from huggingface_hub import HfApi
@@ -142,11 +139,7 @@ def stored_dtype(name: str | Path, *, local: bool = False) -> torch.dtype | None
 def faster_dtype(
     name: str | Path, device: torch.device, *, local: bool = False, stored: torch.dtype | None = None
 ) -> torch.dtype | None:
-    """Return a precision in which a model runs faster than in the one it is stored in; None where there is none.
-
-    Nothing is said of what cannot be read, or is quantised: whoever loads it finds out. ``stored`` is what its loader
-    would take, if not what the configuration says.
-    """
+    """Return a precision in which a model runs faster than in the one it is stored in; None where there is none."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with suppress(Exception):  # whatever a broken file provokes

@@ -64,10 +64,7 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 
 
 class SlotRules(RequestRules):
-    """The rules of the requests by the runner's slots; vLLM updates it as a logits processor.
-
-    Tensors are ``[slots]`` on the device.
-    """
+    """The rules of the requests by the runner's slots; vLLM updates it as a logits processor."""
 
     def __init__(
         self, config: ServerConfig, states: Any, counters: Counters | None = None, vocabulary: Vocabulary | None = None
@@ -124,11 +121,7 @@ class SlotRules(RequestRules):
     def layout(
         self, slots: Tensor, local_pos: Tensor, pos: Tensor, token_ids: Tensor, num_speculative_tokens: int
     ) -> Layout:
-        """Return where the rows of a step are.
-
-        Each row has its slot, its place among its request's rows, the place in the text of the token before it, and its
-        drafted token, ``[rows]`` each. Drafted tokens are read off the device only where a request has marks.
-        """
+        """Return where the rows of a step are."""
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
         rules = dict.fromkeys(request.rule for request in present)

@@ -34,10 +34,7 @@ _LOSSLESS = Lossless()
 
 @dataclass(frozen=True)
 class Point:
-    """A relaxation and its exact effects at the recorded positions; intervals are over problems.
-
-    Acceptance, KL and total variation are per visited position. ``lossless`` and ``limit`` are families of their own.
-    """
+    """A relaxation and its exact effects at the recorded positions; intervals are over problems."""
 
     relaxation: Relaxation
     family: str
@@ -61,10 +58,7 @@ class Point:
 
 
 class Frontier:
-    """Measures rules on recorded rows. Where a policy keeps a rule away, lossless judges, and nothing is spent.
-
-    ``memory`` is what an audit may take, in bytes; ``vocabulary`` is for policies that need the tokens' text.
-    """
+    """Measures rules on recorded rows. Where a policy keeps a rule away, lossless judges, and nothing is spent."""
 
     def __init__(self, rows: RecordedRows, memory: int = DEFAULT_MEMORY, vocabulary: Vocabulary | None = None) -> None:
         self.rows, self.memory, self.vocabulary = rows, memory, vocabulary

@@ -27,11 +27,7 @@ def check_traced(request: Request) -> None:
 
 
 class TokenNames:
-    """The text of each token by itself, cached.
-
-    Special tokens have their name, parts of a character the tokenizer's name for them, and token ids beyond the
-    vocabulary (logits are often padded) ``#number``.
-    """
+    """The text of each token by itself, cached."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._names = tokenizer, dict[int, str]()

@@ -25,13 +25,7 @@ class Portion(NamedTuple):
 
 
 class Context:
-    """llama.cpp's context: a cache for some texts, and the memory of a batch.
-
-    Attributes:
-        max_undo: how many of the last tokens of a batch a recurrent state can take back.
-        last: how many tokens of each text the last batch had that had any.
-        branches: how many leaves a tree after the only text may have.
-    """
+    """llama.cpp's context: a cache for some texts, and the memory of a batch."""
 
     def __init__(self, model: GgufModel, handle: int, branches: int = 0) -> None:
         memory, self.size, self.batch_size, sequences, self.threads, self.max_undo = library.room(handle)

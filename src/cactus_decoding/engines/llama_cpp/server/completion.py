@@ -273,12 +273,7 @@ def _conversation(tokenizer: Any, body: ChatBody, tools: Tools | None) -> str:
 def answer_to(
     pair: Pair, asked: CompletionParams, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
 ) -> LlamaAnswer:
-    """Return one of a request's choices.
-
-    Args:
-        index: which choice; of those of a prompt, each has the next seed.
-        constraint: of the choice; if None, it is made of what is asked.
-    """
+    """Return one of a request's choices."""
     body, seed = asked.body, asked.body.seed
     settings = asked.settings | {"seed": None if seed is None else seed + index % body.n}
     processors = [LogitBias(body.logit_bias, pair.target.vocabulary_size)] if body.logit_bias else []

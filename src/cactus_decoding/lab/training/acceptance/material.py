@@ -127,10 +127,7 @@ def start(settings: TrainingSettings, target: PreTrainedModel) -> PreTrainedMode
 
 
 def of_shape(target: PreTrainedModel, layers: int, width: int) -> PreTrainedModel:
-    """Return an untrained model of the target's architecture and vocabulary, with other sizes.
-
-    Attention heads stay as wide as the target's and as many per key; the feed-forward part keeps its proportion.
-    """
+    """Return an untrained model of the target's architecture and vocabulary, with other sizes."""
     config = copy.deepcopy(target.config)
     try:
         heads, hidden = config.num_attention_heads, config.hidden_size

@@ -157,10 +157,7 @@ def _shown(interval: Interval) -> str:
 
 
 def licence_of(name: str | Path, model: PreTrainedModel) -> str | None:
-    """Return the licence that a model's card or configuration states; None where neither does.
-
-    ``name`` is its folder, or its name on the hub, of which only the local cache is read.
-    """
+    """Return the licence that a model's card or configuration states; None where neither does."""
     stated: Any = getattr(model.config, "license", None)
     file = Path(name) / "README.md"
     if not file.is_file() and not Path(name).exists():
