@@ -192,8 +192,7 @@ CAUSES: dict[str, Callable[[Scored], Rows]] = {
 }
 """Mistakes, each with the distribution that it leads to at a verified position."""
 
-SHARES = (0.1, 0.4, 1.0)
-"""The part of the positions in which a mistake may show."""
+SHARES = (0.1, 0.4, 1.0)  # the part of the positions in which a mistake may show
 PLACES: dict[str, Callable[[Scored], NDArray[np.bool_]]] = {
     "everywhere": lambda rows: rows.places >= 0,
     "at the first token": lambda rows: rows.places == 0,

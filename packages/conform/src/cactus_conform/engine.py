@@ -128,8 +128,7 @@ class EngineError(OSError):
     """The engine is down, slow, or gives an invalid answer, so that nothing can be said of its distribution."""
 
 
-CLEARANCE = 2e-3
-"""Positions nearer than this to the edge of a cut are left out, because rounding may decide there."""
+CLEARANCE = 2e-3  # positions nearer than this to the edge of a cut are left out, because rounding may decide there
 
 
 def check_drawn(samples: int, false_alarm: float) -> None:

@@ -13,8 +13,7 @@ from cactus_conform.engine import OPTIONAL, Engine, EngineAnswer, Query, Samplin
 from cactus_conform.processing import Rows
 from cactus_conform.truth import Truth, Wanted
 
-Decoding = Generator[Wanted, Rows, EngineAnswer]
-"""One response: it asks for probabilities, and returns the answer."""
+Decoding = Generator[Wanted, Rows, EngineAnswer]  # one response: it asks for probabilities, and returns the answer
 
 
 def draw(weights: Rows, uniform: float) -> int:

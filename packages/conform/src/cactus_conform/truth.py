@@ -14,8 +14,7 @@ from cactus_conform.engine import DRAFTS, END, VOCABULARY, Sampling
 from cactus_conform.models import TinyModel
 from cactus_conform.processing import Rows, counts_before, distribution, penalised, softmax
 
-_BATCH, _KEPT = 512, 60_000
-"""Sequences that are read at once, and those that stay cached."""
+_BATCH, _KEPT = 512, 60_000  # sequences that are read at once, and those that stay cached
 
 
 class Wanted(NamedTuple):

@@ -28,11 +28,9 @@ class Constraint(Protocol):
 
         None where one of ``token_ids`` is not allowed itself, or ends the response: nothing is ever drawn after it.
         """
-        ...
 
     def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
         """Return up to ``limit`` tokens that must come next: each is the only one that is allowed there."""
-        ...
 
     def may_end(self, token_ids: Sequence[int]) -> bool: ...
 

@@ -29,7 +29,6 @@ class NamedDrafter(Protocol):
 
     def drafter(self, target: Any, prompts: Callable[[], list[list[int]]] | None = None) -> Drafter:
         """Return the drafter for a target's model; ``prompts`` returns the tokens of some, for what has to measure."""
-        ...
 
 
 DRAFTERS: dict[str, type[Any]] = {

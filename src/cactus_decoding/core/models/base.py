@@ -86,14 +86,12 @@ class Forward(Protocol):
         cache holds ``start`` tokens before the call. ``positions`` are ``[n]``, each below ``start + n``; ``mask`` is
         ``[n, start + n]``, true where a token sees a cached or a new one, itself included.
         """
-        ...
 
     def keep(self, length: int, prefix: int, path: list[int]) -> int:
         """Keep the first ``prefix`` of ``length`` cached tokens, and those at the later places ``path``, ascending.
 
         Return how many are left: fewer where some of the prefix are lost, 0 where all are.
         """
-        ...
 
     def save(self, length: int) -> Any: ...
 

@@ -26,7 +26,6 @@ class StatefulForward(Forward, Protocol):
 
     def restore_state(self, state: Any, length: int) -> None:
         """Go back to a copy that was made after so many tokens."""
-        ...
 
 
 class RecurrentForward:

@@ -30,7 +30,6 @@ class Tokenizer(Protocol):
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> Any:
         """Return an object whose ``input_ids`` are a text's tokens."""
-        ...
 
     def decode(
         self, token_ids: list[int], *, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool = False

@@ -237,7 +237,6 @@ class RowSampling(Protocol):
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
         """Return probabilities, ``[rows, vocabulary]``; the last row follows all the tokens."""
-        ...
 
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor: ...
 

@@ -28,15 +28,12 @@ class DraftLength(Protocol):
     @property
     def max_draft_tokens(self) -> int:
         """Upper limit of the proposals in any step; in a tree, of those that follow one another."""
-        ...
 
     def begin_response(self) -> None:
         """Called before the first step of a response, which also reads the prompt."""
-        ...
 
     def begin_step(self) -> int:
         """Return how many tokens the next step may propose, from 0 to ``max_draft_tokens``."""
-        ...
 
     def should_continue(self, logits: Tensor) -> bool:
         """Return whether to propose another token after one that was drawn from these logits.
@@ -44,15 +41,12 @@ class DraftLength(Protocol):
         Args:
             logits: as the draft model gave them, ``[vocabulary]``, before temperature and truncation.
         """
-        ...
 
     def end_draft(self, num_drafted: int) -> None:
         """Called with the number of proposed tokens."""
-        ...
 
     def end_step(self, num_accepted: int) -> None:
         """Called with the number of proposals that were kept."""
-        ...
 
 
 @runtime_checkable
@@ -92,7 +86,6 @@ class Drafter(Protocol):
         From one call to the next the sequence only grows, by accepted proposals and one more token; a shorter one, or
         one that differs before that, starts a new response.
         """
-        ...
 
     def reset(self) -> None:
         """Forget the last response."""

@@ -32,7 +32,6 @@ class AcceptanceRule(Protocol):
 
     def __str__(self) -> str:
         """Return the text that `parse_rule` turns into this rule, such as ``cactus:delta=1.0``."""
-        ...
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return the two numbers for each of some tokens at each position, if it were the drafted one.
@@ -45,18 +44,15 @@ class AcceptanceRule(Protocol):
         Returns:
             Numbers in float64, ``[..., tokens]``.
         """
-        ...
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
         """Return what recovery starts from, ``[..., vocabulary]``: the target's own probabilities, for most rules."""
-        ...
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
         """Return h, ``[..., vocabulary]``, if it does not depend on the drafted token, else None.
 
         What is emitted is then distributed as h.
         """
-        ...
 
 
 class Verification(NamedTuple):

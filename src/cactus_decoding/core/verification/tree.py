@@ -47,7 +47,6 @@ class Tree:
 class TokenSource(Protocol):
     def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
         """Draw a token in proportion to weights, ``[vocabulary]`` or one for each token that a row lists."""
-        ...
 
 
 class RandomSource(TokenSource, Protocol):
@@ -55,7 +54,6 @@ class RandomSource(TokenSource, Protocol):
 
     def below(self, node: int, bar: float) -> bool:
         """Return whether that number is strictly below a bar; nothing is below NaN."""
-        ...
 
 
 class RandomNumbers:

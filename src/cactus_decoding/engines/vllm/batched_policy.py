@@ -111,7 +111,6 @@ class DraftRows(Protocol):
     @property
     def width(self) -> int:
         """The size of the draft's vocabulary, at most the target's."""
-        ...
 
     def rows(self, some: Tensor) -> Tensor: ...
 

@@ -37,7 +37,6 @@ class Growth(Protocol):
 
     def reserve(self, num_looked_up: int) -> None:
         """Called before the first level with the number of tokens that the tree has in any case."""
-        ...
 
     def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> Sequence[ChildCounts]:
         """Return how many children the tokens get that have just been read, beside those that were looked up.
@@ -45,11 +44,9 @@ class Growth(Protocol):
         ``logits`` are the draft's own, ``[tokens, vocabulary]``, with float32's least number for tokens that were
         looked up; ``looked_up`` says how likely the draft takes these to be.
         """
-        ...
 
     def promising(self) -> list[int]:
         """Return which of the new children are to be read for children of their own; none ends the tree."""
-        ...
 
 
 class TreeShape(StatelessLength, ABC):
