@@ -154,14 +154,10 @@ def broken(ways: DemoComparison) -> tuple[Way, int] | None:
     """Return the first problem that lossless and protected sampling solved and a rule everywhere did not, and whose."""
     for way in (ways.unprotected, ways.weak):
         answers = zip(ways.lossless.right, ways.protected.right, way.right, strict=True)
-        for index, each in enumerate(answers):
-            if _broke(*each):
+        for index, (lossless, protected, everywhere) in enumerate(answers):
+            if lossless and protected and not everywhere:
                 return way, index
     return None
-
-
-def _broke(lossless: bool, protected: bool, everywhere: bool) -> bool:
-    return lossless and protected and not everywhere
 
 
 def broken_answer(ways: DemoComparison, problem: WordProblem, way: Way, index: int) -> Table:
@@ -207,8 +203,9 @@ def too_few(problems: int) -> str:
 
 def beside_lossless(ours: Way, lossless: Way) -> dict[str, Interval]:
     """Return the ratios of tokens per step and of times per answer, and the difference of right answers."""
+    steps = _ratio(ours, lossless, lambda counts: counts.accepted + counts.steps, lambda counts: counts.steps)
     return {
-        "tokens_per_step": steps_beside(ours, lossless),
+        "tokens_per_step": steps,
         "time_per_answer": time_beside(ours, lossless),
         "right_answers": gained(ours, lossless),
     }
@@ -216,10 +213,6 @@ def beside_lossless(ours: Way, lossless: Way) -> dict[str, Interval]:
 
 def gained(ours: Way, theirs: Way) -> Interval:
     return paired_difference(np.array(ours.right, dtype=np.float64) - np.array(theirs.right, dtype=np.float64))
-
-
-def steps_beside(ours: Way, theirs: Way) -> Interval:
-    return _ratio(ours, theirs, lambda counts: counts.accepted + counts.steps, lambda counts: counts.steps)
 
 
 def time_beside(ours: Way, theirs: Way) -> Interval:

@@ -6,6 +6,7 @@ import shlex
 import time
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -228,7 +229,7 @@ def _table(found: Tuned) -> Table:
     none, lengths = found.found[0], sorted({each.num_speculative_tokens for each in found.found} - {0})
     by_place = {(each.draft, each.rule, each.num_speculative_tokens): each for each in found.found[1:]}
     best = {
-        column: max((each for each in found.found[1:] if (each.draft, each.rule) == column), key=_speed)
+        column: max((by_place[*column, length] for length in lengths), key=attrgetter("tokens_per_second"))
         for column in columns
     }
     table.add_row("0", _pass(found, 0), *(f"{none.tokens_per_second:.2f} 1.00  " for _ in columns))
@@ -244,7 +245,3 @@ def _table(found: Tuned) -> Table:
 
 def _pass(found: Tuned, length: int) -> str:
     return f"{1000 * found.times.of(length + 1):.1f}"
-
-
-def _speed(each: Forecast) -> float:
-    return each.tokens_per_second

@@ -71,7 +71,8 @@ class GrammarMask:
             shared += 1
         known = max(depth for depth in self._states if depth <= shared)
         self._tokens = tokens[:known]
-        self._states = {depth: state for depth, state in self._states.items() if depth == 0 or _near(depth, known)}
+        near = {0, *range(known - _KEPT, known + 1)}
+        self._states = {depth: state for depth, state in self._states.items() if depth in near}
         for depth in range(known, len(tokens)):
             state, token = self._states[depth], tokens[depth]
             if not state.allows(token):
@@ -79,7 +80,3 @@ class GrammarMask:
             self._states[depth + 1] = state.after(token)
             self._tokens.append(token)
         return self._states[len(tokens)]
-
-
-def _near(depth: int, known: int) -> bool:
-    return known - _KEPT <= depth <= known

@@ -17,11 +17,6 @@ CONFIGURED = "draft_vocabulary"
 """The name under which a draft's configuration lists the tokens that it proposes, in ascending order."""
 
 
-def widened(logits: Tensor, token_ids: Tensor, vocabulary: int) -> Tensor:
-    """Return logits of a part, ``[..., part]``, as ``[..., vocabulary]``: minus infinity outside it."""
-    return logits.new_full((*logits.shape[:-1], vocabulary), -torch.inf).index_copy_(-1, token_ids, logits)
-
-
 class PartialHead(nn.Linear):
     """A layer with all of its weights, of which some rows are computed; the logits of the others are minus infinity."""
 
@@ -32,7 +27,10 @@ class PartialHead(nn.Linear):
     def forward(self, hidden: Tensor) -> Tensor:
         """Return logits, ``[..., vocabulary]``; of the part alone inside `alone`."""
         logits = linear(hidden, self._rows(), None if self.bias is None else self.bias[self.token_ids])
-        return widened(logits, self.token_ids, self.out_features) if self._widens else logits
+        if not self._widens:
+            return logits
+        wide = logits.new_full((*logits.shape[:-1], self.out_features), -torch.inf)
+        return wide.index_copy_(-1, self.token_ids, logits)
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -67,7 +67,8 @@ def parse_families(names: Sequence[str], rules: Sequence[str] = ()) -> list[Fami
     found = dict[str, Family]()
     for name in names or FAMILIES:
         found |= {name: FAMILIES[name]} if name in FAMILIES else {each.name: each for each in _outside(name)}
-    return [*found.values(), *(_point(str(parse_rule(text))) for text in rules)]
+    spelled = [str(parse_rule(text)) for text in rules]
+    return [*found.values(), *(Family(rule, rule, lambda _, rule=rule: rule, 1, 1, whole=True) for rule in spelled)]
 
 
 def _outside(name: str) -> list[Family]:
@@ -80,7 +81,3 @@ def _outside(name: str) -> list[Family]:
         replace(each, name=f"{name} {each.name}", spell=lambda knob, each=each: respelled(described, each.spell(knob)))  # type: ignore[misc]
         for each in described.families
     ]
-
-
-def _point(rule: str) -> Family:
-    return Family(rule, rule, lambda _: rule, 1, 1, whole=True)

@@ -116,10 +116,6 @@ def make_report(
     return Report([_section(group) for group in groups.values()], picture, sources)
 
 
-def pair_of(summary: RunSummary) -> str:
-    return clean(f"target {summary.config.target}, draft {summary.config.draft}")
-
-
 def _title(summary: RunSummary) -> str:
     config, defaults = summary.config, vars(SamplingParams())
     asked = vars(config.request.sampling)
@@ -136,7 +132,8 @@ def _title(summary: RunSummary) -> str:
 def _section(summaries: Sequence[RunSummary]) -> Section:
     pairs: dict[str, list[RunSummary]] = {}
     for summary in summaries:
-        pairs.setdefault(pair_of(summary), []).append(summary)
+        pair = clean(f"target {summary.config.target}, draft {summary.config.draft}")
+        pairs.setdefault(pair, []).append(summary)
     pictures: list[Picture] = []
     notes = [said] if (said := verified_by(summaries)) else []
     for name, ours in pairs.items():

@@ -193,7 +193,10 @@ def write_model(
     shutil.rmtree(folder, ignore_errors=True)
     with naming(folder):
         model = load_model("draft", best, torch.float32, torch.device("cpu"))
-        model.to(_dtype(settings)).save_pretrained(folder)
+        # in the precision that the start's weights are stored in, whatever they are loaded in
+        start_name = draft_name(settings) or target_name(settings)
+        dtype = stored_dtype(start_name, local=only_cached("draft", start_name)) or torch.float32
+        model.to(dtype).save_pretrained(folder)
         material.tokenizer.save_pretrained(folder)
     loss = parse_loss(settings.loss)
     rules = list(dict.fromkeys([*MEASURED, *([str(loss.rule)] if isinstance(loss, Relaxed) else [])]))
@@ -227,12 +230,6 @@ def write_model(
         if material.answers is not None:
             shutil.copy(material.answers, folder)
     return folder
-
-
-def _dtype(settings: TrainingSettings) -> torch.dtype:
-    """Return the precision that the start's weights are stored in, whatever they are loaded in."""
-    name = draft_name(settings) or target_name(settings)
-    return stored_dtype(name, local=only_cached("draft", name)) or torch.float32
 
 
 def _silent(stage: str, done: int, total: int, remark: str) -> None:

@@ -17,7 +17,7 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.policy.importance import Importance
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.intervals import RESAMPLES, Interval, Numbers, bootstrapped
-from cactus_decoding.lab.training.importance.collecting import SparseRow, falls
+from cactus_decoding.lab.training.importance.collecting import falls
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)  # inverse strengths of the regularisation that are tried
 FOLDS = 5
@@ -60,7 +60,7 @@ def examples_of(entries: Sequence[dict[str, Any]], vocabulary: int) -> Examples:
     columns: list[int] = []
     ends, worse, better, problem = [0], [], [], []
     for place, position, spoilt, mended in falls(entries):
-        for offset, (ids, probs) in ((0, _row(position["target"])), (vocabulary, _row(position["draft"]))):
+        for offset, (ids, probs) in ((0, position["target"]), (vocabulary, position["draft"])):
             columns += [token + offset for token in ids]
             values += probs
         ends.append(len(values))
@@ -69,10 +69,6 @@ def examples_of(entries: Sequence[dict[str, Any]], vocabulary: int) -> Examples:
         problem.append(place)
     rows = csr_array((values, columns, ends), shape=(len(worse), 2 * vocabulary), dtype=np.float64)
     return Examples(rows, np.array(worse), np.array(better), np.array(problem, dtype=np.int64))
-
-
-def _row(row: SparseRow) -> tuple[list[int], list[float]]:
-    return row[0], row[1]
 
 
 def fit(examples: Examples, vocabulary: Vocabulary, *, folds: int = FOLDS) -> tuple[Importance, Fit]:
