@@ -25,7 +25,7 @@ from cactus_decoding.lab.evaluation.intervals import (
 )
 
 if TYPE_CHECKING:
-    from cactus_decoding import Metrics, Pair, Request, Response, SamplingParams
+    from cactus_decoding import Metrics, Pair, Request, Response
     from cactus_decoding.lab.evaluation.score import Score
     from cactus_decoding.zoo.word_problems import WordProblem
 
@@ -54,7 +54,7 @@ def report(
 
 def table(ways: DemoComparison, listed: Sequence[Way], full: str = "█") -> Table:
     """Return right answers and speeds, with bars made of a character."""
-    sampling = _described(ways.plain.request.sampling)
+    sampling = ways.plain.request.sampling.described
     shown = _new_table(
         f"{ways.plain.score.answers} held-out problems, {sampling}\nrelaxed: {ways.unprotected.request.rule}",
         *(
@@ -249,12 +249,6 @@ def _points(difference: Interval) -> str:
     """
     value, low, high = (f"{100 * each:+.1f}" for each in difference)
     return f"{value} ({low} to {high})"
-
-
-def _described(sampling: SamplingParams) -> str:
-    cuts = [f"{name.replace('_', '-')} {value:g}" for name, value in vars(sampling).items()
-            if name != "temperature" and value != getattr(type(sampling)(), name)]  # fmt: skip
-    return ", ".join([f"temperature {sampling.temperature:g}", *(cuts or ["no truncation"])])
 
 
 @dataclass

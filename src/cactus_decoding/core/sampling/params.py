@@ -157,6 +157,13 @@ class SamplingParams(Model):
         """Whether the least likely tokens are cut, so that what is left has a sparse form."""
         return self.temperature == 0 or self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
+    @property
+    def described(self) -> str:
+        """Temperature and cuts for people, such as ``temperature 0.6, top-p 0.95``."""
+        cuts = {name: value for name, value in self if name != "temperature" and value != getattr(_UNCUT, name)}
+        said = [f"{name.replace('_', '-')} {value:g}" for name, value in cuts.items()] or ["no truncation"]
+        return ", ".join([f"temperature {self.temperature:g}", *said])
+
     def sparse_row(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return ids, ascending, and probabilities of the tokens that are left of one row; some may be 0.
 
@@ -223,6 +230,9 @@ class SamplingParams(Model):
         return probs
 
 
+_UNCUT = SamplingParams()
+
+
 class RowSampling(Protocol):
     """How the logits of one response become the probabilities that its tokens are drawn from.
 
@@ -249,7 +259,7 @@ class SamplingFn:
         return self.plain(logits)
 
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        return SamplingParams()(logits)
+        return _UNCUT(logits)
 
 
 def as_logits_to_probs(sampling: SamplingParams) -> LogitsToProbs:

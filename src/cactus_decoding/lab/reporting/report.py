@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding.core.files.writing import page_templates
-from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.results import RunResult, read_results
 from cactus_decoding.lab.evaluation.runs.summary import PASS_AT, RunSummary, summarise
@@ -117,16 +116,11 @@ def make_report(
 
 
 def _title(summary: RunSummary) -> str:
-    config, defaults = summary.config, vars(SamplingParams())
-    asked = vars(config.request.sampling)
-    cuts = [
-        f"{name.replace('_', '-')} {value:g}"
-        for name, value in asked.items()
-        if name != "temperature" and value != defaults[name]
-    ]
-    sampling = ", ".join([f"temperature {asked['temperature']:g}", *(cuts or ["no truncation"])])
+    config = summary.config
     how = "" if config.chat is None else f", {config.chat}"
-    return clean(f"{config.task}: {config.problems} problems, {sampling}, {config.answered_by}{how}")
+    return clean(
+        f"{config.task}: {config.problems} problems, {config.request.sampling.described}, {config.answered_by}{how}"
+    )
 
 
 def _section(summaries: Sequence[RunSummary]) -> Section:
