@@ -71,8 +71,8 @@ class GrammarMask:
             shared += 1
         known = max(depth for depth in self._states if depth <= shared)
         self._tokens = tokens[:known]
-        near = {0, *range(known - _KEPT, known + 1)}
-        self._states = {depth: state for depth, state in self._states.items() if depth in near}
+        first = max(1, known - _KEPT)
+        self._states = {depth: each for depth, each in self._states.items() if depth == 0 or first <= depth <= known}
         for depth in range(known, len(tokens)):
             state, token = self._states[depth], tokens[depth]
             if not state.allows(token):
