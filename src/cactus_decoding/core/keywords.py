@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 
 class RequestKeywords(TypedDict, total=False):
+    """What `Request` takes by name."""
+
     rule: AcceptanceRule | str
     budget: Budget | float | None
     policy: RelaxationPolicy
