@@ -73,4 +73,5 @@ class Mars(GreedyRule):
         mean = torch.where(held, logits, 0.0).sum(-1, keepdim=True) / held.sum(-1, keepdim=True)
         first, second = (logits.topk(min(2, logits.shape[-1]), dim=-1).values - mean)[..., [0, -1]].split(1, -1)
         is_second = logits.gather(-1, token_ids) - mean >= second
-        return is_second & (second > self.ratio * first) & (self.ratio < 1)
+        kept: Tensor = is_second & (second > self.ratio * first) & (self.ratio < 1)
+        return kept

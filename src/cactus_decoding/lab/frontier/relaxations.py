@@ -67,8 +67,11 @@ def parse_families(names: Sequence[str], rules: Sequence[str] = ()) -> list[Fami
     found = dict[str, Family]()
     for name in names or FAMILIES:
         found |= {name: FAMILIES[name]} if name in FAMILIES else {each.name: each for each in _outside(name)}
-    spelled = [str(parse_rule(text)) for text in rules]
-    return [*found.values(), *(Family(rule, rule, lambda _, rule=rule: rule, 1, 1, whole=True) for rule in spelled)]
+    return [*found.values(), *(_point(str(parse_rule(text))) for text in rules)]
+
+
+def _point(rule: str) -> Family:
+    return Family(rule, rule, lambda _: rule, 1, 1, whole=True)
 
 
 def _outside(name: str) -> list[Family]:
