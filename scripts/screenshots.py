@@ -47,8 +47,7 @@ def open_page(browser: Browser, server: Running, viewport: dict[str, int], *, co
     page.goto(server.url)
     page.wait_for_selector("body[data-state=ready]")
     page.add_style_tag(content=STEADY if compare else STEADY + NO_SPEED)
-    if compare:
-        page.check("#compare")
+    page.set_checked("#compare", compare)
     page.evaluate("for (const part of document.querySelectorAll('#settings details')) part.open = true")
     page.get_by_label("seed", exact=True).fill(str(SEED))
     page.evaluate("for (const part of document.querySelectorAll('#settings details')) part.open = false")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from textwrap import indent
 
 from command_page import command_page
 from formulas import to_mathml
@@ -23,7 +24,16 @@ HOVER = (ROOT / "scripts/site/hover.md").read_text(encoding="utf-8")
 HOVER_P_AND_Q = (ROOT / "scripts/site/hover_p_and_q.md").read_text(encoding="utf-8")
 WITH_P_AND_Q = ("rules/", "theory.md", "guarantees.md", "proofs.md", "seeds.md")
 INTERVAL = re.compile(r"\d \([-−+]?[\d.]+ to [-−+]?[\d.]+\)")
-MOVED = {"laptop_benchmarks": "performance/#gguf-files", "vllm_benchmarks": "performance/#vllm"}
+MOVED = {
+    "laptop_benchmarks": "performance/#gguf-files",
+    "vllm_benchmarks": "performance/#vllm",
+    "study": "studies/rules/",
+    "relaxing_study": "studies/relaxing/",
+    "training_study": "studies/training/",
+    "trees_study": "studies/trees/",
+    "constraints": "studies/constraints/",
+    "planning": "studies/planning/",
+}
 REDIRECT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Moved</title>
 <meta http-equiv="refresh" content="0; url=../{place}"></head>
@@ -56,10 +66,22 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Let links that are right in the repository be right on the site too, and explain words on hover."""
     text = re.sub(r"\]\(\.\./benchmarks/results/", "](benchmarks/results/", markdown)
     place = page.file.src_uri
+    if place == "rules/index.md":
+        text = f"{text}\n\n{rule_details()}"
     if place.startswith("reference/"):
         page.meta["search"] = {"boost": 0.5}  # whoever searches wants to read about a word first
         return text
     return "\n\n".join([text, HOVER, HOVER_P_AND_Q if place.startswith(WITH_P_AND_Q) else ""])
+
+
+def rule_details() -> str:
+    """Return every rule's page, folded away, for the page about all of them."""
+    folded = []
+    for name, rule in RULES.items():
+        page = (ROOT / "docs" / "rules" / f"{name}.md").read_text(encoding="utf-8").partition("\n")[2]
+        page = re.sub(r"^## (.*)$", r"**\1**", page, flags=re.MULTILINE).replace("](#", f"]({name}.md#")
+        folded.append(f'??? note "{rule.title}"\n{indent(page.strip(), "    ")}')
+    return "\n\n".join(["## Details of each rule { data-search-exclude }", *folded])
 
 
 def on_page_content(html: str, **_: object) -> str:

@@ -26,7 +26,16 @@ FETCHED = re.compile(r"""<(?:script|img|iframe|source|audio|video)[^>]+?src=["']
 STYLED = re.compile(r"""<link[^>]+rel=["']?(?:stylesheet|preconnect|preload|icon)[^>]+href=["']?(?:https?:)?//""")
 
 
-MOVED = {"laptop_benchmarks": "performance/#gguf-files", "vllm_benchmarks": "performance/#vllm"}
+MOVED = {
+    "laptop_benchmarks": "performance/#gguf-files",
+    "vllm_benchmarks": "performance/#vllm",
+    "study": "studies/rules/",
+    "relaxing_study": "studies/relaxing/",
+    "training_study": "studies/training/",
+    "trees_study": "studies/trees/",
+    "constraints": "studies/constraints/",
+    "planning": "studies/planning/",
+}
 """Where pages are that had an address of their own."""
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +27,16 @@ def test_rules_are_described_by_their_own_code(name):
         assert {key: value for key, value in vars(parsed).items() if value != math.inf} == {
             key: value for key, value in preset["values"].items() if value is not None or getattr(parsed, key) is None
         }
+
+
+def test_rules_have_the_kinds_that_the_docs_name():
+    page = (Path(__file__).parents[3] / "docs/rules/index.md").read_text(encoding="utf-8")
+    named = {
+        name: kind
+        for names, kind in re.findall(r"^\| (\[`.*?) \| (truncation|collaboration)", page, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+    assert named | {"lossless": "exact"} == {name: described.kind for name, described in RULES.items()}
 
 
 @pytest.mark.parametrize("name", RULES)

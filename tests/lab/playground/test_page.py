@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlencode
 import pytest
 from playwright.sync_api import expect
 
-from cactus_decoding import load_pair, stream
+from cactus_decoding import RULES, load_pair, stream
 from cactus_decoding.lab.playground.form import FIRST_EXAMPLE
 from cactus_decoding.zoo import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
@@ -33,7 +33,7 @@ CACTUS = "#" + urlencode(
 class Visitor:
     """A browser of its own on the page, which notes what it asks for and what goes wrong."""
 
-    def __init__(self, browser, server, path="", **options):
+    def __init__(self, browser, server, path="", *, alone=True, **options):
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}} | options)
         self.page = self.context.new_page()
         self.page.set_default_timeout(PATIENCE)
@@ -43,6 +43,8 @@ class Visitor:
         self.page.on("console", self.note)
         self.page.goto(server.url + path)
         self.page.wait_for_selector("body[data-state=ready]")
+        if alone and not path:
+            self.page.uncheck("#compare")
 
     def __getattr__(self, name):
         return getattr(self.page, name)
@@ -100,6 +102,21 @@ def test_an_answer_streams_and_its_tokens_tell_what_happened(visit):
     expect(page.locator(".ca-card")).to_contain_text("It was rejected")
     page.mouse.move(2, 2)
     expect(page.locator(".ca-card")).to_have_class(re.compile("ca-empty"))
+
+
+@slow
+def test_the_page_begins_with_a_comparison_and_its_rules_are_grouped(visit):
+    page = visit(alone=False)
+    page.generate()
+    headings = page.locator(".session h2 code").all_inner_texts()
+    assert headings == [RELAXED["rule"], "lossless"]
+    expect(page.locator(".session .meaning").first).to_contain_text("allows a shift of")
+    groups = page.locator("#rule-part optgroup")
+    assert [group.get_attribute("label").partition(":")[0] for group in groups.all()] == [
+        "Keep the target's distribution", "Truncate", "Collaborate"]  # fmt: skip
+    assert groups.locator("option").count() == sum(len(rule.presets) for rule in RULES.values())
+    for group, name in ((0, "lossless"), (1, "cactus:delta=0.5"), (2, "clamped:width=1.0")):
+        assert groups.nth(group).locator(f"option[value='{name}']").count() == 1
 
 
 @slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import cast
 
 from cactus_decoding.core.mistakes import short_repr
@@ -68,7 +69,7 @@ RULES: dict[str, type[Rule]] = {
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=\s*([,:]|$))")
 
 
-def parse_rule(text: str, *, importing: bool = True) -> Rule:
+def parse_rule(text: str, *, importing: bool = True, listed: Collection[str] = ()) -> Rule:
     """Return the rule that a text spells: a name, then ``:`` and comma-separated ``parameter=value`` pairs.
 
     The name is one of the package's or of the entry-point group ``cactus_decoding.rules``. It may also be the
@@ -79,6 +80,7 @@ def parse_rule(text: str, *, importing: bool = True) -> Rule:
         importing: whether a path may be imported, which runs code. Set it to False for spellings that others send:
             these may then name the package's rules, those of entry points, and paths that this process has parsed
             before.
+        listed: the package's rules that an error about an unknown one lists, by default all.
 
     Raises:
         TypeError: if ``text`` is not a string.
@@ -102,7 +104,7 @@ def parse_rule(text: str, *, importing: bool = True) -> Rule:
         if name in WAYS_TO_VERIFY:
             raise ValueError(f"{name!r} is no rule, but a way to verify: --verification {text}, verification={text!r}")
         if (path := _PATH.match(text)) is None:
-            known = dict.fromkeys([*RULES, *registered], cast("type[Rule]", None))
+            known = dict.fromkeys([*(listed or RULES), *registered], cast("type[Rule]", None))
             return parse("rule", text, known)  # raises, and lists the rules
         name, rest = path[0], text[path.end() :].lstrip(" ,:")
     from cactus_decoding.core.rules.outside import outside_rule  # imported here, as it imports this module

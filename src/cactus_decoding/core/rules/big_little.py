@@ -40,6 +40,7 @@ class BigLittle(GreedyRule):
 
     name = "big_little"
     title = "Big Little rollback"
+    kind = "truncation"
     summary = "At temperature 0, keep what the target does not find too surprising."
     presets = (
         Preset(

@@ -57,6 +57,7 @@ class Cactus(Rule):
 
     name = "cactus"
     title = "Cactus"
+    kind = "truncation"
     summary = "Lift the drafted token as far as a divergence budget allows."
     presets = (
         Preset(

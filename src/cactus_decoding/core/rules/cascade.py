@@ -51,6 +51,7 @@ class Cascade(Gated):
 
     name = "cascade"
     title = "Speculative cascade"
+    kind = "collaboration"
     summary = "Leave positions to the draft where it is sure enough beside the target."
     presets = (Preset("cascade:alpha=0.1", "None: where the draft is left alone its row is emitted.", "to compare"),)
     families = (

@@ -54,6 +54,7 @@ class ClampedRatio(Rule):
 
     name = "clamped"
     title = "Clamped ratio"
+    kind = "collaboration"
     summary = "Emit the draft, clamped to within a constant factor of the target."
     presets = (
         Preset(

@@ -48,6 +48,7 @@ class Ears(Rule):
 
     name = "ears"
     title = "EARS"
+    kind = "collaboration"
     summary = "Accept more where the target is unsure, by a tolerance in proportion to 1 - max q."
     presets = (
         Preset(

@@ -36,6 +36,7 @@ class Ensemble(Rule):
 
     name = "ensemble"
     title = "Static ensemble"
+    kind = "collaboration"
     summary = "Verify against a fixed mixture of target and draft."
     presets = (
         Preset(

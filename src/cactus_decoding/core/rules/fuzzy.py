@@ -57,6 +57,7 @@ class Fuzzy(Gated):
 
     name = "fuzzy"
     title = "Fuzzy"
+    kind = "collaboration"
     summary = "Leave positions to the draft where both models' rows are close."
     presets = (
         Preset(

@@ -48,6 +48,7 @@ class KLGate(Gated):
 
     name = "kl_gate"
     title = "KL gate"
+    kind = "collaboration"
     summary = "Leave positions to the draft where it covers the target and the target is unsure."
     presets = (
         Preset(

@@ -35,6 +35,7 @@ class Lenience(Rule):
 
     name = "lenience"
     title = "Lenience"
+    kind = "truncation"
     summary = "Accept as if the target were a constant factor more sure of every drafted token."
     presets = (
         Preset(

@@ -24,6 +24,7 @@ class Lossless(Rule):
 
     name = "lossless"
     title = "Lossless"
+    kind = "exact"
     summary = "Accept as much as can be accepted without changing anything."
     presets = (Preset("lossless", "Exact: emits the target's own distribution.", "first"),)
     never_stricter_than_lossless = True

@@ -44,6 +44,7 @@ class Mars(GreedyRule):
 
     name = "mars"
     title = "Margin-aware (MARS)"
+    kind = "truncation"
     summary = "At temperature 0, keep the second choice where the logits of both are alike."
     presets = (
         Preset(

@@ -55,6 +55,7 @@ class RelaxedGreedy(GreedyRule):
 
     name = "relaxed_greedy"
     title = "Relaxed greedy"
+    kind = "truncation"
     summary = "At temperature 0, keep what is almost as likely as the most likely token."
     presets = (
         Preset(

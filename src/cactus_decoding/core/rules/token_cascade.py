@@ -53,6 +53,7 @@ class TokenCascade(Rule):
 
     name = "token_cascade"
     title = "Token-specific cascade"
+    kind = "truncation"
     summary = "Keep drafted tokens near the target's most likely one, and else draw from the target."
     presets = (Preset("token_cascade:alpha=0.5", "None: what it accepts is distributed as the draft's.", "to compare"),)
     families = (

@@ -39,6 +39,7 @@ class TopK(Rule):
 
     name = "top_k"
     title = "Top-k acceptance"
+    kind = "truncation"
     summary = "Keep whatever is among the target's k most likely tokens."
     presets = (Preset("top_k:k=5", "None: what it accepts is distributed as the draft's.", "to compare"),)
     families = (

@@ -51,6 +51,7 @@ class Typical(Rule):
 
     name = "typical"
     title = "Typical acceptance"
+    kind = "truncation"
     summary = "Keep what is not too unlikely for how uncertain the target is."
     presets = (Preset("typical", "None: what it accepts is distributed as the draft's.", "to compare with Medusa"),)
     families = (

@@ -35,6 +35,7 @@ logger = logging.getLogger("vllm.cactus_decoding")
 GREEDY_BELOW = 1e-5  # vLLM decodes greedily at a lower temperature, where every rule is an exact match
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 RULES_KEY = "outside_rules"  # rules by import path that requests may name, besides the default rule's
+_OFFERED = tuple(name for name, rule in RULES.items() if rule.recovers_from_relaxed_target)
 REQUEST_KEYS = (*KEYS, REPORT_KEY)
 SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, RULES_KEY)
 
@@ -56,6 +57,8 @@ def request_of(
     if wrong := [name for name in NOT_FROM_CLIENTS if asked.get(name) not in (None, False)]:
         what = "a rule has one knob for a whole batch there" if wrong[0] == "importance_scale" else ALLOWED
         raise ValueError(f"{wrong[0]} does not work in vLLM: {what}")
+    if isinstance(asked.get(RULE_KEY), str):  # first, as this error lists what vLLM's sampler can follow
+        _parse(asked[RULE_KEY], any_pattern)
     defaults = Request() if default is None else default
     settings = read_keys(asked, defaults.policy.as_dict(), thinking=thinking, any_pattern=any_pattern)
     if not settings:
@@ -184,14 +187,13 @@ def admitted(params: Any, config: ServerConfig) -> Request | None:
 @lru_cache(maxsize=1024)
 def _parse(spelling: str, importing: bool) -> Rule:
     try:
-        rule = parse_rule(spelling, importing=importing)
+        rule = parse_rule(spelling, importing=importing, listed=_OFFERED)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{RULE_KEY}: {error}") from None
     if not rule.recovers_from_relaxed_target:
-        known = ", ".join(name for name, one in RULES.items() if one.recovers_from_relaxed_target)
         raise ValueError(
             f"{RULE_KEY} {str(rule)!r} does not work in vLLM, whose own sampler cannot follow it; "
-            f"rules that do are {known}"
+            f"rules that do are {', '.join(_OFFERED)}"
         )
     return rule
 

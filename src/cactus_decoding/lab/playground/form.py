@@ -171,6 +171,7 @@ def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = (), proposals:
         "rules": [*(rule(name) for name in RULES), *(_outside(each) for each in rules)],
         "settings": settings(limits, models=models, proposals=proposals),
         "start": RELAXED if proposals is None else RELAXED | {"num_speculative_tokens": proposals},
+        "compare": proposals is None,  # the bundled pair answers twice at once; on a pair of the user that takes time
         "limits": asdict(limits),
         "models": models,
         "examples": [each._asdict() for each in (*EXAMPLES[FIRST_EXAMPLE:], *EXAMPLES[:FIRST_EXAMPLE])],
@@ -258,7 +259,14 @@ def rule(name: str) -> dict[str, Any]:
         knob | {"range": studied.get(knob["name"]) or _range_around(knob, presets[0]["values"])}
         for knob in knobs(described)
     ]
-    return {"name": name, "title": described.title, "summary": described.summary, "knobs": shown, "presets": presets}
+    return {
+        "name": name,
+        "title": described.title,
+        "kind": described.kind,
+        "summary": described.summary,
+        "knobs": shown,
+        "presets": presets,
+    }
 
 
 def _outside(given: Rule) -> dict[str, Any]:
@@ -268,7 +276,14 @@ def _outside(given: Rule) -> dict[str, Any]:
     name, described = name_of(type(given)), type(given)
     shown = [knob | {"range": _range_around(knob, values)} for knob in knobs(described)]
     title = described.title or name
-    return {"name": name, "title": title, "summary": described.summary, "knobs": shown, "presets": [preset]}
+    return {
+        "name": name,
+        "title": title,
+        "kind": described.kind,
+        "summary": described.summary,
+        "knobs": shown,
+        "presets": [preset],
+    }
 
 
 def _studied_ranges(described: type[Rule]) -> dict[str, list[float]]:

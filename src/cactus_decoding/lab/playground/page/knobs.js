@@ -3,6 +3,14 @@
 import { freshId, make, quote, sentence, short, spells, withCode } from "./dom.js";
 
 const STEPS = 1000;
+/** The groups of rules, as in the docs. */
+const KINDS = {
+  exact: "Keep the target's distribution",
+  truncation: "Truncate: keep what the target finds likely enough",
+  collaboration: "Collaborate: both models have a share",
+  other: "Given to this server",
+};
+const kindOf = (rule) => (Object.hasOwn(KINDS, rule.kind) ? rule.kind : "other");
 
 /** A slider, logarithmic over the knob's range, with a field for exact values; or a choice of words. */
 class Knob {
@@ -72,10 +80,10 @@ export class RuleChooser {
     this.brief = brief;
     const id = freshId("rule");
     this.select = make("select", { id, class: "rule" });
-    for (const rule of rules) {
-      for (const preset of rule.presets) {
-        this.select.append(make("option", { value: preset.spelling }, titleOf(rule, preset)));
-      }
+    for (const [kind, label] of Object.entries(KINDS)) {
+      const options = rules.filter((rule) => kindOf(rule) === kind).flatMap((rule) =>
+        rule.presets.map((preset) => make("option", { value: preset.spelling }, titleOf(rule, preset))));
+      if (options.length) this.select.append(make("optgroup", { label }, ...options));
     }
     this.about = make("p", { class: "help" });
     this.place = make("div", { class: "knobs" });

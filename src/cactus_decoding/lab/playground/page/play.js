@@ -33,6 +33,8 @@ class Page {
     });
     byId("stop").addEventListener("click", () => this.stop());
     byId("copy-link").addEventListener("click", async () => this.say(await copy(addressOf(this.text(true)))));
+    this.compare.checked = form.compare;
+    this.showSecond();
     this.restore();
     for (const event of ["input", "change", "click"]) byId("form").addEventListener(event, () => keep(this.text()));
     addEventListener("hashchange", () => this.follow(takeFromAddress()));

@@ -8,21 +8,23 @@ const METRICS = [
   ["acceptance_length", "acceptance length", "tokens per pass of the target"],
   ["relaxed", "relaxed tokens", "kept by the rule where the lossless test would have rejected them"],
   ["protected", "protected", "positions where the rule was kept away, and the lossless rule decided"],
-  ["spent", "nats spent", "exact divergence to the target, summed over the answer; a budget of so many nats would move the probability of no event by more than √(nats/2)"],
+  ["spent", "nats spent", "exact divergence to the target, summed over the answer"],
   ["tokens_per_second", "tokens per second", "without the time of tracing"], // last: two sessions share a machine
 ];
-/** What a budget promises above temperature 0, by Pinsker's inequality. */
-const promiseOf = ({ budget_nats: budget, temperature }) =>
-  Number.isFinite(budget) && temperature > 0
-    ? `${nats(budget)}: no event moved by more than ${percent(Math.min(1, Math.sqrt(budget / 2)))}`
-    : "";
+/** By how much a budget lets the probability of an event move: the bounds of Pinsker and of Bretagnolle and Huber. */
+const shiftOf = (budget) => percent(Math.min(Math.sqrt(budget / 2), Math.sqrt(1 - Math.exp(-budget))));
+/** What the nats that were spent mean, above temperature 0: by what a budget promises, or would promise. */
+const meaningOf = ({ budget_nats: budget, temperature }, spent) => {
+  if (!(temperature > 0)) return "";
+  if (Number.isFinite(budget)) return `of ${nats(budget)}: no event moved by more than ${shiftOf(budget)}`;
+  return spent > 0 ? `a budget of so many allows a shift of ${shiftOf(spent)}` : "";
+};
 const STATES = { stop: "finished", length: "cut at the longest answer", stopped: "stopped" };
 
 export class SessionView {
   /** `header` is the trace's; `legend` is a place for it, or false; `onSelect(position)` hears what is looked at, or null. */
   constructor(index, header, legend, onSelect) {
     Object.assign(this, { index, header, steps: 0, onSelect });
-    this.promise = promiseOf(header);
     this.shown = legend === undefined ? METRICS : METRICS.slice(0, -1);
     this.state = make("span", { class: "state" }, "generating");
     this.metrics = make("dl", { class: "metrics" });
@@ -64,7 +66,7 @@ export class SessionView {
     this.downloads.replaceChildren("Trace: ", link("html", "a page to share"), " · ", link("jsonl", "JSON Lines"));
   }
 
-  /** The answer's tokens, without what was verified behind its end. */
+  /** The answer's tokens, without what was verified after its end. */
   get emitted() {
     return this.answer.positions.filter((position) => position.emitted);
   }
@@ -78,7 +80,7 @@ export class SessionView {
         make("dd", {}, String(this.steps), make("small", {}, ` for ${this.emitted.length} tokens`))),
       ...this.shown.map(([name, label, help]) =>
         make("div", {}, make("dt", { title: help }, label), make("dd", {}, (name === "spent" ? nats : short)(values[name]),
-          name === "spent" && this.promise ? make("small", {}, ` of ${this.promise}`) : null))),
+          name === "spent" ? make("small", { class: "meaning" }, meaningOf(this.header, spent)) : null))),
     );
   }
 

@@ -136,7 +136,7 @@ export class WhatIf {
       this.curve.replaceChildren();
       return;
     }
-    const chart = new KnobChart(main.knob.name);
+    const chart = new KnobChart(main.knob.name, main.knob.unit);
     chart.draw(this.points.points, Number(main.field.value));
     this.curve.replaceChildren(chart.element);
   }

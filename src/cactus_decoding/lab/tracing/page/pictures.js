@@ -22,7 +22,9 @@
       draw(svg, "line", { x1: LEFT, x2: width - RIGHT, y1: y(tick), y2: y(tick), class: tick ? "ca-grid" : "ca-axis" });
       draw(svg, "text", { x: LEFT - 5, y: y(tick) + 3.5, "text-anchor": "end" }, tick ? tick.toFixed(whole ? 0 : digitsOf(yMax)) : "0");
     }
-    draw(svg, "text", { x: width - RIGHT, y: HEIGHT - 5, "text-anchor": "end" }, `${xMax} ${xLabel}`);
+    draw(svg, "text", { x: LEFT, y: HEIGHT - 5 }, "0");
+    draw(svg, "text", { x: (LEFT + width - RIGHT) / 2, y: HEIGHT - 5, "text-anchor": "middle" }, xLabel);
+    draw(svg, "text", { x: width - RIGHT, y: HEIGHT - 5, "text-anchor": "end" }, String(xMax));
     for (const bar of bars || []) {
       const left = x(bar.from), right = x(bar.to);
       draw(svg, "rect", { x: left, width: Math.max(right - left - 1, 0.5), y: y(bar.y), height: y(0) - y(bar.y), class: "ca-bar" });
@@ -73,7 +75,7 @@
     plot(figures[0], {
       title: limited ? `nats spent: ${nats(total)} of ${nats(budget)}` : `nats spent: ${nats(total)}`,
       summary: `Nats spent over the answer: ${nats(total)}` + (limited ? ` of a budget of ${nats(budget)}` : ""),
-      xMax: count, yMax: top, xLabel: "positions", at,
+      xMax: count, yMax: top, xLabel: "tokens of the answer", at,
       lines: [{ points: spent, className: "ca-line", step: true }],
       levels: limited ? [{ y: budget, text: "budget" }] : [],
     });
@@ -81,13 +83,13 @@
     plot(figures[1], {
       title: `tokens per step: ${mean.toFixed(2)}`,
       summary: `Acceptance length over the answer; on average ${mean.toFixed(2)} tokens per step`,
-      xMax: count, yMax: niceTop(most), whole: true, xLabel: "positions", at,
+      xMax: count, yMax: niceTop(most), whole: true, xLabel: "tokens of the answer", at,
       bars: steps, lines: [{ points: running, className: "ca-line" }],
     });
     plot(figures[2], {
       title: `steps: ${steps.length} for ${emitted} tokens`,
       summary: `Steps: ${steps.length}, each a forward pass of the target; plain decoding takes ${emitted}`,
-      xMax: count, yMax: niceTop(Math.max(count, 2)), whole: true, xLabel: "positions", at,
+      xMax: count, yMax: niceTop(Math.max(count, 2)), whole: true, xLabel: "tokens of the answer", at,
       lines: [{ points: [[0, 0], [emitted, emitted]], className: "ca-plain" }, { points: rounds, className: "ca-line" }],
     });
   }
