@@ -123,7 +123,7 @@ def test_the_site_is_whole(site: Path) -> None:
 def test_an_old_address_leads_to_where_the_page_is(site: Path, old: str) -> None:
     page, _, heading = MOVED[old].partition("#")
     assert f"url=../{MOVED[old]}" in (site / old / "index.html").read_text()
-    assert f'id="{heading}"' in (site / page / "index.html").read_text()
+    assert not heading or f'id="{heading}"' in (site / page / "index.html").read_text()
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ class FlyKnobs(NoKnobs):
     """
 
     window: Annotated[
-        int, Field(ge=1, description="proposals behind a rejected one that must pass"), Setting("tokens")
+        int, Field(ge=1, description="proposals after a rejected one that must pass"), Setting("tokens")
     ] = 6
     threshold: Annotated[float, Field(ge=0, le=math.inf, description="least entropy of the row; inf is lossless")] = 0.3
     top_k: Annotated[

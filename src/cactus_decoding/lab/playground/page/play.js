@@ -150,7 +150,7 @@ class Page {
   }
 
   start({ run, seed, sessions }) {
-    this.run = this.last = run; // the next one reads on behind what this one has read
+    this.run = this.last = run; // the next one reuses what this one has read
     this.say(`Generating, seed ${seed}…`);
     byId("welcome").hidden = true;
     byId("parting").hidden = true;

@@ -16,7 +16,7 @@
  *                                "inf" and "-inf". Several calls may follow each other; a step may be split.
  *                                trees, which may be absent, holds the nodes of each step that proposed a tree, by the step's
  *                                number; the card draws them (tree.js).
- *   answer.finish(end)           the response is over; end = {text, finish_reason, metrics}, all optional. Tokens behind
+ *   answer.finish(end)           the response is over; end = {text, finish_reason, metrics}, all optional. Tokens after
  *                                the end of `text`, which a stop string cut off, are crossed out.
  *   answer.select(place, options)  shows the card of the token at that place, or of none if place is null;
  *                                options.focus: true moves the keyboard's focus there. Returns whether there is one.

@@ -28,7 +28,7 @@
     let said = `The draft proposed ${quoted(position.drafted || "")}. ${chance}`;
     if (position.fate === "relaxed") said += " It was kept; with the same random number, lossless would have rejected it.";
     if (position.fate === "matched")
-      said += " It was rejected, and the token that was drawn instead was proposed too: the step went on behind it.";
+      said += " It was rejected, and the token that was drawn instead was proposed too: the step went on after it.";
     if (position.fate === "recovered") said += " It was rejected, and this token was drawn instead.";
     if (position.fell_back) said += " The budget could not afford the rule here, so the lossless rule decided.";
     if (position.protected) said += " This position is protected: the lossless rule decided.";
@@ -91,7 +91,7 @@
     }
     const left = position.budget_left;
     if (left !== null && left !== undefined && Number.isFinite(numberOf(left)))
-      add("budget left", `${nats(left)} nats`, "behind this token");
+      add("budget left", `${nats(left)} nats`, "after this token");
     if (position.rule && position.rule !== rule && position.fate !== "bonus")
       add("rule here", position.rule, "the rule that decided at this token");
     return list;

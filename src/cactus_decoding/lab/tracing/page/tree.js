@@ -2,7 +2,7 @@
  *
  *   drawCactusTree(parent, nodes, options)  appends a picture to an element and returns it; its style is in answer.css.
  *     nodes     the step's proposals, parents before their children: objects with the fields of TracedNode
- *     options   next      {token, fate} that was drawn behind the path, or null
+ *     options   next      {token, fate} that was drawn after the path, or null
  *               selected  how many kept tokens stand before the one that is looked at, or null
  *
  * Time runs from left to right; what was drawn from the draft's row has a round end, what is fixed has corners. Everything

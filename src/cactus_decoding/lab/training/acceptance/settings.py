@@ -75,7 +75,7 @@ class TrainingSettings:
     data: Annotated[str, Field(description="JSON Lines of prompts, prompts with completions, or texts; or a task.")]
     loss: Annotated[
         str,
-        Field(description=f"One of {', '.join(LOSSES)}, which names a rule behind it, as in relaxed:clamped:width=3."),
+        Field(description=f"One of {', '.join(LOSSES)}, which names a rule after it, as in relaxed:clamped:width=3."),
         Setting(metavar="LOSS"),
     ] = "lk"
     draft: Annotated[
