@@ -1,4 +1,4 @@
-"""Regenerates the README's pictures of the playground by driving the real one in a headless browser.
+"""Makes the pictures of docs/traces_and_playground.md by driving the real playground in a headless browser.
 
     python scripts/screenshots.py                     # docs/images/playground.png, playground.gif and playground.json
 
