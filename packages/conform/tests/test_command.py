@@ -36,7 +36,7 @@ def test_models_of_others_are_not_overwritten(run, tmp_path: Path, mine: str) ->
     [
         ((), "give an ENGINE"),
         (("vlm",), "engine must be one of"),
-        (("--bad",), "unrecognized arguments: --bad (see 'cactus-conform --help')"),
+        (("--bad",), "there is no option --bad (see 'cactus-conform --help')"),
         (("transformers", "--samples", "0"), "samples must be an integer of at least 1"),
         (("transformers", "--output", "missing/file"), "cannot write 'missing/file': No such file"),
         (("nowhere:engine",), "cannot be imported"),

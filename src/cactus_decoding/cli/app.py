@@ -124,19 +124,10 @@ def _explain(error: Exception) -> str | None:
     if hasattr(error, "format_message"):  # typer's errors in arguments; their class has no public name
         context = getattr(error, "ctx", None)
         message = error.format_message().rstrip(".")
-        commands = getattr(context.command, "commands", ()) if context is not None else ()
-        if commands:
-            message, named = message.partition(". Did you mean")[0], re.search("'(.*?)'", message)
-            close = suggestion(named.group(1), commands) if named else ""
-            message += f"; commands are {', '.join(commands)}{close}"
+        if context is None and "requires an argument" in message:
+            message = f"{getattr(error, 'option_name', 'an option')} needs a value"
         elif context is not None:
-            if (option := getattr(error, "option_name", None)) is not None and message.startswith("No such option"):
-                known = [name for each in context.command.params for name in each.opts if name.startswith("--")]
-                message = f"there is no option {option}{suggestion(option, known)}"
-            if message.startswith("Got unexpected extra"):
-                given = message.partition(") (")[2].rstrip(")")
-                message = f"too many arguments: {given}; a text of several words needs quotes"
-            message = f"{_number_sentence(error) or message} (see '{context.command_path} --help')"
+            message = f"{_usage_sentence(error, message, context)} (see '{context.command_path} --help')"
     elif isinstance(error, OSError) and error.filename is not None:
         message = f"{error.filename}: {error.strerror or error}"
     elif isinstance(error, (ValueError, TypeError, OSError)):
@@ -144,6 +135,26 @@ def _explain(error: Exception) -> str | None:
     else:
         return None
     return " ".join(message.split())
+
+
+def _usage_sentence(error: Any, message: str, context: Any) -> str:
+    """Return what is wrong with a command, an option or an argument, in our words."""
+    if commands := getattr(context.command, "commands", ()):
+        if named := re.match("No such command '(.*?)'", message):
+            listed = f"commands are {', '.join(commands)}"
+            return f"there is no command {named[1]!r}{suggestion(named[1], commands) or f'; {listed}'}"
+        option = getattr(error, "option_name", None)
+        return f"{option} must follow a command, as in 'cactus generate PROMPT {option}'" if option else message
+    if (option := getattr(error, "option_name", None)) is not None:
+        known = [name for each in context.command.params for name in each.opts if name.startswith("--")]
+        return f"there is no option {option}{suggestion(option, known)}"
+    if message.startswith("Got unexpected extra"):
+        given = message.partition(") (")[2].rstrip(")")
+        quotes = any(each.name == "prompt" for each in context.command.params)
+        return f"too many arguments: {given}{'; a text of several words needs quotes' if quotes else ''}"
+    if missing := re.match("Missing (?:argument|option) '(.*?)'", message):
+        return f"{missing[1]} is missing"
+    return _number_sentence(error) or message
 
 
 _ALLOWED = {

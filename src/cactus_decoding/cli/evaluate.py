@@ -276,8 +276,10 @@ def _say_longest(todo: list[RunConfig], seconds: float) -> None:
 def _integers(option: str, text: str) -> list[int]:
     """Return comma-separated integers of at least 0, each once."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise ValueError(f"{option} must be comma-separated integers of at least 0, such as 0,4,10, but is {text!r}")
+    if (wrong := next((part for part in parts if not part.isdecimal()), None)) is not None:
+        raise ValueError(
+            f"{option} must be comma-separated integers of at least 0, such as 0,4,10, but {wrong!r} of {text!r} is not"
+        )
     return unique(int(part) for part in parts)
 
 

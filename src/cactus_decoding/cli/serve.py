@@ -98,7 +98,7 @@ def serve(
     settings: options.Settings,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
-    from cactus_decoding.core.mistakes import check_choice, check_number
+    from cactus_decoding.core.mistakes import check_choice, check_number, suggestion
     from cactus_decoding.core.rules import parse_rule
 
     given = list(arguments or ())
@@ -110,6 +110,10 @@ def serve(
     if engine is None:
         engine = "vllm" if target is None or parse_gguf(target) is None else "llama-cpp"
     check_choice("engine", engine, ENGINES)
+    known = [name for each in context.command.params for name in each.opts if name.startswith("--")]
+    for name in (each.partition("=")[0] for each in given if each.startswith("--")):
+        if close := suggestion(name, known, cutoff=0.9):  # else it is handed on to vLLM
+            raise ValueError(f"there is no option {name}{close}")
     for other, names in _ONLY.items():
         for name in names.split() if other != engine else ():
             if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE":

@@ -53,7 +53,7 @@ def test_a_rule_that_does_not_fit_the_step_is_refused_by_name_with_the_reason(sp
 
 def test_an_unknown_rule_is_answered_with_those_that_are_offered() -> None:
     for any_pattern in (False, True):
-        with pytest.raises(ValueError, match="unknown rule 'cactsu'.*; did you mean 'cactus'") as refusal:
+        with pytest.raises(ValueError, match=r"unknown rule 'cactsu'.*; did you mean 'cactus'") as refusal:
             request_of({"acceptance_rule": "cactsu:delta=1"}, any_pattern=any_pattern)
         assert [name for name in RULES if f" {name}" in str(refusal.value)] == [n for n in RULES if n not in FOREIGN]
 

@@ -110,7 +110,7 @@ def test_the_page_begins_with_a_comparison_and_its_rules_are_grouped(visit):
     page.generate()
     headings = page.locator(".session h2 code").all_inner_texts()
     assert headings == [RELAXED["rule"], "lossless"]
-    expect(page.locator(".session .meaning").first).to_contain_text("allows a shift of")
+    expect(page.locator(".session .meaning").first).to_contain_text("no event moves by more than")
     groups = page.locator("#rule-part optgroup")
     assert [group.get_attribute("label").partition(":")[0] for group in groups.all()] == [
         "Keep the target's distribution", "Truncate", "Collaborate"]  # fmt: skip

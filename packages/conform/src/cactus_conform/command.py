@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -61,8 +62,20 @@ _KINDS: dict[str, dict[str, Any]] = {
 }
 
 
+_ARGPARSE = {
+    r"^argument (\S+): invalid int value: (.*)": r"\1 must be an integer, but is \2",
+    r"^argument (\S+): invalid float value: (.*)": r"\1 must be a number, but is \2",
+    r"^argument (\S+): expected one argument": r"\1 needs a value",
+    r"^unrecognized arguments: (--\S+)$": r"there is no option \1",
+    r"^unrecognized arguments: ": "too many arguments: ",
+}
+"""Beginnings of argparse's messages, and what is said in their place."""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        for began, rest in _ARGPARSE.items():
+            message = re.sub(began, rest, message)
         raise ValueError(f"{message} (see '{self.prog} --help')")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import signal
 import sys
 import threading
@@ -129,6 +130,8 @@ def short(message: str) -> str:
         return "oneOf is supported where no answer fits two of its options: write anyOf"
     if line.startswith("Unable to determine if regex is empty"):
         return "it has patterns that must hold together, and these are too hard to combine"
+    if found := re.search(r"regex parse error: .*? error: ([^|]+?)(?: \d+ \||$)", line):
+        return found[1]
     return line if len(line) <= 160 else f"{line[:157]}..."
 
 

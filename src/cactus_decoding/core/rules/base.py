@@ -79,8 +79,8 @@ class Rule(ABC):
         name: the rule's name in the registry, which is also that of its module and its page.
         title: what people call it.
         summary: what it does, in one line.
-        kind: ``exact``, or how a relaxed rule relaxes: by ``truncation`` (it keeps what is likely enough under the target)
-            or ``collaboration`` (both models have a share in what is emitted). Empty for rules from elsewhere.
+        kind: ``exact``, or how a relaxed rule relaxes: by ``truncation`` (it keeps what is likely enough under the
+            target) or ``collaboration`` (both models have a share in what is emitted). Rules from elsewhere need none.
         presets: spellings to start from, the usual one first.
         families: what a study of rules sweeps: one knob each, from strict to loose.
         never_stricter_than_lossless: the rule promises h(n) >= min(p(n), q(n)) wherever q(n) > 0. It then accepts

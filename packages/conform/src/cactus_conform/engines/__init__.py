@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -32,7 +33,7 @@ def open_engine(name: str, settings: Mapping[str, Any] | None = None) -> Engine:
     Example:
         >>> open_engine("vlm")
         Traceback (most recent call last):
-        ValueError: engine must be one of ... but is 'vlm'
+        ValueError: engine must be one of ... but is 'vlm'; did you mean 'vllm'?
     """
     if name.startswith(("http://", "https://")):
         from cactus_conform.engines.server import ServerEngine
@@ -41,9 +42,10 @@ def open_engine(name: str, settings: Mapping[str, Any] | None = None) -> Engine:
     known = engines()
     module, _, attribute = known.get(name, name).partition(":")
     if not attribute:
+        close = get_close_matches(name, known, n=1)
         raise ValueError(
             f"engine must be one of {', '.join(sorted(known))}, an address such as http://127.0.0.1:8000, or a "
-            f"function or a class as module:name, but is {name!r}"
+            f"function or a class as module:name, but is {name!r}{f'; did you mean {close[0]!r}?' if close else ''}"
         )
     try:
         found = getattr(importlib.import_module(module), attribute)

@@ -17,7 +17,7 @@ const shiftOf = (budget) => percent(Math.min(Math.sqrt(budget / 2), Math.sqrt(1 
 const meaningOf = ({ budget_nats: budget, temperature }, spent) => {
   if (!(temperature > 0)) return "";
   if (Number.isFinite(budget)) return `of ${nats(budget)}: no event moved by more than ${shiftOf(budget)}`;
-  return spent > 0 ? `a budget of so many allows a shift of ${shiftOf(spent)}` : "";
+  return spent > 0 ? `with these as its budget, no event moves by more than ${shiftOf(spent)}` : "";
 };
 const STATES = { stop: "finished", length: "cut at the longest answer", stopped: "stopped" };
 
