@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -135,22 +134,3 @@ def admit(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool
         admitted.append(affords(PolicyState(Lossless(), limit, spent), cost))
         spent += cost if admitted[-1] else 0.0
     return admitted
-
-
-def charge(
-    state: PolicyState, costs: Sequence[float], fell_back: Sequence[bool], num_accepted: int
-) -> tuple[PolicyState, list[float]]:
-    """Charge the accepted positions and the first that was rejected: return the state and what each of them cost."""
-    decisions = [
-        Decision(state.rule, cost, DecisionReason.FELL_BACK if over else DecisionReason.ALLOWED)
-        for cost, over in zip(costs[: num_accepted + 1], fell_back[: num_accepted + 1], strict=True)
-    ]
-    policy = Policy(state.rule, Budget(nats=state.limit))
-    return policy.end_step(state, decisions, [0] * (num_accepted + 1)), [each.nats for each in decisions]
-
-
-def budget_state(
-    rule: AcceptanceRule | None = None, limit: float = math.inf, expected_tokens: int | None = None
-) -> PolicyState:
-    """Return the state of a response that has spent nothing."""
-    return Policy(rule or Lossless(), Budget(nats=limit, expected_tokens=expected_tokens)).begin()

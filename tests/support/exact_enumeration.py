@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections import defaultdict
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -45,48 +40,6 @@ def fates(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> tuple[Tensor, 
     weights = torch.where(weights.sum(-1, keepdim=True) > 0, weights, start)
     recovery = weights / weights.sum(-1, keepdim=True)
     return kept.reshape(rows, vocabulary), recovery.reshape(rows, vocabulary, vocabulary)
-
-
-def joint_law(rule: AcceptanceRule, target: Tensor, draft: Tensor, start: int, proposals: int, length: int) -> Law:
-    """Return the law of the first ``length`` tokens that speculative steps emit after token ``start``.
-
-    Args:
-        rule: the rule.
-        target: row i is the target's distribution after token i, ``[vocabulary, vocabulary]``.
-        draft: likewise for the draft.
-        start: the token before the first.
-        proposals: tokens drafted in every step.
-        length: tokens to follow; steps are repeated until there are enough, and the surplus is dropped.
-    """
-    vocabulary = len(target)
-    kept_of, recovery_of = fates(rule, target, draft)
-
-    def step(prefix: tuple[int, ...], context: int, probability: float) -> Iterator[tuple[tuple[int, ...], float]]:
-        """Yield what one step emits after ``prefix`` accepted tokens, with its probability."""
-        if len(prefix) == proposals:  # all kept: the bonus token
-            for token in range(vocabulary):
-                yield (*prefix, token), probability * target[context, token].item()
-            return
-        for drafted in range(vocabulary):
-            kept, recovery = kept_of[context, drafted].item(), recovery_of[context, drafted]
-            here = probability * draft[context, drafted].item()
-            yield from step((*prefix, drafted), drafted, here * kept)
-            for token in range(vocabulary):
-                yield (*prefix, token), here * (1 - kept) * recovery[token].item()
-
-    law: Law = defaultdict(float)
-    unfinished: Law = {(): 1.0}
-    while unfinished:
-        longer: Law = defaultdict(float)
-        for tokens, probability in unfinished.items():
-            for emitted, chance in step((), tokens[-1] if tokens else start, probability):
-                whole = (*tokens, *emitted)
-                if len(whole) >= length:
-                    law[whole[:length]] += chance
-                else:
-                    longer[whole] += chance
-        unfinished = longer
-    return dict(law)
 
 
 def make_rows(vocabulary: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -138,21 +91,3 @@ def paired_rows() -> list[tuple[Tensor, Tensor]]:
     """Return the hand-made pairs joined by random ones, and pairs over a larger vocabulary."""
     (target, draft), (more_target, more_draft) = hand_made_rows(), make_rows(4, 60, seed=0)
     return [(torch.cat([target, more_target]), torch.cat([draft, more_draft])), make_rows(7, 60, seed=1)]
-
-
-def markov_pair() -> tuple[Tensor, Tensor]:
-    """A toy target and draft whose rows depend on the previous token; one target row excludes a token.
-
-    Four tokens and moderate rows: several tokens gain by recovery, so that its law matters.
-    """
-    target, draft = (rows.sqrt() for rows in make_rows(4, 4, seed=5))
-    target[1, 2] = 0.0
-    return target / target.sum(-1, keepdim=True), draft / draft.sum(-1, keepdim=True)
-
-
-def product_law(rows: Tensor, start: int, length: int) -> Law:
-    """Return the law of a Markov chain's first tokens."""
-    return {
-        tokens: math.prod(rows[before, after].item() for before, after in itertools.pairwise((start, *tokens)))
-        for tokens in itertools.product(range(len(rows)), repeat=length)
-    }

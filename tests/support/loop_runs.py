@@ -12,7 +12,6 @@ from cactus_decoding.core.loop import decode
 from cactus_decoding.core.policy.budget import as_budget
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.core.verification.walk import Verifier
-from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 PROMPT = [1, 2, 3]
 FALSE_ALARM = 1e-6
@@ -53,14 +52,6 @@ def decided(steps: list[Outcome]) -> list[tuple]:
 
 def tokens(steps: list[Outcome]) -> list[int]:
     return [token for step in steps for token in step.token_ids]
-
-
-def exact_law_of_two(target: CachedModel, sampling: SamplingParams) -> torch.Tensor:
-    """Return the target's joint law of the two tokens after the prompt."""
-    with torch.no_grad():
-        first = sampling(target.model(torch.tensor([PROMPT])).logits[0, -1])
-        rows = [sampling(target.model(torch.tensor([[*PROMPT, t]])).logits[0, -1]) for t in range(len(first))]
-    return first.unsqueeze(1) * torch.stack(rows)
 
 
 def chi_square(counts: torch.Tensor, law: torch.Tensor) -> tuple[float, int]:

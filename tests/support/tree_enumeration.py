@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.divergences.rows import without
-from cactus_decoding.core.policy.budget import Budget
-from cactus_decoding.core.policy.decide import Decision, Policy
+from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.sampling.rows import SparseProbs
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
@@ -214,22 +213,20 @@ class Step(NamedTuple):
 
 def steps(
     scheme: Scheme,
-    rule: AcceptanceRule,
+    rule: AcceptanceRule | Policy,
     models: Models,
     text: tuple[int, ...],
     shape: Shape,
     *,
-    limit_nats: float | None = None,
-    spent: float = 0.0,
+    state: PolicyState | None = None,
     limit: int = 99,
     grow: type[LazyTree] = LazyTree,
 ) -> Iterator[Step]:
     """Enumerate one step behind a text; ``limit`` is the most proposals that may be kept."""
-    choices = Choices()
+    policy, choices = rule if isinstance(rule, Policy) else Policy(rule), Choices()
     for _ in choices:
         tree = grow(models, text, shape, choices, limit)
-        policy = Policy(rule, None if limit_nats is None else Budget(nats=limit_nats))
-        judge = NodeJudge(policy, policy.begin()._replace(spent=spent), tree)
+        judge = NodeJudge(policy, state or policy.begin(), tree)
         walk = scheme(tree, judge, choices)
         tokens = (*(tree.token_ids[node] for node in walk.path), walk.next_token)
         yield Step(tokens, walk, judge, choices.probability)
@@ -243,49 +240,43 @@ class Responses(NamedTuple):
     most_spent: float
 
 
+Charge = Callable[[Policy, PolicyState, Step], PolicyState]
+
+
+def charged(policy: Policy, state: PolicyState, step: Step) -> PolicyState:
+    """Return the state after a step, as `walk` does."""
+    return policy.end_step(state, step.decisions, step.tokens)
+
+
 def respond(
     scheme: Scheme,
-    rule: AcceptanceRule,
+    rule: AcceptanceRule | Policy,
     models: Models,
     shape: Shape,
     length: int,
     *,
-    budget: float | None = None,
-    charge: Callable[[Step, float], float] | None = None,
+    charge: Charge = charged,
     grow: type[LazyTree] = LazyTree,
 ) -> Responses:
     """Enumerate the responses of ``length`` tokens: step after step, as many as it takes."""
+    policy = rule if isinstance(rule, Policy) else Policy(rule)
     law: Law = defaultdict(float)
     mean = most = 0.0
-    unfinished: dict[tuple[tuple[int, ...], float], float] = {((), 0.0): 1.0}
+    unfinished: dict[tuple[tuple[int, ...], PolicyState], float] = {((), policy.begin()): 1.0}
     while unfinished:
-        longer: dict[tuple[tuple[int, ...], float], float] = defaultdict(float)
-        for (text, spent), chance in unfinished.items():
-            given = {"limit_nats": budget, "spent": spent, "limit": length - len(text) - 1, "grow": grow}
-            for step in steps(scheme, rule, models, text, shape, **given):
-                after = spent if budget is None else (charge or charged)(step, spent)
-                whole = (*text, *step.tokens)
+        longer: dict[tuple[tuple[int, ...], PolicyState], float] = defaultdict(float)
+        for (text, state), chance in unfinished.items():
+            given = {"state": state, "limit": length - len(text) - 1, "grow": grow}
+            for step in steps(scheme, policy, models, text, shape, **given):
+                after, whole = charge(policy, state, step), (*text, *step.tokens)
                 if len(whole) == length:
                     law[whole] += chance * step.probability
-                    mean += chance * step.probability * after
-                    most = max(most, after)
+                    mean += chance * step.probability * after.spent
+                    most = max(most, after.spent)
                 else:
                     longer[whole, after] += chance * step.probability
         unfinished = longer
     return Responses(dict(law), mean, most)
-
-
-def charged(step: Step, spent: float) -> float:
-    """Return what the response has spent after a step."""
-    for decision in step.decisions:
-        spent += decision.nats
-    return spent
-
-
-def forgetful(step: Step, spent: float) -> float:
-    """Charge wrongly: forget the node behind which nothing was kept."""
-    kept = [trial for trial in step.walk.trials if trial.accepted or trial.matched is not None]
-    return spent + sum(step.judge.decisions[trial.parent].nats for trial in kept)
 
 
 def product_law(row_of: Callable[[tuple[int, ...]], Tensor], vocabulary: int, length: int) -> Law:
@@ -303,6 +294,11 @@ def product_law(row_of: Callable[[tuple[int, ...]], Tensor], vocabulary: int, le
 def divergence(law: Law, expected: Law) -> float:
     """Return KL(law || expected) in nats."""
     return sum(p * math.log(p / expected[tokens]) if expected[tokens] else math.inf for tokens, p in law.items() if p)
+
+
+def largest_shift(law: Law, expected: Law) -> float:
+    """Return the largest difference in the probability of any event: the total variation."""
+    return math.fsum(abs(law.get(tokens, 0.0) - expected.get(tokens, 0.0)) for tokens in {*law, *expected}) / 2
 
 
 def distance(law: Law, expected: Law) -> float:

@@ -27,7 +27,6 @@ from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary, vocabulary_of
 
 TEXT = {"type": "string"}
-NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "n": {"type": "integer"}}}
 BASE = {"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}
 SCHEMAS = {
     "maxLength 2000": ({"type": "string", "maxLength": 2000}, ['"' + "a" * 2000 + '"', '""'], ['"' + "a" * 2001 + '"']),

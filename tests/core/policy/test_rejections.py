@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from support.exact_enumeration import Law
-from support.tree_enumeration import Choices, LazyTree, Models, distance, divergence, product_law, uniform_shape
+from support.tree_enumeration import Models, distance, divergence, product_law, respond, uniform_shape
 
 from cactus_decoding import Budget, Request, generate, load_pair, parse_rule, stream
-from cactus_decoding.core.policy.decide import Policy, PolicyState
+from cactus_decoding.core.policy.decide import Policy
 from cactus_decoding.core.policy.rejections import Pair, RejectionMemory
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
-from cactus_decoding.core.verification.walk import SCHEMES, NodeJudge
+from cactus_decoding.core.verification.walk import SCHEMES
 from cactus_decoding.zoo.word_problems import word_problems
 
 EXACT, FAR = 1e-12, 1e-3
@@ -29,28 +29,8 @@ Decides = Callable[[dict[Pair, int], Pair, int, list[float]], bool]
 def enumerated(memory: RejectionMemory, models: Models, budget: float | None = None) -> tuple[Law, float]:
     """Return the distribution of responses by the package's own walk, and what they spend on average."""
     fitted = RelaxationPolicy(memory=memory).fit(None, models.vocabulary)
-    policy, shape = (
-        Policy(RULE, None if budget is None else Budget(nats=budget), fitted),
-        uniform_shape(PROPOSALS, 0, 1),
-    )
-    law: Law = defaultdict(float)
-    spent = 0.0
-    unfinished: list[tuple[tuple[int, ...], PolicyState, float]] = [((), policy.begin(), 1.0)]
-    while unfinished:
-        text, state, chance = unfinished.pop()
-        choices = Choices()
-        for _ in choices:
-            tree = LazyTree(models, text, shape, choices, LENGTH - len(text) - 1)
-            judge = NodeJudge(policy, state, tree)
-            walk = SCHEMES["token"](tree, judge, choices)
-            tokens = [*(tree.token_ids[node] for node in walk.path), walk.next_token]
-            decisions = [judge.decisions[trial.parent] for trial in walk.trials]
-            after, whole = policy.end_step(state, decisions, tokens), (*text, *tokens)
-            if len(whole) < LENGTH:
-                unfinished.append((whole, after, chance * choices.probability))
-                continue
-            law[whole] += chance * choices.probability
-            spent += chance * choices.probability * after.spent
+    policy = Policy(RULE, None if budget is None else Budget(nats=budget), fitted)
+    law, spent, _ = respond(SCHEMES["token"], policy, models, uniform_shape(PROPOSALS, 0, 1), LENGTH)
     return law, spent
 
 

@@ -18,10 +18,6 @@ every_width = pytest.mark.parametrize("width", WIDTHS)
 every_cap = pytest.mark.parametrize("max_kl", CAPS)
 
 
-def kl_from_target(probs: Tensor, target: Tensor) -> Tensor:
-    return torch.where(probs > 0, probs * (probs.log() - target.log()), 0.0).sum(-1)
-
-
 def draft_within_support(target: Tensor, draft: Tensor) -> Tensor:
     """Return the probability that the drafted token is in the target's support: what can be accepted at most."""
     return torch.where(target > 0, draft, 0.0).sum(-1)

@@ -44,6 +44,7 @@ def test_joint_keeps_no_less_than_match_and_match_no_less_than_a_chain_as_deep_i
         shape, chain = uniform_shape(depth, fixed, 1), uniform_shape(depth, 0, 1)
         kept = by_matching(models, (), chain), by_matching(models, (), shape), jointly(models, (), shape)
         assert kept[0] <= kept[1] + 1e-12
+        assert kept[0] <= jointly(models, (), chain) + 1e-12  # block verification
         assert kept[1] <= kept[2] + 1e-12
         more[0] += kept[1] > kept[0] + 1e-3
         more[1] += kept[2] > kept[1] + 1e-3

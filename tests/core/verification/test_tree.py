@@ -1,17 +1,16 @@
-"""Proposals as trees, and the sampler that walks them: what it draws has the enumerated law."""
+"""Proposals as trees, their rows, and chains walked beside batches of chains."""
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
-from support.chi_square import FALSE_ALARM, rejects
 from support.exact_enumeration import make_rows
 from support.tree_enumeration import TREE_SCHEMES
 from torch import Tensor
 
-from cactus_decoding import parse_rule, verify
+from cactus_decoding import parse_rule, verify, verify_block
 from cactus_decoding.core.types import ROOT, Proposal, StepRows
 from cactus_decoding.core.verification.batched import verified_at_once
 from cactus_decoding.core.verification.tree import RandomNumbers, Tree, Walk
@@ -83,71 +82,35 @@ def walk(name: str, proposal: Proposal, target: Tensor, numbers: Tensor, rule: s
     return TREE_SCHEMES[name](tree, lambda position: judge, RandomNumbers(numbers, len(proposal.token_ids)))
 
 
-@pytest.mark.parametrize("rule", ["lossless", "cactus:delta=1", "clamped:width=1"])
-def test_a_chain_is_decided_as_verify_decides_it(rule: str) -> None:
-    """The same numbers serve the same ends."""
+@pytest.mark.parametrize(
+    ("name", "together", "rule"),
+    [
+        *(("token", verify, rule) for rule in ("lossless", "cactus:delta=1", "clamped:width=1")),
+        *(("joint", verify_block, rule) for rule in ("lossless", "clamped:width=1", "ensemble:weight=0.3")),
+    ],
+)
+def test_a_chain_is_decided_as_batches_decide_it(name: str, together: Callable, rule: str) -> None:
+    """The same numbers serve the same ends, also where a sequence uses two of three columns."""
     seen = set()
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
         ids = torch.multinomial(DRAFT[:3], 1, generator=generator)[:, 0]
         state = generator.get_state()
-        result = verify(rule, TARGET[:4], DRAFT[:3], ids, generator)
+        result = together(rule, TARGET[:4], DRAFT[:3], ids, generator)
         generator.set_state(state)
         proposal = Proposal(ids.tolist(), DRAFT[:3])
         numbers = RandomNumbers.draw(proposal, generator, torch.device("cpu"))
-        decided = walk("token", proposal, TARGET[:4], numbers.all, rule)
-        at_once = verified_at_once(parse_rule(rule), rows_of(proposal, TARGET[:4]), numbers)
-        assert at_once == decided
+        decided = walk(name, proposal, TARGET[:4], numbers.all, rule)
+        if name == "token":
+            assert verified_at_once(parse_rule(rule), rows_of(proposal, TARGET[:4]), numbers) == decided
+            relaxed = [trial.relaxed for trial in decided.trials if trial.accepted]
+            assert relaxed == result.relaxed[: len(decided.path)].tolist()
         assert decided.path == list(range(int(result.num_accepted)))
         assert decided.next_token == int(result.next_token)
-        relaxed = [trial.relaxed for trial in decided.trials if trial.accepted]
-        assert relaxed == result.relaxed[: len(decided.path)].tolist()
-        seen.add((len(decided.path), any(relaxed)))
+        short = Proposal(ids[:2].tolist(), DRAFT[:2])
+        used = walk(name, short, TARGET[:3], numbers.all[[0, 1, 3]], rule)
+        generator.set_state(state)
+        result = together(rule, TARGET[:4], DRAFT[:3], ids, generator, num_draft_tokens=torch.tensor(2))
+        assert (len(used.path), used.next_token) == (int(result.num_accepted), int(result.next_token))
+        seen.add((len(decided.path), result.relaxed.any().item()))
     assert len(seen) >= 4
-
-
-# --- the sampler: false-alarm probability 1e-6 a test, fixed generators ---
-
-DRAWS = 4000
-
-
-def drawn_walks(name: str, seed: int, *, whole_row: bool = False) -> Tensor:
-    """Grow a tree of two levels, verify it losslessly, and number the first token and what follows it."""
-    generator = torch.Generator().manual_seed(seed)
-    outcomes = []
-    for _ in range(DRAWS):
-        fixed = int(DRAFT[0].argmax())
-        law = DRAFT[0].clone()
-        if not whole_row:
-            law[fixed] = 0
-        drawn = int(torch.multinomial(law, 1, generator=generator))
-        after = [int(torch.multinomial(DRAFT[1 + token], 1, generator=generator)) for token in (fixed, drawn)]
-        if drawn == fixed:
-            drawn = (fixed + 1) % 4
-        proposal = Proposal(
-            [fixed, drawn, *after], DRAFT[[0, 1 + fixed, 1 + drawn]], [-1, -1, 0, 1], [False, True, True, True]
-        )
-        target = TARGET[[0, 1 + fixed, 1 + drawn, *(1 + token for token in after)]]
-        numbers = RandomNumbers.draw(proposal, generator, torch.device("cpu"))
-        decided = walk(name, proposal, target, numbers.all)
-        tokens = [*(proposal.token_ids[node] for node in decided.path), decided.next_token]
-        second = tokens[1] if len(tokens) > 1 else int(torch.multinomial(TARGET[1 + tokens[0]], 1, generator=generator))
-        outcomes.append(4 * tokens[0] + second)
-    return torch.tensor(outcomes)
-
-
-LAW = torch.tensor(
-    [(TARGET[0, a] * TARGET[1 + a, b]).item() for a, b in itertools.product(range(4), repeat=2)]
-).double()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TREE_SCHEMES)
-def test_sampled_tokens_have_the_target_s_law(name: str) -> None:
-    assert FALSE_ALARM <= 1e-6
-    assert not rejects(drawn_walks(name, 32), LAW)
-
-
-@pytest.mark.slow
-def test_a_drawn_child_from_the_whole_row_is_told_apart() -> None:
-    assert rejects(drawn_walks("token", 33, whole_row=True), LAW)

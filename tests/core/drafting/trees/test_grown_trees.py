@@ -10,11 +10,12 @@ from support.grown_trees import GrownTree, UnlikelyDrawsDropped
 from support.tables import all_of
 from support.tree_enumeration import TREE_SCHEMES, Choices, Models, distance, divergence, product_law, respond
 
-from cactus_decoding import BestFirstTree, DraftLength, StaticTree, parse_rule
+from cactus_decoding import BestFirstTree, Budget, DraftLength, StaticTree, parse_rule
 from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import choose_children, grow
 from cactus_decoding.core.drafting.trees.shape import Growth, TreeShape
+from cactus_decoding.core.policy.decide import Policy
 
 EXACT = 1e-12
 
@@ -189,7 +190,8 @@ def test_responses_move_by_no_more_than_they_spend(name: str, spelling: str) -> 
         ("wide", math.inf),
         ("with what the text repeats", 0.3),
     ):
-        responses = respond(TREE_SCHEMES[name], rule, models, SHAPES[label], 4, budget=budget, grow=GrownTree)
+        policy = Policy(rule, Budget(nats=budget))
+        responses = respond(TREE_SCHEMES[name], policy, models, SHAPES[label], 4, grow=GrownTree)
         assert sum(responses.law.values()) == pytest.approx(1, abs=EXACT)
         assert divergence(responses.law, expected) <= responses.mean_spent + EXACT
         assert responses.most_spent <= budget
