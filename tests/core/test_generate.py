@@ -58,12 +58,6 @@ def test_same_seed_same_text(pair, prompts):
     assert len({generate(pair, prompts[0], seed=seed).text for seed in range(5)}) > 1
 
 
-def test_delta_zero_equals_lossless(pair, prompts):
-    for seed, prompt in enumerate(prompts):
-        texts = {generate(pair, prompt, rule=rule, seed=seed).text for rule in ("lossless", "cactus:delta=0")}
-        assert len(texts) == 1
-
-
 def test_plain_sampling_drafts_nothing(pair, prompts):
     response = generate(pair, prompts[0], num_speculative_tokens=0, seed=0)
     assert response.metrics.drafted == 0
@@ -209,17 +203,6 @@ def test_a_drafter_that_must_be_asked_in_each_step_is_not_left_out(pair):
     assert generate(own, "a b", max_new_tokens=3, seed=0).request.num_speculative_tokens == FixedLength(6)
     with pytest.raises(ValueError, match="auto leaves its drafter out of some steps, which a Own does not bear"):
         generate(own, "a b", num_speculative_tokens="auto")
-
-
-def test_models_that_cannot_roll_back_are_refused():
-    model = tiny_llama(0)
-    model._is_stateful = True
-    with pytest.raises(ValueError, match="recurrent state"):
-        CachedModel(model)
-    model._is_stateful = False
-    model.config.is_encoder_decoder = True
-    with pytest.raises(ValueError, match="encoder-decoder"):
-        CachedModel(model)
 
 
 def test_half_precision_runs():

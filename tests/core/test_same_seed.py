@@ -50,9 +50,9 @@ def test_the_text_is_that_of_plain_sampling() -> None:
 
 @pytest.mark.slow
 def test_many_texts_are_those_of_plain_sampling() -> None:
-    found = compared(500, seed=2)
+    found = compared(240, seed=2)
     assert found["apart"] == []
-    assert found["equal"] >= 495
+    assert found["equal"] >= 236
 
 
 def test_texts_of_another_verification_part_where_nothing_is_tied() -> None:

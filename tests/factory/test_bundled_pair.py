@@ -45,12 +45,12 @@ def test_the_shapes_are_those_of_the_recipe(role):
 
 
 @pytest.mark.slow
-def test_the_floors_are_met_on_500_held_out_problems():
+def test_the_floors_are_met_on_200_held_out_problems():
     # The seeds are fixed, so on one kind of processor the outcome is always the same. Rounding differs between kinds:
-    # another one samples other answers, whose number varies by about 1.2 points (one standard deviation).
+    # another one samples other answers, of which 0.94 are right, give or take 0.017 (one standard deviation).
     pair = load_pair(draft="bundled:draft")
     alone = load_pair(zoo.path("draft"), "ngram", dtype=torch.float32)
-    problems = list(islice(word_problems("test", seed=0), 500))
+    problems = list(islice(word_problems("test", seed=0), 200))
     for floor in check_floors(evaluate_pair(pair, alone, problems)):
         assert floor.met, f"{floor.name} is {floor.value:.3f}, but must be {floor.asked}"
 
@@ -66,6 +66,6 @@ def test_the_worded_draft_disagrees_about_words_on_100_validation_problems():
 
 @pytest.mark.slow
 def test_the_plain_draft_disagrees_about_digits_which_the_worded_one_must_not():
-    found = disagreement(load_pair(draft="bundled:draft"), list(islice(word_problems("validation", seed=0), 50)))
+    found = disagreement(load_pair(draft="bundled:draft"), list(islice(word_problems("validation", seed=0), 20)))
     digits, _, _ = check_wording(found, zoo.path("draft"))
     assert not digits.met

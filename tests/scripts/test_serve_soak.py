@@ -1,4 +1,4 @@
-"""The soak of our server: a minute of it, and how it judges what comes back."""
+"""The soak of our server: half a minute of it, and how it judges what comes back."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from scripts.serve_soak import RULES, Soak, main, requests
 
 
 @pytest.mark.slow
-def test_a_minute_of_four_chats_with_a_kill_in_its_middle(gguf, tmp_path, capsys):
+def test_half_a_minute_of_four_chats_with_a_kill_in_its_middle(gguf, tmp_path, capsys):
     """In float32, whose rows do not depend on what is read beside them: every seeded answer is what it is alone."""
     target, draft = (f"{gguf(name)}:cache=float32" for name in ("target", "worded"))
     found = tmp_path / "soak.json"
-    given = [f"{target},context_size=1024", "--draft", draft, "--minutes", "1", "--requests", "14", "--growth", "64"]
+    given = [f"{target},context_size=1024", "--draft", draft, "--minutes", "0.5", "--requests", "14", "--growth", "64"]
     assert main([*given, "--exact", "--output", str(found)]) == 0, capsys.readouterr().out
     said = json.loads(found.read_text())
     assert said["wrong"] == []

@@ -127,6 +127,21 @@ def plan(
     )
 
 
+def emitted_by(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
+    """Enumerate every drafted token at every row of a plan, whose rule holds what it decided for all rows."""
+    emitted, start = torch.zeros_like(draft), rule.recovery_target(target).double()
+    for token in range(draft.shape[-1]):
+        numbers = rule.judge(target, draft, torch.full((len(draft), 1), token))
+        relaxed, scale = (number[:, 0] for number in numbers)
+        p = draft[:, token]
+        kept = torch.where(p > 0, relaxed / p, 1.0).clamp(max=1)
+        weights = torch.where(scale.isinf()[:, None], start, (scale[:, None] * start - draft).clamp(min=0))
+        weights = torch.where(weights.sum(-1, keepdim=True) > 0, weights, start)
+        emitted += (p * (1 - kept))[:, None] * weights / weights.sum(-1, keepdim=True)
+        emitted[:, token] += p * kept
+    return emitted
+
+
 def admit(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool]:
     """Say which of some positions, one after another, can be afforded."""
     admitted = []

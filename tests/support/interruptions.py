@@ -17,13 +17,27 @@ def lines_of(
     run: Callable[[], object], files: Collection[str], strike: int = 0, interrupt: Callable[[], None] = raise_interrupt
 ) -> int:
     """Run something, interrupt it at the given one of the lines that it passes in files; return how many these are."""
-    passed = 0
+    return len(passed(run, files, strike, interrupt))
+
+
+def strikes_of(run: Callable[[], object], files: Collection[str]) -> list[int]:
+    """Run something, and return at which of the lines that it passes to interrupt it: each line's first and last."""
+    places: dict[tuple[str, int], list[int]] = {}
+    for number, place in enumerate(passed(run, files), start=1):
+        places.setdefault(place, []).append(number)
+    return sorted({each for numbers in places.values() for each in (numbers[0], numbers[-1])})
+
+
+def passed(
+    run: Callable[[], object], files: Collection[str], strike: int = 0, interrupt: Callable[[], None] = raise_interrupt
+) -> list[tuple[str, int]]:
+    """Return the lines that a run passes in files, interrupted at one of them if that is asked for."""
+    lines: list[tuple[str, int]] = []
 
     def local(frame: FrameType, event: str, arg: Any) -> Any:
-        nonlocal passed
         if event == "line":
-            passed += 1
-            if passed == strike:
+            lines.append((frame.f_code.co_filename, frame.f_lineno))
+            if len(lines) == strike:
                 interrupt()
         return local
 
@@ -33,4 +47,4 @@ def lines_of(
         run()
     finally:
         sys.settrace(before)
-    return passed
+    return lines

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from support.decisions import Plan, plan
+from support.decisions import Plan, emitted_by, plan
 from support.exact_enumeration import enumerate_tokens, make_rows
 from support.importances import digits_file, random_importance
 from support.rules_under_test import SPELLINGS
@@ -53,23 +53,6 @@ def planned(rule: AcceptanceRule, policy: FittedPolicy, *, metered: bool, tokens
     return plan(rule, TARGET, DRAFT, torch.tensor(tokens), limit=limit, fitted=policy)
 
 
-def law_of(made: Plan) -> torch.Tensor:
-    """Enumerate every drafted token at every row of a plan, whose rule holds what it decided for all rows."""
-    accepted = torch.zeros_like(DRAFT)
-    recovered = torch.zeros_like(DRAFT)
-    start = made.rule.recovery_target(TARGET).double()
-    for token in range(5):
-        numbers = made.rule.judge(TARGET, DRAFT, torch.full((ROWS, 1), token))
-        relaxed, scale = (number[:, 0] for number in numbers)
-        p = DRAFT[:, token]
-        kept = torch.where(p > 0, relaxed / p, 1.0).clamp(max=1)
-        accepted[:, token] = p * kept
-        weights = torch.where(scale.isinf()[:, None], start, (scale[:, None] * start - DRAFT).clamp(min=0))
-        weights = torch.where(weights.sum(-1, keepdim=True) > 0, weights, start)
-        recovered += (p * (1 - kept))[:, None] * weights / weights.sum(-1, keepdim=True)
-    return accepted + recovered
-
-
 # --- the law ---
 
 
@@ -91,7 +74,7 @@ def test_the_law_is_the_targets_where_it_is_important_and_the_rules_elsewhere(sp
     made = planned(rule, fitted(), metered=metered)
     assert made.protected == (~where).tolist()
     own, _ = enumerate_tokens(rule, TARGET, DRAFT)
-    assert (law_of(made) - torch.where(where.unsqueeze(1), own, TARGET)).abs().max() < EXACT
+    assert (emitted_by(made.rule, TARGET, DRAFT) - torch.where(where.unsqueeze(1), own, TARGET)).abs().max() < EXACT
     if metered:
         costs = torch.tensor(made.costs, dtype=torch.float64)
         assert costs[~where].eq(0).all()
@@ -110,7 +93,7 @@ def test_the_law_is_that_of_the_rule_with_each_positions_own_knob(
     for i in range(ROWS):
         mine = scaled(rule, 1 - importance[i].item()) if importance[i] <= max_importance else Lossless()
         own.append(enumerate_tokens(mine, TARGET[i : i + 1], DRAFT[i : i + 1])[0])
-    assert (law_of(made) - torch.cat(own)).abs().max() < EXACT
+    assert (emitted_by(made.rule, TARGET, DRAFT) - torch.cat(own)).abs().max() < EXACT
     if metered:
         kl = torch.cat([audit(_knob_at(rule, i), TARGET[i : i + 1], DRAFT[i : i + 1]).kl for i in range(ROWS)])
         where = importance <= max_importance

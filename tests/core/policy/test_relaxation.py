@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from support.decisions import plan, protected_mass
+from support.decisions import emitted_by, plan, protected_mass
 from support.exact_enumeration import enumerate_tokens, make_rows
 from support.rules_under_test import SPELLINGS
 
@@ -67,26 +67,10 @@ def test_the_emitted_law_is_the_targets_where_protected_and_the_rules_elsewhere(
     else:
         made = plan(rule, TARGET, DRAFT, torch.zeros(ROWS).long(), relaxable=where)
     assert made.protected == (~where).tolist()
-    emitted = torch.cat([_law(made.rule, row) for row in range(ROWS)])
+    emitted = emitted_by(made.rule, TARGET, DRAFT)
     own, _ = enumerate_tokens(rule, TARGET, DRAFT)
     expected = torch.where(where.unsqueeze(1), own, TARGET)
     assert (emitted - expected).abs().max() < EXACT
-
-
-def _law(rule: AcceptanceRule, row: int) -> torch.Tensor:
-    """Enumerate one row of a plan, whose rule holds what it decided for all."""
-    tokens, vocabulary = torch.arange(5), 5
-    one = torch.zeros(1, vocabulary, dtype=torch.float64)
-    drafted = torch.zeros(ROWS, 1, dtype=torch.long)
-    for token in tokens.tolist():
-        relaxed, scale = (number[row, 0] for number in rule.judge(TARGET, DRAFT, drafted + token))
-        p, start = DRAFT[row, token], rule.recovery_target(TARGET)[row].double()
-        kept = (relaxed / p).clamp(max=1) if p > 0 else torch.tensor(1.0).double()
-        weights = start if scale.isinf() else (scale * start - DRAFT[row]).clamp(min=0)
-        weights = weights if weights.sum() > 0 else start
-        one[0] += p * (1 - kept) * weights / weights.sum()
-        one[0, token] += p * kept
-    return one
 
 
 def test_looking_at_the_drafted_token_would_move_the_law() -> None:

@@ -18,8 +18,6 @@ from cactus_decoding import (
     ModelDrafter,
     Request,
     audit,
-    generate,
-    load_pair,
     parse_rule,
     speculative_generate,
     verify,
@@ -286,22 +284,7 @@ def test_a_budget_limits_what_an_answer_gives_up(limit: float) -> None:
 # --- for users ---
 
 
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair()
-
-
-def test_it_is_a_rule_for_temperature_zero(pair) -> None:
-    with pytest.raises(ValueError, match="rule for temperature 0"):
-        generate(pair, "Question:", rule="relaxed_greedy:margin=1")
-    with pytest.raises(ValueError, match="verification must be 'token'"):
-        generate(pair, "Question:", rule="relaxed_greedy:margin=1", temperature=0.0, verification="block")
-    for budget in (Budget(max_shift=0.1), Budget(nats=1, expected_tokens=5)):
-        with pytest.raises(ValueError, match="limits the log-probability given up"):
-            generate(pair, "Question:", rule="relaxed_greedy:margin=1", temperature=0.0, budget=budget)
-
-
-def test_generate_of_transformers_takes_it(pair) -> None:
+def test_generate_of_transformers_takes_it() -> None:
     model, draft = tiny_llama(0), tiny_llama(1)
     config = GenerationConfig(max_new_tokens=30, do_sample=False, repetition_penalty=1.2, pad_token_id=0)
     given = {"custom_generate": speculative_generate, "assistant_model": draft, "generation_config": config}
@@ -315,26 +298,3 @@ def test_generate_of_transformers_takes_it(pair) -> None:
     assert 0 < metrics.nats <= 2 * metrics.relaxed
     with pytest.raises(ValueError, match="rule for temperature 0"):
         model.generate(prompt, rule="relaxed_greedy:margin=2", do_sample=True, **given)
-
-
-def test_budgets_work_in_generate_of_transformers() -> None:
-    model, draft = tiny_llama(0), tiny_llama(1)
-    given = {"custom_generate": speculative_generate, "assistant_model": draft, "max_new_tokens": 30, "pad_token_id": 0}
-    for seed in range(3):
-        metrics = Metrics()
-        model.generate(
-            torch.tensor([PROMPT]),
-            rule="clamped:width=2",
-            budget=0.2,
-            do_sample=True,
-            seed=seed,
-            metrics=metrics,
-            **given,
-        )
-        assert 0 < metrics.nats <= 0.2
-        assert metrics.fell_back > 0
-    with pytest.raises(TypeError, match="budget must be a Budget"):
-        model.generate(torch.tensor([PROMPT]), budget="much", **given)
-    with pytest.raises(ValueError, match="verification must be one of"):
-        model.generate(torch.tensor([PROMPT]), verification="both", **given)
-    assert math.isfinite(metrics.nats)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from support.architectures import greedy_answer, logits_of_all, tiny_architecture
-from support.tiny_architectures import LLAMA_CONFIGS, perturbed, random_tokens
+from support.tiny_architectures import random_tokens
 from support.tiny_models import tiny_llama
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.forward import GeneralForward
 
 
 @pytest.mark.parametrize("name", ["roberta", "camembert", "gpt2", "llama"])
@@ -61,15 +60,6 @@ def test_a_cache_that_is_not_filled_is_noticed():
     model = Forgetful(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
     with pytest.raises(ValueError, match="Forgetful cached 0 tokens where 3 were read"):
         CachedModel(model).append([1, 2, 3], rows=1)
-
-
-def test_what_a_forward_pass_is_told_besides_goes_through_transformers():
-    model = perturbed(LLAMA_CONFIGS["llama"])
-    cached = CachedModel(model)
-    cached.extra_inputs = {"output_hidden_states": True}
-    rows = cached.append([1, 2, 3], rows=3)
-    assert type(cached._forward) is GeneralForward
-    torch.testing.assert_close(rows, logits_of_all(model, [1, 2, 3]), rtol=0, atol=2e-5)
 
 
 def test_extra_inputs_call_for_transformers_pass():

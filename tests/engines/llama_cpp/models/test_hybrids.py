@@ -9,10 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from scipy.stats import chi2
-from support.gguf_files import law_of_two, opened, two_tokens
+from support.gguf_files import opened
 from support.hybrid_gguf import ARCHITECTURES, write_hybrid
-from support.loop_runs import DRAWS, FALSE_ALARM, PROMPT, begin, chi_square, run, tokens
+from support.loop_runs import PROMPT, run, tokens
 
 from cactus_decoding import Drafter, ModelDrafter, Proposal, SamplingParams
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppForward, side_by_side
@@ -94,22 +93,6 @@ def test_greedy_tokens_stay_after_forced_rejections(files, architecture):
         assert steps[0].num_accepted == right
     draft = ModelDrafter(opened(files(architecture, 1), copies=False))
     assert [*PROMPT, *tokens(run(model, draft, "lossless", 4, length=24, sampling=greedy))] == text
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_two_tokens_follow_the_law_of_the_rule(files, architecture):
-    target, draft = opened(files(architecture)), opened(files(architecture, 1), copies=False)
-    rules = ("lossless", "cactus:delta=1.0")
-    laws = {rule: law_of_two(rule, target.twin(), draft.twin(), PROMPT) for rule in rules}
-    for rule in rules:
-        steps = (target, ModelDrafter(draft.twin()), rule, 3)
-        counts = two_tokens(lambda seed, steps=steps: begin(*steps, seed, length=9), DRAWS, VOCABULARY)
-        fits = []
-        for other, law in laws.items():
-            statistic, freedom = chi_square(counts, law)
-            fits += [other] * bool(statistic < chi2.isf(FALSE_ALARM, freedom))
-        assert fits == [rule]
 
 
 @pytest.mark.parametrize("architecture", ["falcon-h1", "qwen35"])

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import openai
@@ -84,8 +84,29 @@ def serving(folder: Path, *arguments: str, **environment: str):
     try:
         yield Server(process, port, log)
     finally:
+        sessions = children_of(process.pid)
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=60)
+        left = [each for session in sessions for each in of_session(session)]
+        assert left == [], "one signal ends a server with all that it has started"
+
+
+def children_of(process: int) -> list[int]:
+    """Return the processes that a process has started."""
+    with suppress(OSError):  # it has ended
+        return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return []
+
+
+def of_session(session: int) -> list[int]:
+    """Return the processes of a session that have not ended."""
+    found = []
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # ended since
+            state, _, _, theirs = each.read_text().rpartition(") ")[2].split()[:4]
+            if int(theirs) == session and state != "Z":
+                found.append(int(each.parent.name))
+    return found
 
 
 def hand_on(url: str) -> None:

@@ -184,3 +184,12 @@ def test_this_vllm_is_as_it_was_recorded() -> None:
     found = closest_version(vllm.__version__)
     assert vllm.__version__.startswith(found)
     assert differences(Path(vllm.__file__).parent, found) == []
+
+
+def test_without_anything_asked_for_no_row_is_held_back() -> None:
+    logitsprocs = processors(words=("<a>", " 3", "x"))
+    admit(logitsprocs, [params("clamped:width=1"), params(None), params("cactus:delta=0.5", budget=1.0)])
+    rules = batch_rules(metadata(logitsprocs, [Cut()] * 3))
+    layout = rules.layout([2, 2, 2], 2, None)  # what was drafted is not looked at
+    assert (layout.protected, layout.relaxable, rules.reads_tokens) == ([], None, False)
+    assert rules.requests[0].threshold == float("inf")
