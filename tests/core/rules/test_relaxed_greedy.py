@@ -8,18 +8,15 @@ from fractions import Fraction
 import pytest
 import torch
 from support.tiny_models import tiny_llama
-from transformers import GenerationConfig
 
 from cactus_decoding import (
     Budget,
     Fate,
     FixedLength,
-    Metrics,
     ModelDrafter,
     Request,
     audit,
     parse_rule,
-    speculative_generate,
     verify,
 )
 from cactus_decoding.core.loop import decode
@@ -282,19 +279,3 @@ def test_a_budget_limits_what_an_answer_gives_up(limit: float) -> None:
 
 
 # --- for users ---
-
-
-def test_generate_of_transformers_takes_it() -> None:
-    model, draft = tiny_llama(0), tiny_llama(1)
-    config = GenerationConfig(max_new_tokens=30, do_sample=False, repetition_penalty=1.2, pad_token_id=0)
-    given = {"custom_generate": speculative_generate, "assistant_model": draft, "generation_config": config}
-    prompt = torch.tensor([PROMPT])
-    plain = model.generate(prompt, generation_config=config)
-    # the penalty is part of the scores that the margin is measured in, so margin 0 is greedy with the penalty
-    assert model.generate(prompt, rule="relaxed_greedy:margin=0", **given).tolist() == plain.tolist()
-    metrics = Metrics()
-    relaxed = model.generate(prompt, rule="relaxed_greedy:margin=2", metrics=metrics, **given)
-    assert relaxed.tolist() != plain.tolist()
-    assert 0 < metrics.nats <= 2 * metrics.relaxed
-    with pytest.raises(ValueError, match="rule for temperature 0"):
-        model.generate(prompt, rule="relaxed_greedy:margin=2", do_sample=True, **given)

@@ -132,14 +132,10 @@ def test_settings_are_a_calls_own(gguf):
 
     assert str(asked().rule) == "cactus:delta=1.0"
     assert asked(budget=0.1).budget.limit == 0.1
-    assert llama.metrics.metered > 0
-    assert llama.metrics.nats <= 0.1
     of_steps = sum(step.draft_seconds + step.target_seconds + step.verify_seconds for _, step in steps)
     assert of_steps <= llama.metrics.seconds
     assert llama.metrics.tokens_per_second > 0
-    request = asked(rule="clamped:width=2", protect="digits", lossless_tokens=4, verification="token")
-    assert (str(request.rule), request.policy.protection.pattern) == ("clamped:width=2.0", "digits")
-    assert llama.metrics.protected > 0
+    assert str(asked(rule="clamped:width=2", verification="token").rule) == "clamped:width=2.0"
     assert max(step.num_drafted for _, step in steps) == 3
     assert str(asked().rule) == "cactus:delta=1.0"
     llama.create_chat_completion(CHAT, max_tokens=4, rule="lossless")
@@ -162,11 +158,6 @@ def test_the_request_says_what_is_sampled(ours, monkeypatch):
     assert (asked.max_new_tokens, asked.stop) == (room, ("@",))
     ours(QUESTION, max_tokens=2, temperature=0)
     assert seen.pop().sampling == SamplingParams(0, 40, 0.95, 0.05)
-
-
-def test_the_same_seed_gives_the_same_text_and_others_others(ours):
-    texts = [ours(QUESTION, max_tokens=40, temperature=1.5, seed=seed)["choices"][0]["text"] for seed in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]
 
 
 def test_a_model_without_a_draft_file_looks_proposals_up(gguf, theirs):
