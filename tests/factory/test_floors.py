@@ -106,10 +106,3 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(tmp_path, monkeypatch, capsys
     assert err.startswith("cactus: ")
     assert err.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
-
-
-@pytest.mark.parametrize("command", [train_bundled, check_bundled])
-@pytest.mark.usefixtures("settings_of_the_libraries")
-def test_help_says_how_it_is_called(capsys, command):
-    assert main(command, arguments=["--help"]) == 0
-    assert f"Usage: python -m factory.{command.__name__} " in capsys.readouterr().out

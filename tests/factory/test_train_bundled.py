@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.scripts import ROOT
 from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
@@ -70,27 +67,6 @@ def test_an_interrupted_training_resumes_to_the_same_weights(work, tmp_path, cap
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     train_roles(again, work, ["draft"], TINY, force=True)
     assert "draft: the training had been finished before" in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_progress_is_shown_before_anything_that_takes_time(tmp_path):
-    command = [sys.executable, "-m", "factory.train_bundled", "--output", str(tmp_path / "new"), "--role", "draft"]
-    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert run.stderr.readline() == "Loading PyTorch\n"
-    assert run.stderr.readline() == "draft: learning the tokenizer from 20000 texts\n"
-    run.kill()
-    run.communicate()
-
-
-def test_a_linked_folder_is_replaced_where_it_stands(work, tmp_path):
-    output, elsewhere = tmp_path / "output", tmp_path / "elsewhere"
-    (elsewhere / "draft").mkdir(parents=True)
-    output.mkdir()
-    (output / "draft").symlink_to(elsewhere / "draft")
-    train_roles(output, work, ["draft"], TINY, force=True)
-    assert (output / "draft").is_symlink()
-    assert (elsewhere / "draft" / "model.safetensors").exists()
-    assert [path.name for path in (*output.iterdir(), *elsewhere.iterdir())] == ["draft", "draft"]
 
 
 def test_a_model_is_replaced_as_a_whole_or_not_at_all(work, tmp_path):

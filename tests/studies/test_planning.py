@@ -10,7 +10,7 @@ import pytest
 from support.result_files import made, several, write
 
 from cactus_decoding.lab.evaluation.runs.summary import summarise
-from studies.planning.costs import GPUS, Paper, ReplicaCosts, StepTimes, read_costs, read_paper
+from studies.planning.costs import GPUS, Paper, ReplicaCosts, StepTimes, read_paper
 from studies.planning.fleet import Workload, simulate
 from studies.planning.plan import main
 from studies.planning.replicas import Fleet, Goal, capacity, fewest, plan, planned_runs
@@ -86,13 +86,6 @@ def test_times_are_linear_between_what_is_known():
     assert [times(batch) for batch in (1, 2, 3, 4, 6, 8, 10)] == [1.0, 1.0, 1.5, 2.0, 4.0, 6.0, 8.0]
 
 
-def test_a_file_of_measured_times(tmp_path):
-    path = tmp_path / "costs.json"
-    path.write_text(json.dumps({"steps": {"0": {"1": 0.01}, "6": {"1": 0.02, "8": 0.05}}, "prompt": 0.004}))
-    costs = read_costs(path)
-    assert (sorted(costs.steps), costs.steps[6](8), costs.prompt) == ([0, 6], 0.05, 0.004)
-
-
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_small_batch_waits_for_memory_and_a_large_one_for_arithmetic(gpu):
     paper = Paper(gpu, target=8e9, cache_bytes=1e5, context=100, efficiency=0.5)
@@ -100,10 +93,6 @@ def test_a_small_batch_waits_for_memory_and_a_large_one_for_arithmetic(gpu):
     limits = GPUS[gpu]
     assert costs.steps[3](1) == pytest.approx((16e9 + 1e7) / limits.bandwidth / 0.5, rel=1e-12)
     assert costs.steps[3](4096) == pytest.approx(2 * 8e9 * 4096 * 4 / limits.operations / 0.5, rel=1e-12)
-
-
-def test_a_gpu_on_paper_is_spelled_by_its_numbers():
-    assert read_paper("gpu=h100, target=8e9,draft=0.6e9") == Paper("h100", target=8e9, draft=0.6e9)
 
 
 @pytest.mark.parametrize(

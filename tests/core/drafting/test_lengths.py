@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections import defaultdict
-from itertools import pairwise, product
 
 import pytest
 import torch
-from support.exact_enumeration import fates, make_rows
 from support.loop_runs import PROMPT, decided, run
 from support.pass_times import PASS_TIMES
 from support.tiny_models import tiny_llama
+from support.tree_enumeration import TREE_SCHEMES, LazyTree, Models, distance, product_law, respond, uniform_shape
 
 from cactus_decoding import (
     DRAFT_LENGTHS,
@@ -90,85 +87,32 @@ def test_confidence_is_the_probability_of_the_likeliest_token():
     assert ConfidenceStop(threshold=0).should_continue(logits)
 
 
-# The law, by enumeration of every draft on Markov pairs
+# The law, by enumeration of every draft
 
 
-def emitted_law(rule, target, draft, length, should_continue, most=3, drops=None, discards=False):
-    """Return the law of the first ``length`` tokens after token 0, when drafts end where ``should_continue`` says.
+def stopping_tree(stop: ConfidenceStop, discards: bool) -> type[LazyTree]:
+    """Return chains that end after a row that is not sure, or, if it is discarded, before a token is drawn from it."""
 
-    Args:
-        rule: the rule.
-        target: row i is the target's distribution after token i.
-        draft: likewise for the draft.
-        length: of the sequences in the law.
-        should_continue: is asked about the row that a proposal was drawn from.
-        most: proposals per step at most.
-        drops: says of a drawn token's probability whether it is dropped and ends the draft: the forbidden way.
-        discards: whether nothing is proposed from the row that the draft ends at.
-    """
-    kept_of, recovery_of = fates(rule, target, draft)
-    vocabulary = range(len(target))
+    class Stopping(LazyTree):
+        def _grow(self, node: int):
+            before = self.tokens_to(node)
+            unsure = before if discards else before[:-1]
+            asked = discards or bool(before)
+            if asked and not stop.should_continue(self._models((*self._text, *unsure))[1].log()):
+                return None
+            return super()._grow(node)
 
-    def bonus(prefix, context, chance):
-        return [((*prefix, token), chance * target[context, token].item()) for token in vocabulary]
-
-    def step(prefix, context, chance):
-        # what follows is drafted only if everything before is kept, or else it does not matter
-        if len(prefix) == most or (discards and not should_continue(draft[context].log())):
-            return bonus(prefix, context, chance)
-        emitted = []
-        for drawn in vocabulary:
-            probability = draft[context, drawn].item()
-            here = chance * probability
-            if drops is not None and drops(probability):
-                emitted += bonus(prefix, context, here)
-                continue
-            kept = kept_of[context, drawn].item()
-            recovery = recovery_of[context, drawn]
-            emitted += [((*prefix, token), here * (1 - kept) * recovery[token].item()) for token in vocabulary]
-            follow = step if should_continue(draft[context].log()) else bonus
-            emitted += follow((*prefix, drawn), drawn, here * kept)
-        return emitted
-
-    law, unfinished = defaultdict(float), {(): 1.0}
-    while unfinished:
-        longer = defaultdict(float)
-        for sequence, chance in unfinished.items():
-            for more, probability in step((), sequence[-1] if sequence else 0, chance):
-                whole = (*sequence, *more)
-                (law if len(whole) >= length else longer)[whole[:length]] += probability
-        unfinished = longer
-    return law
+    return Stopping
 
 
-def law_of(rows, length):
-    """Return the law of a Markov chain's first tokens after token 0."""
-    return {
-        ids: math.prod(rows[a, b].item() for a, b in pairwise((0, *ids)))
-        for ids in product(range(len(rows)), repeat=length)
-    }
-
-
-def distance(law, other):
-    return sum(abs(law.get(ids, 0.0) - other.get(ids, 0.0)) for ids in {*law, *other}) / 2
-
-
-@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("threshold", [0.0, 0.5, 0.8, 1.0])
-def test_a_confidence_stop_leaves_the_law_alone(seed, threshold):
-    target, draft = make_rows(4, 4, seed)
-    stop = ConfidenceStop(threshold=threshold)
-    exact = emitted_law(parse_rule("lossless"), target, draft, 3, stop.should_continue)
-    assert distance(exact, law_of(target, 3)) < 1e-12
-    discarding = emitted_law(parse_rule("lossless"), target, draft, 3, stop.should_continue, discards=True)
-    assert distance(discarding, law_of(target, 3)) < 1e-12
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_dropping_what_was_drawn_for_being_unlikely_changes_the_law(seed):
-    target, draft = make_rows(4, 4, seed)
-    wrong = emitted_law(parse_rule("lossless"), target, draft, 3, lambda row: True, drops=lambda p: p < 0.4)
-    assert distance(wrong, law_of(target, 3)) > 0.01
+@pytest.mark.parametrize("discards", [False, True])
+def test_a_confidence_stop_leaves_the_law_alone(threshold, discards):
+    for seed in range(4):
+        models = Models(3, seed)
+        grow = stopping_tree(ConfidenceStop(threshold=threshold), discards)
+        law = respond(TREE_SCHEMES["token"], parse_rule("lossless"), models, uniform_shape(3, 0, 1), 4, grow=grow).law
+        assert distance(law, product_law(lambda text, models=models: models(text)[0], 3, 4)) < 1e-12
 
 
 # The loop over real models

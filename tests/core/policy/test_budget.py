@@ -85,9 +85,6 @@ def test_max_shift_is_the_tighter_of_two_bounds() -> None:
         ({}, "give either nats or max_shift"),
         ({"nats": 1.0, "max_shift": 0.1}, "give either nats or max_shift"),
         ({"nats": -0.1}, r"nats must be in \[0, inf\], but is -0.1"),
-        ({"nats": math.nan}, "nats must be in"),
-        ({"max_shift": 1.5}, r"max_shift must be in \[0, 1\], but is 1.5"),
-        ({"nats": 1.0, "expected_tokens": 0}, "expected_tokens must be at least 1, but is 0"),
         ({"nats": math.inf, "expected_tokens": 10}, "spreads a finite budget"),
     ],
 )

@@ -129,31 +129,3 @@ def test_emitted_tokens_are_cut_where_the_response_ends():
         assert step.token_ids == step.all_token_ids[: step.num_emitted]
         assert step.fates == step.all_fates[: step.num_emitted]
         assert min(step.draft_seconds, step.target_seconds, step.verify_seconds) >= 0
-
-
-@pytest.mark.parametrize("settings", [{}, {"top_k": 30}, {"temperature": 0.6, "top_p": 0.9}])
-@pytest.mark.parametrize("rule", ["cactus:delta=1", "clamped:width=3", "lossless", "typical"])
-def test_a_policy_records_the_same_from_logits_and_from_whole_rows(rule, settings):
-    pair, kept_away = tiny_pair(), 0
-    request = Request.from_dict(settings | {"rule": rule, "protect": "[aeiou]", "protect_threshold": 0.2})
-    policy = request.policy.fit(pair.tokenizer, pair.target.model.config.vocab_size)
-    for seed in range(3):
-        steps = list(stream(pair, PROMPT, request=request.replace(max_new_tokens=30, seed=seed)))
-        for step in steps:
-            taken = []
-            for sampling in (request.sampling, None):  # None: they cannot be taken from logits alone
-                verifier = request.verifier(lambda logits, _: request.sampling(logits), softmax, sampling, policy)
-                generator = torch.Generator().manual_seed(seed)
-                rows = step.rows
-                state, outcome = verifier(
-                    verifier.begin(), rows.logits, [0] * len(step.proposal.token_ids), step.proposal, generator
-                )
-                visits = [(v.node, v.token_id, str(v.rule), v.relaxed, v.protected, v.nats) for v in outcome.visits]
-                taken.append((state, outcome.path, outcome.next_token, visits))
-            assert taken[0] == taken[1]
-            kept_away += sum(visit.protected for visit in step.visits)
-    assert kept_away > 5
-
-
-def softmax(logits, _):
-    return logits.softmax(-1)

@@ -44,25 +44,14 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"extra_body": {"min_tokens": 8}},
 )
 MALFORMED: tuple[Any, ...] = (
-    *({"acceptance_rule": text} for text in (
-        "", "cactus", "cactus:", "cactus:delta", "cactus:delta=", "cactus:delta=-1",
-        "cactus:delta=nan", "cactus:delta=inf", "cactus:delta=1,delta=1", "cactus:delta=1,solver=magic",
-        "cactus:delta=1,divergence=x", "cactus:delta=1,max_ratio=0.5", "cactus:delta=1,divergence=total_variation",
-        "cactus:budget=1", "Cactus:delta=1", "typical", "typical:threshold=0.3", "top_k:k=5", "top_k:k=0", "ensemble",
-        "ensemble:weight=2", "lenience:lenience=0", "lenience:lenience=1.5", "clamped",
-        "clamped:width=1,max_kl=1", "clamped:width=-1", "clamped:width=501", "lossless:x=1", "none", "cactus;delta=1",
-    )),
-    {"acceptance_rule": 1},
+    *({"acceptance_rule": text} for text in ("", "cactus", "cactus:delta=-1", "typical", "clamped:width=1,max_kl=1")),
     {"acceptance_rule": ["cactus:delta=1"]},
     {"budget": 1.0},
-    {"acceptance_rule": "cactus:delta=1", "budget": -1},
     {"acceptance_rule": "cactus:delta=1", "budget": "2"},
-    {"acceptance_rule": "cactus:delta=1", "budget": [2]},
     {"acceptance_rule": {"cactus": 1}},
     {"acceptance_rules": "cactus:delta=1"},
-    {"acceptance_rule": "cactus:delta=1", "budgets": 1.0},
     "cactus:delta=1",
-)  # fmt: skip
+)
 """Values of ``vllm_xargs`` that must be refused with status 400."""
 
 

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 from engine_run import run_jobs
-from scipy.stats import chi2
-from support.chi_square import rejects
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from second_tokens import OPENING, follow, prompt_of
+from transformers import AutoModelForCausalLM
 
-from cactus_decoding import audit, zoo
+from cactus_decoding import parse_rule, zoo
+from cactus_decoding.engines.openai.relaxed_logits import lift_cost, relaxed_probability
 
 pytestmark = pytest.mark.engine
 smoke = pytest.mark.smoke  # one engine for `make test`; two workers are two more
 
-SPECULATION = {"model": str(zoo.path("draft")), "num_speculative_tokens": 3}
+SPECULATION = {"model": str(zoo.path("draft")), "num_speculative_tokens": 4}
 QUESTIONS = (
     "Anna has 43 stamps. She gives away 17 stamps. How many stamps are left?",
     "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?",
     "Lily picks 9 pears and eats 2. How many pears are left?",
     "Ben reads 12 pages a day for 5 days. How many pages does he read?",
 )
-OPENING = f"Question: {QUESTIONS[3]}\nAnswer: To begin"
-"""A comma follows for certain, and then many tokens are possible, of which the draft's choice is no sure one."""
 RULES = (None, "cactus:delta=1", "cactus:delta=0.5,solver=exact", "ensemble:weight=0.5", "clamped:width=1")
 COPIES = 500
 SHARED_RULE = "cactus:delta=1"
 TARGET = str(zoo.path("target"))
-FALSE_ALARM = 1e-6
 
 
 def sampled(rule: str | None, max_tokens: int, **extra: object) -> dict:
@@ -39,8 +34,7 @@ def sampled(rule: str | None, max_tokens: int, **extra: object) -> dict:
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-    return [tokenizer(f"Question: {question}\nAnswer:").input_ids for question in QUESTIONS]
+    return [prompt_of(f"Question: {question}\nAnswer:") for question in QUESTIONS]
 
 
 def greedy_jobs(prompts: list[list[int]]) -> list[dict]:
@@ -49,57 +43,55 @@ def greedy_jobs(prompts: list[list[int]]) -> list[dict]:
     return [{"prompts": prompts, "sampling": greedy}, {"prompts": prompts, "sampling": relaxed}]
 
 
+def law_job(rule: str | None) -> dict:
+    return {"prompts": [prompt_of(OPENING)], "copies": COPIES, "sampling": sampled(rule, 2)}
+
+
+BUDGETS, REPORTED = (None, 0.4), 4
+"""Of answers that are replayed from their reports, and how many of each prompt."""
+
+
+def report_job(prompts: list[list[int]], budget: float | None, **extra: object) -> dict:
+    """Return a job of seeded answers with greedy drafts."""
+    keys = extra | ({} if budget is None else {"budget": budget})
+    sampling = [sampled(SHARED_RULE, 40, **keys) | {"seed": seed} for seed in range(len(prompts) * REPORTED)]
+    return {"prompts": prompts, "copies": REPORTED, "sampling": sampling}
+
+
 @pytest.fixture(scope="module")
-def opening() -> list[int]:
-    return AutoTokenizer.from_pretrained(zoo.path("target"))(OPENING).input_ids
-
-
-def law_job(opening: list[int], rule: str | None, copies: int) -> dict:
-    return {"prompts": [opening], "copies": copies, "sampling": sampled(rule, 2)}
-
-
-@pytest.fixture(scope="module")
-def one_worker(prompts: list[list[int]], opening: list[int]) -> list[dict]:
-    laws = [law_job(opening, rule, COPIES) for rule in RULES]
+def one_worker(prompts: list[list[int]]) -> list[dict]:
+    laws = [law_job(rule) for rule in RULES]
     refused = {"prompts": prompts, "sampling": sampled("top_k:k=5", 5)}
-    return run_jobs([*greedy_jobs(prompts), *laws, refused], model=TARGET, speculative_config=SPECULATION)
+    reports = [report_job(prompts, budget, **more) for more in ({"acceptance_report": True}, {}) for budget in BUDGETS]
+    return run_jobs(
+        [*greedy_jobs(prompts), *laws, *reports, refused],
+        model=TARGET,
+        speculative_config=SPECULATION,
+        per_request_spec_decode_metrics="detailed",
+    )
 
 
 @pytest.fixture(scope="module")
-def two_workers(prompts: list[list[int]], opening: list[int]) -> list[dict]:
-    jobs = [*greedy_jobs(prompts), law_job(opening, SHARED_RULE, COPIES)]
+def reports(one_worker: list[dict]) -> list[dict]:
+    """Return the answers with reports, and the same seeds without."""
+    return one_worker[-2 * len(BUDGETS) - 1 : -1]
+
+
+@pytest.fixture(scope="module")
+def two_workers(prompts: list[list[int]]) -> list[dict]:
+    jobs = [*greedy_jobs(prompts), law_job(SHARED_RULE)]
     return run_jobs(jobs, model=TARGET, speculative_config=SPECULATION, tensor_parallel_size=2)
-
-
-def second_token_law(prompt: list[int], first: int, rule: str | None) -> torch.Tensor:
-    """Return the exact law of the second token given the first: the target's, relaxed towards the draft's choice."""
-    rows = []
-    for role in ("target", "draft"):
-        model = AutoModelForCausalLM.from_pretrained(zoo.path(role), dtype=torch.float32)
-        with torch.no_grad():
-            rows.append(model(torch.tensor([[*prompt, first]])).logits[0, -1])
-    target, drafted = rows[0].double().softmax(-1), rows[1].argmax()
-    probs = audit(rule or "lossless", target.unsqueeze(0), draft_token_ids=drafted.unsqueeze(0)).output_probs[0]
-    return probs / probs.sum()
-
-
-def check_second_tokens(sequences: list[list[int]], prompt: list[int], rule: str | None) -> None:
-    first = Counter(sequence[0] for sequence in sequences).most_common(1)[0][0]
-    seconds = torch.tensor([sequence[1] for sequence in sequences if sequence[0] == first])
-    assert len(seconds) > COPIES // 2
-    assert not rejects(seconds, second_token_law(prompt, first, rule))
 
 
 @smoke
 @pytest.mark.parametrize("rule", RULES)
-def test_the_engine_emits_the_audited_law(rule: str | None, one_worker: list[dict], opening: list[int]) -> None:
-    check_second_tokens(one_worker[2 + RULES.index(rule)]["token_ids"], opening, rule)
+def test_the_engine_emits_the_audited_law(rule: str | None, one_worker: list[dict]) -> None:
+    assert follow(one_worker[2 + RULES.index(rule)]["token_ids"], rule)
 
 
 @smoke
-def test_another_law_is_refuted(one_worker: list[dict], opening: list[int]) -> None:
-    with pytest.raises(AssertionError):
-        check_second_tokens(one_worker[2 + RULES.index(SHARED_RULE)]["token_ids"], opening, None)
+def test_another_law_is_refuted(one_worker: list[dict]) -> None:
+    assert not follow(one_worker[2 + RULES.index(SHARED_RULE)]["token_ids"], None)
 
 
 @smoke
@@ -117,17 +109,61 @@ def test_two_workers_emit_the_same_greedy_tokens(one_worker: list[dict], two_wor
     assert two_workers[1]["token_ids"] == one_worker[1]["token_ids"]
 
 
-def test_two_workers_emit_the_same_law(one_worker: list[dict], two_workers: list[dict], opening: list[int]) -> None:
-    one, two = one_worker[2 + RULES.index(SHARED_RULE)]["token_ids"], two_workers[2]["token_ids"]
-    check_second_tokens(two, opening, SHARED_RULE)
-    assert not differ(Counter(map(tuple, one)), Counter(map(tuple, two)))
+def test_two_workers_emit_the_audited_law(two_workers: list[dict]) -> None:
+    assert follow(two_workers[2]["token_ids"], SHARED_RULE)
 
 
-def differ(one: Counter, other: Counter) -> bool:
-    """Say whether two samples of equal size refute a common law, by the chi-square test with rare values pooled."""
-    common = [value for value in one | other if one[value] + other[value] >= 20]
-    cells = [(one[value], other[value]) for value in common]
-    cells.append((one.total() - sum(a for a, _ in cells), other.total() - sum(b for _, b in cells)))
-    cells = [cell for cell in cells if sum(cell) > 0]
-    statistic = sum((a - b) ** 2 / (a + b) for a, b in cells)
-    return bool(statistic > chi2.isf(FALSE_ALARM, len(cells) - 1))
+# --- what answers report of themselves ---
+
+
+def test_asking_for_a_report_changes_no_token(reports: list[dict]) -> None:
+    for asked, plain in zip(reports[:2], reports[2:], strict=True):
+        assert asked["token_ids"] == plain["token_ids"]
+        assert all("acceptance_report" not in metrics for metrics in plain["metrics"])
+
+
+def replay(prompt: list[int], tokens: list[int], steps: list[tuple[int, int]], budget: float) -> list[float]:
+    """Return nats, verified positions, relaxed tokens and fallen-back positions of an answer with greedy drafts."""
+    models = [AutoModelForCausalLM.from_pretrained(zoo.path(role), dtype=torch.float32) for role in ("target", "draft")]
+    rule, text, emitted = parse_rule(SHARED_RULE), [*prompt, tokens[0]], iter(tokens[1:])
+    nats, verified, relaxed, fell_back = 0.0, 0, 0.0, 0
+    for drafted, accepted in steps:
+        for depth in range(min(drafted, accepted + 1)):
+            with torch.no_grad():
+                target, draft = (model(torch.tensor([text])).logits[0, -1].double() for model in models)
+            token = int(draft.argmax())
+            q = target.softmax(-1)[token]
+            h = relaxed_probability(rule, q)
+            cost = lift_cost(q, h).item()
+            if nats + cost <= budget and nats < budget:
+                nats, verified = nats + cost, verified + 1
+                relaxed += (1 - q / h).item() if depth < accepted else 0.0
+            else:
+                fell_back += 1
+            if depth < accepted:
+                text.append(token)
+                assert next(emitted, token) == token
+        if (further := next(emitted, None)) is not None:
+            text.append(further)
+    return [nats, verified, relaxed, fell_back]
+
+
+@pytest.mark.parametrize("job", range(len(BUDGETS)))
+def test_a_replay_with_the_models_gives_the_report(job: int, reports: list[dict], prompts: list[list[int]]) -> None:
+    for place in range(0, len(prompts) * REPORTED, REPORTED):
+        metrics, tokens = reports[job]["metrics"][place], reports[job]["token_ids"][place]
+        steps = list(zip(metrics["per_step_drafted"], metrics["per_step_accepted"], strict=True))
+        report = metrics["acceptance_report"]
+        names = ("nats", "verified_positions", "relaxed_tokens", "fell_back_positions")
+        prompt = prompts[place // REPORTED]
+        expected = replay(prompt, tokens, steps, float("inf") if BUDGETS[job] is None else BUDGETS[job])
+        assert [report[name] for name in names] == pytest.approx(expected, abs=2e-3)
+        assert report["fell_back_positions"] == expected[3]
+    assert sum(metrics["acceptance_report"]["fell_back_positions"] for metrics in reports[1]["metrics"]) > 0
+
+
+def test_reports_add_up_to_what_the_engine_counted(reports: list[dict]) -> None:
+    for job in reports[:2]:
+        told = [metrics["acceptance_report"] for metrics in job["metrics"]]
+        assert sum(sum(report["drafted_by_position"]) for report in told) == job["counters"]["draft_tokens"]
+        assert sum(sum(report["accepted_by_position"]) for report in told) == job["counters"]["accepted_tokens"]

@@ -6,17 +6,13 @@ two prompts. vLLM's seed is fixed.
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import cache
-
 import pytest
-import torch
 from engine_run import run_jobs
-from support.chi_square import rejects
+from second_tokens import follow, prompt_of, rows_after
 from support.decisions import protected_mass
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
-from cactus_decoding import audit, zoo
+from cactus_decoding import zoo
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.vllm.extra_args import protected_tokens
 
@@ -54,22 +50,6 @@ KINDS: tuple[tuple[dict, str, str], ...] = (
 COPIES = 400
 
 
-@cache
-def tokenizer():
-    return AutoTokenizer.from_pretrained(zoo.path("target"))
-
-
-@cache
-def rows(opening: str) -> tuple[int, torch.Tensor, torch.Tensor]:
-    """Return the likeliest first token behind an opening, the target's row behind that, and the draft's choice."""
-    prompt, logits = tokenizer()(OPENINGS[opening]).input_ids, []
-    target, draft = (AutoModelForCausalLM.from_pretrained(zoo.path(role)).float() for role in ("target", "draft"))
-    with torch.no_grad():
-        first = int(target(torch.tensor([prompt])).logits[0, -1].argmax())
-        logits = [model(torch.tensor([[*prompt, first]])).logits[0, -1] for model in (target, draft)]
-    return first, logits[0].double().softmax(-1), logits[1].argmax()
-
-
 @pytest.fixture(scope="module")
 def results() -> list[dict]:
     sampling = [
@@ -77,7 +57,7 @@ def results() -> list[dict]:
         for _ in range(COPIES)
         for asked, *_ in KINDS
     ]
-    prompts = [tokenizer()(text).input_ids for text in OPENINGS.values()]
+    prompts = [prompt_of(text) for text in OPENINGS.values()]
     jobs = [{"prompts": prompts, "copies": len(sampling), "sampling": sampling * len(prompts)}]
     refused = {"temperature": 1.0, "max_tokens": 2, "extra_args": {"protect": r"\d"}}
     jobs.append({"prompts": prompts, "sampling": refused})
@@ -91,18 +71,15 @@ def results() -> list[dict]:
 
 
 def follows(rule: str, kind: int, opening: str, results: list[dict]) -> bool:
-    """Say whether the second tokens behind an opening have the law of a rule."""
-    first, target, drafted = rows(opening)
+    """Say whether the second tokens after an opening have the law of a rule."""
     begin = list(OPENINGS).index(opening) * COPIES * len(KINDS)
-    sequences = results[0]["token_ids"][begin : begin + COPIES * len(KINDS)][kind :: len(KINDS)]
-    seconds = [sequence[1] for sequence in sequences if sequence[0] == first]
-    assert len(seconds) > 0.95 * COPIES
-    law = audit(rule, target.unsqueeze(0), draft_token_ids=drafted.unsqueeze(0)).output_probs[0]
-    return not rejects(torch.tensor(seconds), law / law.sum())
+    return follow(
+        results[0]["token_ids"][begin : begin + COPIES * len(KINDS)][kind :: len(KINDS)], rule, OPENINGS[opening]
+    )
 
 
 def test_the_openings_are_what_they_are_meant_to_be() -> None:
-    words = Vocabulary.of(tokenizer(), 1003)
+    words = Vocabulary.of(AutoTokenizer.from_pretrained(zoo.path("target")), 1003)
     for opening, pattern, least, most in (
         ("digit", r"^ ?\d", 0.9, 0.99),
         ("digit", "digits", 0.9, 0.99),
@@ -110,7 +87,7 @@ def test_the_openings_are_what_they_are_meant_to_be() -> None:
         ("wording", r"^ ?\d", 0.0001, 0.01),
         ("wording", "json|negation", 0.0, 0.01),
     ):
-        mass = protected_mass(rows(opening)[1], protected_tokens(pattern, words))
+        mass = protected_mass(rows_after(OPENINGS[opening])[1], protected_tokens(pattern, words))
         assert least <= mass <= most, (opening, pattern, mass)
 
 
@@ -138,9 +115,3 @@ def test_the_law_without_its_protection_or_with_another_is_refuted(
 
 def test_a_regular_expression_of_a_request_s_own_is_refused(results: list[dict]) -> None:
     assert "no regular expression of its own" in results[1]["error"]
-
-
-def test_first_tokens_are_nearly_certain(results: list[dict]) -> None:
-    for opening, begin in zip(OPENINGS, (0, COPIES * len(KINDS)), strict=True):
-        firsts = Counter(one[0] for one in results[0]["token_ids"][begin : begin + COPIES * len(KINDS)])
-        assert firsts.most_common(1)[0][0] == rows(opening)[0]

@@ -8,14 +8,10 @@ from collections import Counter
 
 import openai
 import pytest
-import torch
-from engine_run import run_jobs
 from mixed_load import MODEL, PROMPTS
 from server_process import Server, hand_on, serving
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cactus_decoding import parse_rule, zoo
-from cactus_decoding.engines.openai.relaxed_logits import lift_cost, relaxed_probability
+from cactus_decoding import parse_rule
 
 pytestmark = pytest.mark.engine
 
@@ -160,82 +156,3 @@ def test_malformed_values_are_refused(server: Server, asked: dict, said: str) ->
         with pytest.raises(openai.APIError, match=said) as refusal:
             list(client.completions.create(stream=True, **settings))
     assert int(refusal.value.code) == 400  # the stream has begun by then, and the error is an event in it
-
-
-RULE, BUDGETS, COPIES = "cactus:delta=1", (None, 0.4), 4
-
-
-@pytest.fixture(scope="module")
-def offline() -> list[dict]:
-    """Return jobs of an offline engine with greedy drafts: with reports, and the same seeds without."""
-    prompts = [AutoTokenizer.from_pretrained(zoo.path("target"))(prompt).input_ids for prompt in PROMPTS]
-
-    def job(budget: float | None, **extra: object) -> dict:
-        keys = {"acceptance_rule": RULE, **({} if budget is None else {"budget": budget}), **extra}
-        sampling = [
-            {"temperature": 1.0, "max_tokens": 40, "ignore_eos": True, "seed": seed, "extra_args": keys}
-            for seed in range(len(prompts) * COPIES)
-        ]
-        return {"prompts": prompts, "copies": COPIES, "sampling": sampling}
-
-    jobs = [*(job(budget, acceptance_report=True) for budget in BUDGETS), *map(job, BUDGETS)]
-    return run_jobs(
-        jobs,
-        model=str(zoo.path("target")),
-        speculative_config={"model": str(zoo.path("draft")), "num_speculative_tokens": PROPOSALS},
-        per_request_spec_decode_metrics="detailed",
-    )
-
-
-def test_asking_for_a_report_changes_no_token(offline: list[dict]) -> None:
-    for asked, plain in zip(offline[:2], offline[2:], strict=True):
-        assert asked["token_ids"] == plain["token_ids"]
-        assert all("acceptance_report" not in metrics for metrics in plain["metrics"])
-
-
-def replay(prompt: list[int], tokens: list[int], steps: list[tuple[int, int]], budget: float) -> list[float]:
-    """Return nats, verified positions, relaxed tokens and fallen-back positions of an answer with greedy drafts."""
-    models = [AutoModelForCausalLM.from_pretrained(zoo.path(role), dtype=torch.float32) for role in ("target", "draft")]
-    rule, text, emitted = parse_rule(RULE), [*prompt, tokens[0]], iter(tokens[1:])
-    nats, verified, relaxed, fell_back = 0.0, 0, 0.0, 0
-    for drafted, accepted in steps:
-        for depth in range(min(drafted, accepted + 1)):
-            with torch.no_grad():
-                target, draft = (model(torch.tensor([text])).logits[0, -1].double() for model in models)
-            token = int(draft.argmax())
-            q = target.softmax(-1)[token]
-            h = relaxed_probability(rule, q)
-            cost = lift_cost(q, h).item()
-            if nats + cost <= budget and nats < budget:
-                nats, verified = nats + cost, verified + 1
-                relaxed += (1 - q / h).item() if depth < accepted else 0.0
-            else:
-                fell_back += 1
-            if depth < accepted:
-                text.append(token)
-                assert next(emitted, token) == token
-        if (further := next(emitted, None)) is not None:
-            text.append(further)
-    return [nats, verified, relaxed, fell_back]
-
-
-@pytest.mark.parametrize("job", range(len(BUDGETS)))
-def test_a_replay_with_the_models_gives_the_report(job: int, offline: list[dict]) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-    for place in range(0, len(PROMPTS) * COPIES, COPIES):
-        metrics, tokens = offline[job]["metrics"][place], offline[job]["token_ids"][place]
-        steps = list(zip(metrics["per_step_drafted"], metrics["per_step_accepted"], strict=True))
-        report = metrics["acceptance_report"]
-        names = ("nats", "verified_positions", "relaxed_tokens", "fell_back_positions")
-        prompt = tokenizer(PROMPTS[place // COPIES]).input_ids
-        expected = replay(prompt, tokens, steps, float("inf") if BUDGETS[job] is None else BUDGETS[job])
-        assert [report[name] for name in names] == pytest.approx(expected, abs=2e-3)
-        assert report["fell_back_positions"] == expected[3]
-    assert sum(metrics["acceptance_report"]["fell_back_positions"] for metrics in offline[1]["metrics"]) > 0
-
-
-def test_reports_add_up_to_what_the_engine_counted(offline: list[dict]) -> None:
-    for job in offline[:2]:
-        reports = [metrics["acceptance_report"] for metrics in job["metrics"]]
-        assert sum(sum(report["drafted_by_position"]) for report in reports) == job["counters"]["draft_tokens"]
-        assert sum(sum(report["accepted_by_position"]) for report in reports) == job["counters"]["accepted_tokens"]
