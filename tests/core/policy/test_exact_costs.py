@@ -11,6 +11,7 @@ import torch
 from support.decisions import admit, plan
 from support.loop_runs import PROMPT
 from support.rules_under_test import SPELLINGS
+from support.tables import all_of
 from support.tiny_models import tiny_llama
 from torch import Tensor
 
@@ -61,7 +62,7 @@ def verifier_of(rule: str, budget: float | Budget | None, sampling: SamplingPara
 # --- costs ---
 
 
-@pytest.mark.parametrize("seed", range(20))
+@all_of("seed", range(20))
 def test_kl_of_rounded_rows_is_that_of_their_laws(seed: int) -> None:
     target, draft = pair_of_rows(8, seed, apart=10.0 ** -(seed % 8))
     assert kl_of_rows(normalised(draft), normalised(target)).item() == pytest.approx(

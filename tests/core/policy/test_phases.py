@@ -4,6 +4,7 @@ import random
 from itertools import pairwise
 
 import pytest
+from support.tables import all_of
 
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -64,7 +65,7 @@ def test_marks_that_overlap_are_read_from_left_to_right_however_tokens_are_cut()
         assert not phases.after(phases.begin([], words), [*cut, 1, 0], words).inside
 
 
-@pytest.mark.parametrize("seed", range(40))
+@all_of("seed", range(40))
 def test_it_agrees_with_reading_all_bytes_however_they_are_cut(seed: int) -> None:
     rng, marks = random.Random(seed), ("«a", "≠»")
     text = "".join([marks[0], *rng.choices(["«", "a", "≠", "»", "x", *marks], k=30)]).encode()
@@ -82,7 +83,7 @@ def test_it_agrees_with_reading_all_bytes_however_they_are_cut(seed: int) -> Non
     assert True in expected
 
 
-@pytest.mark.parametrize("seed", range(40))
+@all_of("seed", range(40))
 def test_it_agrees_with_reading_the_whole_text_each_time(seed: int) -> None:
     rng = random.Random(seed)
     phases = Phases(rng.choice((0, 3, 11)), rng.choice((None, MARKS, MARKS)))

@@ -12,6 +12,7 @@ from support.rules_under_test import (
     Altered,
     RejectsEverything,
 )
+from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.core.rules import parse_rule
@@ -43,8 +44,8 @@ def assert_same(given: Verification, expected: Verification) -> None:
 
 
 @pytest.mark.parametrize("spelling", LOSSLESS_LIMITS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("seed", range(5))
+@all_of("dtype", [torch.float64, torch.float32])
+@all_of("seed", range(5))
 def test_rule_without_a_budget_is_lossless_token_for_token(spelling: str, dtype: torch.dtype, seed: int) -> None:
     target, draft, drafted = make_batch(seed, dtype)
     lossless = verify("lossless", target, draft, drafted, seeded(seed))
@@ -77,7 +78,7 @@ def test_every_rule_draws_the_same_numbers(spelling: str) -> None:
 
 
 @every_rule
-@pytest.mark.parametrize("deterministic", [False, True])
+@all_of("deterministic", [False, True])
 def test_unused_columns_do_not_matter(spelling: str, deterministic: bool) -> None:
     target, draft, drafted = make_batch(seed=3)
     other_target, other_draft, other_drafted = make_batch(seed=4)
@@ -132,7 +133,7 @@ def test_without_a_residual_recovery_falls_back_to_the_target_s_support() -> Non
 
 
 @every_rule
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@all_of("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_precision_of_the_input_decides_nothing_but_the_input(spelling: str, dtype: torch.dtype) -> None:
     # rounded rows, handed over in float64, must give the same tokens: all arithmetic is in float64
     target, draft, drafted = make_batch(seed=8, dtype=dtype)

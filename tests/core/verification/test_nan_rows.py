@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.core.drafting.model import ModelDrafter
@@ -37,9 +38,9 @@ def without_law(kind: str, row: Tensor) -> Tensor:
     return row
 
 
-@pytest.mark.parametrize("where", [0, 1])
-@pytest.mark.parametrize("kind", NO_LAWS)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@all_of("where", [0, 1])
+@all_of("kind", NO_LAWS)
+@all_of("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("vocabulary", [4, LARGE_VOCABULARY + 5])
 @pytest.mark.parametrize(("verification", "rule"), WAYS)
 def test_a_target_row_of_nan_is_named(
@@ -73,7 +74,7 @@ def as_the_loop(verifier: Verifier, logits: Tensor, proposal: Proposal, kept: in
     check_drawn("target", outcome.next_token, logits, 1 + outcome.num_accepted)
 
 
-@pytest.mark.parametrize("kind", NO_LAWS)
+@all_of("kind", NO_LAWS)
 @pytest.mark.parametrize("rule", ["relaxed_greedy:margin=200", "mars:ratio=0.1", "big_little:rollback=200"])
 def test_rules_for_temperature_0_name_it_too(rule: str, kind: str) -> None:
     greedy = SamplingParams(0.0)
@@ -82,8 +83,8 @@ def test_rules_for_temperature_0_name_it_too(rule: str, kind: str) -> None:
         check_named(verifier, 4, kind, where, trees=False)
 
 
-@pytest.mark.parametrize("kind", NO_LAWS)
-@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+@all_of("kind", NO_LAWS)
+@all_of("temperature", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("cuts", [{}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
 @pytest.mark.parametrize("vocabulary", [5, LARGE_VOCABULARY + 5])
 def test_such_a_row_is_nan_from_end_to_end(vocabulary: int, cuts: dict, temperature: float, kind: str) -> None:
@@ -124,8 +125,8 @@ class Row:
         """Forget nothing."""
 
 
-@pytest.mark.parametrize("kind", NO_LAWS)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@all_of("kind", NO_LAWS)
+@all_of("temperature", [0.0, 1.0])
 def test_a_draft_s_row_of_nan_is_named(temperature: float, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     to_probs: LogitsToProbs = as_logits_to_probs(SamplingParams(temperature))
     monkeypatch.setattr("cactus_decoding.core.drafting.model.with_cache", lambda model: model)
@@ -135,8 +136,8 @@ def test_a_draft_s_row_of_nan_is_named(temperature: float, kind: str, monkeypatc
         ModelDrafter(Row(without_law(kind, usual))).propose([0, 1], 2, to_probs, None)
 
 
-@pytest.mark.parametrize("kind", NO_LAWS)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@all_of("kind", NO_LAWS)
+@all_of("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("num_drawn", [0, 1, 2])
 def test_a_tree_gets_no_children_from_a_draft_s_row_of_nan(num_drawn: int, temperature: float, kind: str) -> None:
     usual = torch.tensor([0.0, 4.0, 1.0, 2.0])

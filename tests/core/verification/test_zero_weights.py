@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from support.decisions import as_given
+from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.core.policy.position import Distribution, Position
@@ -69,7 +70,7 @@ def test_the_rows_leave_nothing() -> None:
     assert (target[1:5] / draft[1:5] <= LAST).all()  # so the test fails by that number
 
 
-@pytest.mark.parametrize("length", [1, 2, 3])
+@all_of("length", [1, 2, 3])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", CHAINS)
 def test_on_a_chain(name: str, rule: str, length: int) -> None:
@@ -128,11 +129,11 @@ def test_a_subnormal_weight_is_drawn(name: str) -> None:
         assert (walk.path, walk.next_token) == ([], 0)
 
 
-@pytest.mark.parametrize("length", [1, 2, 3])
+@all_of("length", [1, 2, 3])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("verify", [batched.verify, batched.verify_block])
-@pytest.mark.parametrize("vocabulary", [6, 5000])
-@pytest.mark.parametrize("drafted", [2, 5])
+@all_of("vocabulary", [6, 5000])
+@all_of("drafted", [2, 5])
 def test_in_batches(
     verify, drafted: int, vocabulary: int, rule: str, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,8 +158,8 @@ def test_weights_that_are_none_are_the_target_s() -> None:
         assert torch.equal(rows, torch.stack([target, some]))
 
 
-@pytest.mark.parametrize("vocabulary", [1, 3, 5000])
-@pytest.mark.parametrize("u", [0.0, 0.3, LAST])
+@all_of("vocabulary", [1, 3, 5000])
+@all_of("u", [0.0, 0.3, LAST])
 def test_without_weights_no_token_is_drawn(vocabulary: int, u: float) -> None:
     nothing, number = torch.zeros(vocabulary), torch.tensor(u, dtype=torch.float64)
     assert draw(nothing, number) == draw_one(nothing, number) == vocabulary
