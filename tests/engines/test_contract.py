@@ -144,7 +144,7 @@ def test_answers_are_those_of_the_loop(engine: Engine, case: str, tmp_path) -> N
     assert {name: getattr(metrics, name) for name in COUNTED} == {name: getattr(counts, name) for name in COUNTED}
     assert metrics.nats == pytest.approx(counts.nats, abs=1e-6)
     assert torch.equal(torch.get_rng_state(), state), "a seed asks no other generator"
-    if settings.get("temperature") != 0:
+    if case == "nothing":
         assert engine.ask(settings | {"seed": 4})[0] != tokens
 
 

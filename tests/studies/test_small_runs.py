@@ -39,11 +39,9 @@ def test_rules(tmp_path: Path) -> None:
 
 def test_relaxing(tmp_path: Path) -> None:
     page, folder = copied_page(PAGES / "relaxing.md", tmp_path), tmp_path / "relaxing"
-    given = ("--problems", 1, "--sampling", "truncated", "--page", page, "--folder", folder)
-    ran("relaxing.run", *given, "--only-answer")
+    ran("relaxing.run", "--problems", 1, "--sampling", "truncated", "--page", page, "--folder", folder)
     parts = {"chosen", "tuned", "paper", "grid"}
     assert {path.name for path in folder.glob("*.jsonl*")} == {f"truncated-{part}.jsonl.gz" for part in parts}
-    ran("relaxing.run", *given, "--only-render")  # a sampling that was not answered is not rendered
     assert "protecting digits" in tables_of(page).read_text()
 
 
