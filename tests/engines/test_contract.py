@@ -16,8 +16,7 @@ from cactus_decoding import Metrics, Pair, Request, load_pair
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.session import begin
 from cactus_decoding.engines.llama_cpp import CactusLlama
-from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of
-from cactus_decoding.engines.llama_cpp.server.completion_params import read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
 from cactus_decoding.engines.openai.keys import RULE_KEY
 from cactus_decoding.engines.transformers.generate import speculative_generate
 from cactus_decoding.zoo.word_problems import EXAMPLES
