@@ -3,15 +3,16 @@
     python -m studies.trees.schemes       minutes
 
 The toys and the enumeration are those of the tests (tests/support/tree_enumeration.py). HSD as its code is published is
-not lossless (tests/core/verification/test_hsd.py); what it keeps stands here for comparison. Of independent drafts, the
-last line bounds what any exact scheme keeps, such as SpecTr-GBV (arXiv 2604.25925): a beginning must be emitted by the
-target, and be in one of the drafts.
+not lossless (tests/core/verification/test_hsd.py), nor is that of SpecTr-GBV (arXiv 2604.25925; test_multipath.py);
+what they keep stands here for comparison, and what the latter's theorem states. Of independent drafts, the last line
+bounds what any exact scheme keeps: a beginning must be emitted by the target, and be in one of the drafts.
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -22,6 +23,7 @@ from torch import Tensor
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from support import spectr_gbv  # noqa: E402
 from support.tree_acceptance import most_kept  # noqa: E402
 from support.tree_enumeration import Models, Shape, steps, uniform_shape  # noqa: E402
 from support.wrong_trees import hsd_as_published  # noqa: E402
@@ -39,6 +41,9 @@ WAYS: tuple[tuple[str, str, int, int, int], ...] = (
     ("a chain, HSD's code, not lossless", "published", 0, 1, 0),
     ("two independent drafts, `recursive`", "recursive", 0, 0, 2),
     ("two independent drafts, `traversal`", "traversal", 0, 0, 2),
+    ("two independent drafts, `multipath`", "multipath", 0, 0, 2),
+    ("two independent drafts, SpecTr-GBV's code, not lossless", "spectr_gbv", 0, 0, 2),
+    ("two independent drafts, SpecTr-GBV's theorem", "theorem", 0, 0, 2),
     ("two independent drafts, at most", "bound", 0, 0, 2),
     ("a tree, `recursive`", "recursive", 0, 2, 0),
     ("a tree, `traversal`", "traversal", 0, 2, 0),
@@ -62,9 +67,14 @@ PAIRS: tuple[type[Models], ...] = (Models, Alike)
 
 
 def accepted(scheme: str, models: Models, shape: Shape) -> float:
-    """Return the expected accepted tokens of a lossless step, exactly."""
-    if scheme == "bound":
-        return most_kept(models, len(shape.fixed), shape.drafts)
+    """Return the expected accepted tokens of a step with the lossless rule, exactly."""
+    others: dict[str, Callable[[Models, int, int], float]] = {
+        "bound": most_kept,
+        "theorem": spectr_gbv.theorem,
+        "spectr_gbv": lambda *given: spectr_gbv.published(*given)[1],
+    }
+    if scheme in others:
+        return others[scheme](models, len(shape.fixed), shape.drafts)
     way = partial(hsd_as_published, cap="once") if scheme == "published" else SCHEMES[scheme]
     found = steps(way, parse_rule("lossless"), models, (), shape)
     return sum(step.probability * len(step.walk.path) for step in found)

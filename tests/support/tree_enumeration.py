@@ -26,8 +26,8 @@ from cactus_decoding.core.verification.walk import SCHEMES, NodeJudge
 from support.decisions import as_given
 from support.exact_enumeration import Law, make_rows
 
-TREE_SCHEMES = {name: SCHEMES[name] for name, each in VERIFICATIONS.items() if each.trees}
-"""What verifies trees, by name."""
+TREE_SCHEMES = {name: SCHEMES[name] for name, each in VERIFICATIONS.items() if each.trees and not each.independent}
+"""What verifies trees of every shape, by name."""
 
 
 class Choices:
@@ -143,6 +143,7 @@ class LazyTree:
         self._children: dict[int, Children | None] = {}
         self._positions: dict[int, Position | None] = {}
         self._drafts = {ROOT: shape.drafts if isinstance(shape, Shape) else 0}  # how many go through a node
+        self.drafts = max(self._drafts[ROOT], 1)
 
     def tokens_to(self, node: int) -> list[int]:
         return [] if node == ROOT else [*self.tokens_to(self.parents[node]), self.token_ids[node]]

@@ -79,6 +79,8 @@ def check_scheme(
         )
     if scheme.needs_rows:
         check_relaxed_target(rule, what)
+    if tree is not None and scheme.independent and not tree.independent:
+        raise ValueError(f"{what} takes trees of independent drafts, such as independent,drafts=4, but it is {tree}")
     if tree is not None and scheme.max_drawn is not None and tree.max_drawn > scheme.max_drawn:
         raise ValueError(f"{what} takes at most one drawn child a token, but the tree is {tree}")
     if not scheme.judges_steps or isinstance(rule, Lossless):
@@ -154,8 +156,8 @@ class Request(Model):
             step jointly, which accepts more, and takes rules whose relaxed target does not depend on the drafted token;
             ``hsd`` does the same in another way. ``coupled`` takes the same rules, and gives one text per seed,
             whatever is proposed (`SharedNoise`). In a tree ``token`` goes on after recovered tokens that are proposals
-            too, ``joint`` does what a block does in a chain, and ``recursive`` and ``traversal`` are there to compare
-            with. ``fly`` relaxes by itself.
+            too, ``joint`` does what a block does in a chain, and ``recursive``, ``traversal`` and, for independent
+            drafts, ``multipath`` are there to compare with. ``fly`` relaxes by itself.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
             that chooses their number, such as `AdaptiveLength`, or its spelling; of a tree, how many of its tokens can
             be kept.

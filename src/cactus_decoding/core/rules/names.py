@@ -8,7 +8,7 @@ from typing import Any
 
 GROUP = "cactus_decoding.rules"  # the entry points by which installed packages register rules
 # names of `verification.declarations.VERIFICATIONS`, which users may take for rules
-WAYS_TO_VERIFY = ("token", "block", "hsd", "joint", "recursive", "traversal", "coupled", "fly")
+WAYS_TO_VERIFY = ("token", "block", "hsd", "joint", "recursive", "multipath", "traversal", "coupled", "fly")
 
 
 def registered_rules() -> tuple[EntryPoint, ...]:

@@ -66,6 +66,7 @@ class SchemeDeclaration:
     trees: bool = False
     counterpart: str = ""  # the scheme that does the same, or the nearest, where proposals are of the other kind
     needs_rows: bool = True  # the rule's relaxed target must not depend on the drafted token
+    independent: bool = False  # whether its trees must be drafts that are drawn independently
     max_drawn: int | None = None  # most children of a token that may be drawn; None for any number
     # it judges a step as a whole, so that a relaxed rule needs as many proposals in every step, as many children
     # everywhere, and a width that no pace moves
@@ -101,6 +102,13 @@ VERIFICATIONS = MappingProxyType(
                 trees=True,
                 counterpart="token",
                 judges_steps=False,
+            ),
+            SchemeDeclaration(
+                "multipath",
+                "one of several independent drafts as a block, to compare",
+                chains=True,
+                trees=True,
+                independent=True,
             ),
             SchemeDeclaration(
                 "traversal", "a tree's paths from its leaves, to compare", trees=True, counterpart="block"

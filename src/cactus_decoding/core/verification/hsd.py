@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
 from cactus_decoding.core.types import ROOT
 from cactus_decoding.core.verification.tree import (
     RandomSource,
@@ -35,19 +40,35 @@ def hsd(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     levels, path, capped, node = [], list[int](), 1.0, ROOT
     while (position := tree.at(node)) is not None:
         h, draft, token = relaxed_row(position, judge(position)), position.distribution(0).probs, position.token_ids[0]
-        levels.append((capped, h, draft))
+        levels.append(Level(capped, h, draft))
         capped = min(1.0, capped * ratio(h[token].item(), draft[token].item()))
         node = position.nodes[0]
         path.append(node)
+    return verify_from_end(tree, path, levels, capped, chance)
+
+
+class Level(NamedTuple):
+    """What is known after some tokens of a chain: the capped ratio, and the rows of the next token."""
+
+    capped: float
+    h: Tensor
+    draft: Tensor
+
+
+def verify_from_end(
+    tree: Tree, path: Sequence[int], levels: Sequence[Level], capped: float, chance: RandomSource
+) -> Walk:
+    """Keep a whole path with the probability ``capped``, or else a beginning, as `hsd` says."""
+    path, node = [*path], path[-1] if path else ROOT
     if node == ROOT or chance.below(node, capped):
         row = tree.row(node)
         return Walk.along(tree, path, chance.token(row.probs, row))
-    for capped, h, draft in reversed(levels):
+    for level in reversed(levels):
         path.pop()
-        missing = left_over(capped * h, draft)
-        lacking, excess = missing.sum().item(), left_over(draft, capped * h).sum().item()
+        missing = left_over(level.capped * level.h, level.draft)
+        lacking, excess = missing.sum().item(), left_over(level.draft, level.capped * level.h).sum().item()
         # a ratio of 1 stays even where rounding leaves nothing
-        stays = 1.0 if capped == 1 else ratio(lacking, max(lacking, excess))
+        stays = 1.0 if level.capped == 1 else ratio(lacking, max(lacking, excess))
         if not path or chance.below(path[-1], stays):
             break
-    return Walk.along(tree, path, chance.token(recovery_weights(missing, h)))
+    return Walk.along(tree, path, chance.token(recovery_weights(missing, level.h)))

@@ -21,6 +21,7 @@ from cactus_decoding.core.verification.fly import fly
 from cactus_decoding.core.verification.hsd import hsd
 from cactus_decoding.core.verification.joint import joint
 from cactus_decoding.core.verification.match import match
+from cactus_decoding.core.verification.multipath import multipath
 from cactus_decoding.core.verification.recursive import recursive
 from cactus_decoding.core.verification.traversal import traversal
 from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial, Walk
@@ -37,6 +38,7 @@ SCHEMES: dict[str, Callable[..., Walk]] = {
     "hsd": hsd,
     "joint": joint,
     "recursive": recursive,
+    "multipath": multipath,
     "traversal": traversal,
     "coupled": coupled,
     "fly": fly,

@@ -67,7 +67,7 @@ def test_the_first_child_has_the_draft_s_distribution_whatever_follows_it() -> N
     assert rejects(torch.tensor([min(tokens) for tokens in trees]), ROW)
 
 
-@pytest.mark.parametrize("verification", ["token", "recursive", "traversal", "coupled"])
+@pytest.mark.parametrize("verification", ["token", "recursive", "multipath", "traversal", "coupled"])
 def test_greedy_answers_and_seeds(verification: str) -> None:
     pair, asked = load_pair(draft="bundled:worded"), {"max_new_tokens": 24, "verification": verification}
     shape = {"tree": "independent,drafts=3,depth=4"}

@@ -24,7 +24,7 @@ class GrowingTree:
 
     ``parents`` are places, -1 for the text. ``rows`` are the draft's after the text and each token with children, by
     their places, ``[1, vocabulary]`` each. ``read`` are the places of tokens that the draft has read, in its order;
-    ``read_parents`` are places in ``read``.
+    ``read_parents`` are places in ``read``. ``drafts`` are those of a `Proposal`.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -33,6 +33,7 @@ class GrowingTree:
     rows: dict[int, Tensor] = field(default_factory=dict)
     read: list[int] = field(default_factory=list)
     read_parents: list[int] = field(default_factory=list)
+    drafts: int = 1
 
     def begin_reading(self, nodes: Sequence[int]) -> list[int]:
         """Record that the draft reads some nodes, ascending, and return their tokens."""
@@ -104,7 +105,7 @@ class GrowingTree:
         if not self.token_ids:
             return Proposal([], None)
         rows = torch.cat([row for _, row in sorted(self.rows.items())])
-        return Proposal(self.token_ids, rows, self.parents, self.drawn)
+        return Proposal(self.token_ids, rows, self.parents, self.drawn, drafts=self.drafts)
 
 
 def grow(

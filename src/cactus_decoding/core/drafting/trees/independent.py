@@ -40,6 +40,7 @@ class IndependentDrafts(TreeShape):
     depth: Annotated[int, Field(ge=1, le=100, description="of each"), Setting("tokens")] = 6
 
     name: ClassVar[str] = "independent"
+    independent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -77,7 +78,7 @@ class IndependentDrafts(TreeShape):
             read: returns the draft's logits after some nodes and what children are drawn from, ``[nodes, vocabulary]``.
             choose: draws so many tokens independently from one row, ``[vocabulary]``.
         """
-        tree, level = GrowingTree(), {ROOT: self.drafts}  # nodes, and how many drafts go through them
+        tree, level = GrowingTree(drafts=self.drafts), {ROOT: self.drafts}  # nodes, and how many drafts go through them
         for depth in range(min(limit, self.depth)):
             _, probs = read(tree, [*level])
             following: dict[int, int] = {}

@@ -53,6 +53,7 @@ class TreeShape(StatelessLength, ABC):
     """Chooses the tree that each step proposes: a draft length that also says how a tree grows."""
 
     fixed: ClassVar[bool] = False
+    independent: ClassVar[bool] = False  # whether it is several drafts, each drawn by itself
 
     @property
     @abstractmethod
