@@ -19,9 +19,15 @@ Row = NDArray[np.float64]
 OUTPUT = ROOT / "docs" / "results" / "conformance" / "published_acceptance.json"
 SOURCES = {
     "SGLang": "sgl-kernel/csrc/speculative/speculative_sampling.cuh at 120affb9",
+    "SGLang's chains": "python/sglang/kernels/ops/speculative/reject_sampling.py at 1d33ae16",
     "TensorRT-LLM": "cpp/tensorrt_llm/kernels/speculativeDecoding/externalDraftTokensKernels.cu at 04a2cacb",
+    "TensorRT-LLM's workers": "tensorrt_llm/_torch/speculative/interface.py at 00b6d5a2",
+    "TensorRT-LLM's thinking": "tensorrt_llm/_torch/speculative/mtp.py at 000a01de, "
+    "cpp/tensorrt_llm/kernels/speculativeDecoding/mtpKernels.cu at 35859849",
 }
 PAIRS, VOCABULARY = 500, 8
+GREEDY = "TensorRT-LLM, relaxed_topk 10, relaxed_delta 0.5, from greedy"
+"""Compared with the target's likeliest token, as it is for temperature 0."""
 
 
 def sglang(target: Row, children: Sequence[int], *, single: float = 1.0, accumulated: float = 1.0) -> tuple[Row, float]:
@@ -62,15 +68,42 @@ def tensorrt(target: Row, draft: Row, threshold: float | None = None) -> tuple[R
     return kept + (1 - kept.sum()) * residual / residual.sum(), float(kept.sum())
 
 
+def strict(target: Row, draft: Row) -> tuple[Row, float]:
+    """Return what `_sample_and_accept_draft_tokens_base` emits: the target's own draw, and the proposal if it is it."""
+    return target, float((target * draft).sum())
+
+
+def relaxed(target: Row, draft: Row, top_k: int, delta: float) -> tuple[Row, float]:
+    """Return what `mtpRelaxedAcceptanceKernel` emits at temperature 0 within a thinking phase.
+
+    A proposal among the target's ``top_k`` is accepted if its probability is at least the greatest less ``delta``.
+    Otherwise the likeliest token comes.
+    """
+    candidates = np.argsort(-target)[:top_k]
+    passing = candidates[target[candidates] >= target.max() - delta]
+    emitted = np.zeros_like(target)
+    emitted[passing] = draft[passing]
+    accepted = float(emitted.sum())
+    emitted[target.argmax()] += 1 - accepted
+    return emitted, accepted
+
+
+def likeliest(target: Row) -> Row:
+    return np.eye(len(target))[target.argmax()]
+
+
 CASES: dict[str, tuple[str, Callable[[Row, Row], tuple[Row, float]]]] = {
     "SGLang, one drawn child": ("SGLang", sglang_drawn),
     "SGLang, the draft's three likeliest": ("SGLang", lambda q, p: sglang(q, [*np.argsort(-p)[:3]])),
     "SGLang, a child that stands there twice": ("SGLang", lambda q, p: sglang(q, [p.argmax(), p.argmax()])),
     "SGLang, threshold_acc 0.9": ("SGLang", lambda q, p: sglang_drawn(q, p, accumulated=0.9)),
     "SGLang, threshold_single 0.3": ("SGLang", lambda q, p: sglang_drawn(q, p, single=0.3)),
+    "SGLang, rejection sampling of a chain": ("SGLang's chains", tensorrt),
     "TensorRT-LLM, random threshold": ("TensorRT-LLM", tensorrt),
     "TensorRT-LLM, constant threshold 0.5": ("TensorRT-LLM", lambda q, p: tensorrt(q, p, 0.5)),
     "TensorRT-LLM, constant threshold 1": ("TensorRT-LLM", lambda q, p: tensorrt(q, p, 1.0)),
+    "TensorRT-LLM, strict": ("TensorRT-LLM's workers", strict),
+    GREEDY: ("TensorRT-LLM's thinking", lambda q, p: relaxed(q, p, 10, 0.5)),
 }
 
 
@@ -81,7 +114,8 @@ def measured(seed: int = 0) -> list[dict[str, Any]]:
     rows = []
     for name, (engine, emits) in CASES.items():
         found = [emits(target, draft) for target, draft in pairs]
-        apart = [np.abs(row - target).sum() / 2 for (row, _), (target, _) in zip(found, pairs, strict=True)]
+        wanted = [likeliest(target) if name == GREEDY else target for target, _ in pairs]
+        apart = [np.abs(row - target).sum() / 2 for (row, _), target in zip(found, wanted, strict=True)]
         accepted = float(np.mean([each for _, each in found]))
         rows.append({"case": name, "source": SOURCES[engine], "mean_total_variation": float(np.mean(apart)),
                      "largest_total_variation": float(max(apart)), "accepted": accepted})  # fmt: skip
