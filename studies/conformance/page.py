@@ -99,13 +99,25 @@ def penalties() -> str:
     return _laws("first token", dict(zip(names, laws, strict=True)))
 
 
-def _measured() -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
-    for path in sorted(RESULTS.glob("engine_*.json")):
+def _measured(kind: str = "engine") -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    for path in sorted(RESULTS.glob(f"{kind}_*.json")):
         result = read(path)
         drafts = result["provenance"]["arguments"]["set"].get("drafts")
         engine = result["report"]["engine"].replace(", method=eagle, model=tiny/eagle", "")
         name = engine + (f": {drafts}" if drafts else "")
-        yield *SERVERS.get(path.stem, (name, "")), result["report"], result["provenance"]
+        yield *SERVERS.get(path.stem.replace(kind, "engine"), (name, "")), result["report"], result["provenance"]
+
+
+def gates() -> str:
+    """Show what `--gate` said of each engine."""
+    rows = []
+    for name, _, report, provenance in _measured("gate"):
+        wrong = [each["said"].partition(" (")[0] for each in report["findings"] if each["right"] is False]
+        why = report["failure"] or (wrong[0] if wrong else "")
+        verdict = "pass" if report["right"] else f"**fail**: {why}"
+        date = provenance["date"][:10].replace("-", "\u2011")
+        rows.append([name, verdict, f"{report['samples']:,}", _excluded(report), f"{report['seconds']:.0f}", date])
+    return table(("engine", "gate", "responses", "excluded", "seconds", "date"), rows, names=2)
 
 
 def _command(given: dict[str, Any]) -> str:
@@ -177,8 +189,8 @@ def two_servers() -> str:
 TABLES = {
     PAGES[0]: {"engines": engines, "caught": caught, "false_alarms": false_alarms, "two_servers": two_servers},
     PAGES[1]: {
-        "commands": commands, "acceptance": acceptance, "second_token": second_token, "penalties": penalties,
-        "mutants": mutants, "published_acceptance": published_acceptance,
+        "commands": commands, "gates": gates, "acceptance": acceptance, "second_token": second_token,
+        "penalties": penalties, "mutants": mutants, "published_acceptance": published_acceptance,
     },
 }  # fmt: skip
 
