@@ -6,12 +6,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cactus_conform.engine import Sampling
 from cactus_conform.suite import SAMPLES
 from cactus_conform.truth import Truth, Wanted
 
 from scripts.pages import ROOT, columns, put, table
 from scripts.results import read
+from studies.conformance.first_token import PROMPT, SAMPLING
 from studies.conformance.published_acceptance import table as published_acceptance
 
 PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"
@@ -93,10 +93,11 @@ def _laws(what: str, laws: Mapping[str, Sequence[float]]) -> str:
 
 def penalties() -> str:
     """Show what counting the prompt does to the first token: penalties of the output alone leave it as it is."""
-    sampling, prompt = Sampling(presence_penalty=0.8, frequency_penalty=0.6), (1, 2, 3)
-    names = {"expected": len(prompt), "with the prompt counted": 0}
-    laws = Truth().next_rows([Wanted("target", prompt, start, sampling) for start in names.values()])
-    return _laws("first token", dict(zip(names, laws, strict=True)))
+    found = read(RESULTS / "penalties.json")
+    names = {"expected": len(PROMPT), "with the prompt counted": 0}
+    laws = Truth().next_rows([Wanted("target", PROMPT, start, SAMPLING) for start in names.values()])
+    seen = f"seen, {found['provenance']['arguments']['samples']:,} seeds"
+    return _laws("first token", {**dict(zip(names, laws, strict=True)), seen: found["seen"]})
 
 
 def _measured(kind: str = "engine") -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
