@@ -29,9 +29,7 @@ EVERY = {
 }
 CHAINS = {name: scheme for name, scheme in EVERY.items() if VERIFICATIONS[name].chains or name == "traversal"}
 TREES = {
-    name: scheme
-    for name, scheme in EVERY.items()
-    if VERIFICATIONS[name].trees and not VERIFICATIONS[name].independent
+    name: scheme for name, scheme in EVERY.items() if VERIFICATIONS[name].trees and not VERIFICATIONS[name].independent
 }
 RULES = ("lossless", "clamped:width=20", "ensemble:weight=0.5")
 UNIFORMS = [(i + 0.5) / 43 for i in range(43)]  # none where two tokens meet
