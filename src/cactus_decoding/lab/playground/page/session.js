@@ -2,7 +2,7 @@
 // that trace pages are made of).
 
 import { traceAddress } from "./api.js";
-import { make, nats, percent, short } from "./dom.js";
+import { make, nats, short } from "./dom.js";
 
 const METRICS = [
   ["acceptance_length", "acceptance length", "tokens per pass of the target"],
@@ -12,12 +12,12 @@ const METRICS = [
   ["tokens_per_second", "tokens per second", "without the time of tracing"], // last: two sessions share a machine
 ];
 /** By how much a budget lets the probability of an event move: the bounds of Pinsker and of Bretagnolle and Huber. */
-const shiftOf = (budget) => percent(Math.min(Math.sqrt(budget / 2), Math.sqrt(1 - Math.exp(-budget))));
+const shiftOf = (budget) => `${short(100 * Math.min(Math.sqrt(budget / 2), Math.sqrt(1 - Math.exp(-budget))), 2)}\u00a0%`;
 /** What the nats that were spent mean, above temperature 0: by what a budget promises, or would promise. */
 const meaningOf = ({ budget_nats: budget, temperature }, spent) => {
   if (!(temperature > 0)) return "";
-  if (Number.isFinite(budget)) return `of ${nats(budget)}: no event moved by more than ${shiftOf(budget)}`;
-  return spent > 0 ? `with these as its budget, no event moves by more than ${shiftOf(spent)}` : "";
+  if (Number.isFinite(budget)) return `of ${nats(budget)}: no event moves by more than ${shiftOf(budget)}`;
+  return spent > 0 ? `as a budget: no event moves by more than ${shiftOf(spent)}` : "";
 };
 const STATES = { stop: "finished", length: "cut at the longest answer", stopped: "stopped" };
 
