@@ -142,7 +142,7 @@ def test_what_chance_explains_is_not_called_a_loss(wrong, lost):
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.5, "Faster, with no loss"), (2.0, "No faster on this machine"), (1.0, "This run cannot tell")],
+    [(0.5, "It is faster, with no loss"), (2.0, "It is no faster on this machine"), (1.0, "This run cannot tell")],
 )
 def test_time_is_judged_by_its_interval(seconds, said):
     ways = made_up({"plain": [True] * 40}, {"protected": seconds})

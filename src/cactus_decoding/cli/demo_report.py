@@ -119,14 +119,14 @@ def comparison(ways: DemoComparison) -> Table:
 def sentence(way: Way, ways: DemoComparison) -> str:
     """Say what a way is, and what it gives beside lossless speculation."""
     if way is ways.plain:
-        return "the target alone, one token per step."
+        return "the target writes alone, one token per step."
     if way is ways.lossless:
         time = time_beside(way, ways.plain).value
-        return f"the same distribution as the target's own, in {time:.2f} of its time per answer."
+        return f"answers have the target's own distribution, and take {time:.2f} of its time."
     beside = beside_lossless(way, ways.lossless)
     return (
-        f"beside lossless {_percent(beside['tokens_per_step'])} tokens per step, "
-        f"{_percent(beside['time_per_answer'])} time per answer, {_points(beside['right_answers'])} points of right "
+        f"beside lossless it has {_percent(beside['tokens_per_step'])} tokens per step, "
+        f"{_percent(beside['time_per_answer'])} time per answer and {_points(beside['right_answers'])} points of right "
         f"answers. {judged(beside['time_per_answer'], beside['right_answers'])}"
     )
 
@@ -135,18 +135,18 @@ def judged(time: Interval, right: Interval) -> str:
     """Say what two 95 % intervals mean.
 
     >>> judged(Interval(0.9, 0.88, 0.93), Interval(0.005, -0.04, 0.05))
-    'Faster, with no loss that this run can see.'
+    'It is faster, with no loss that this run can see.'
     >>> judged(Interval(1.1, 1.05, 1.2), Interval(-0.1, -0.15, -0.05))
-    'No faster on this machine, and it loses right answers, more than chance explains.'
+    'It is no faster on this machine, and it loses right answers, more than chance explains.'
     """
     if time.has_ends and time.high < 1:
-        speed = "Faster"
+        speed = "It is faster"
     elif time.has_ends and time.low > 1:
-        speed = "No faster on this machine"
+        speed = "It is no faster on this machine"
     else:
         speed = "This run cannot tell whether it is faster"
     if right.high < 0:
-        return f"{speed}, {'but' if speed == 'Faster' else 'and'} it loses right answers, more than chance explains."
+        return f"{speed}, {'but' if speed == 'It is faster' else 'and'} it loses right answers, more than chance explains."
     return f"{speed}, with no loss that this run can see."
 
 
@@ -174,14 +174,14 @@ def budgeted(ways: DemoComparison) -> str:
     if budget is None or not metrics.metered:
         return "Nothing was drafted, so nothing was spent."
     said = (
-        f"With {budget.limit:g} nats a response the rule with the weak draft spent "
+        f"With {budget.limit:g} nats per response the rule with the weak draft spent "
         f"{metrics.nats / way.score.answers:.4f} on average; at {100 * metrics.fell_back / metrics.metered:.0f} % of "
-        "the positions it could not afford its step, and the lossless rule decided."
+        "the positions it could not afford its choice, and the lossless rule decided."
     )
     if judges_untempered(way.request.rule):
-        return f"{said} Promised: no response gives up more than {budget.limit:g} nats of log-probability."
+        return f"{said} No response gives up more than {budget.limit:g} nats of log-probability."
     return (
-        f"{said} Promised, whatever rule, draft and prompt: no event, such as a right answer, has its probability "
+        f"{said} Whatever rule, draft and prompt, no event, such as a right answer, has its probability "
         f"moved by more than sqrt({budget.limit:g}/2) = {budget.shift:.2g}."
     )
 
