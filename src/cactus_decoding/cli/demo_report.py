@@ -146,7 +146,8 @@ def judged(time: Interval, right: Interval) -> str:
     else:
         speed = "This run cannot tell whether it is faster"
     if right.high < 0:
-        return f"{speed}, {'but' if speed == 'It is faster' else 'and'} it loses right answers, more than chance explains."
+        but = "but" if speed == "It is faster" else "and"
+        return f"{speed}, {but} it loses right answers, more than chance explains."
     return f"{speed}, with no loss that this run can see."
 
 
