@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import islice, takewhile
+from itertools import count, islice, product, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,9 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import Metrics, Pair, Request, generate, load_pair, zoo
 from cactus_decoding.cli.display import counting
-from cactus_decoding.core.files.jsonl import objects_in, whole_lines
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json
+from cactus_decoding.lab.evaluation.runs.results import Journal
 from cactus_decoding.zoo.word_problems import word_problems
 from factory.language_model import TrainingPlan, train_language_model
 from scripts.pages import ROOT, put
@@ -158,35 +158,28 @@ COUNTS = ("steps", "drafted", "accepted", "relaxed", "generated", "metered", "fe
 
 
 def answer(
-    journal: Path, pair: Pair, stories: Sequence[ConstrainedStory], asked: Mapping[str, Any], identity: dict[str, Any]
+    journal: Journal,
+    pair: Pair,
+    stories: Sequence[ConstrainedStory],
+    asked: Mapping[str, Any],
+    identity: dict[str, Any],
 ) -> Iterator[list[list[Any]]]:
     """Yield after each round the answers so far, by setting and story; every single one is kept in the journal."""
-    lines = [value for _, _, value in objects_in(_whole(journal), journal)]
-    if lines and lines[0] != identity:
-        raise ValueError(f"{journal} holds answers of other models or stories; give another work folder, or remove it")
-    found = {(line["setting"], line["story"]): line["answer"] for line in lines[1:]}
-    with journal.open("a") as file, counting("answers", len(asked) * len(stories)) as progress:
-        if not lines:
-            file.write(as_json(identity) + "\n")
-        names = list(asked)
+    names, of = list(asked), as_json(identity)
+
+    def kept(name: str) -> list[Any]:
+        entries = (journal.entries(f"{of} {name} {i}") for i in range(len(stories)))
+        return [entry for [entry] in takewhile(bool, entries)]
+
+    with counting("answers", len(asked) * len(stories)) as progress:
+        done = count(1)
         for group in (names[:MAIN], names[MAIN:]):
             for start in range(0, len(stories) if group else 0, ROUND):
-                todo = [(name, i) for name in group for i in range(start, min(start + ROUND, len(stories)))]
-                for name, i in todo:
-                    if (name, i) not in found:
-                        found[name, i] = respond(pair, stories[i], asked[name], identity["seed"] + i)
-                        file.write(as_json({"setting": name, "story": i, "answer": found[name, i]}) + "\n")
-                        file.flush()
-                        progress(len(found), f"story {i + 1}, {name}")
-                yield [list(takewhile(bool, (found.get((name, i)) for i in range(len(stories))))) for name in asked]
-
-
-def _whole(journal: Path) -> bytes:
-    """Return a journal's whole lines, of which there are no others any more."""
-    journal.parent.mkdir(parents=True, exist_ok=True)
-    data = whole_lines(journal.read_bytes()) if journal.exists() else b""
-    journal.write_bytes(data)
-    return data
+                for name, i in product(group, range(start, min(start + ROUND, len(stories)))):
+                    if not journal.entries(f"{of} {name} {i}"):
+                        journal.add(f"{of} {name} {i}", respond(pair, stories[i], asked[name], identity["seed"] + i))
+                    progress(next(done), f"story {i + 1}, {name}")
+                yield [kept(name) for name in asked]
 
 
 def summary(setting: Mapping[str, Any], answers: list[dict[str, Any]], stories: Sequence[ConstrainedStory]) -> Any:
@@ -219,7 +212,8 @@ def measure(given: Namespace, target: Path, show: Callable[[], None]) -> None:
     identity = {"target": _digest(target), "draft": _digest(given.draft), "seed": given.seed}
     asked = {json.dumps(each): each for each in settings()[: given.settings]}
     arguments = {"stories": given.stories, "seed": given.seed, "draft": given.draft.name, "num_speculative_tokens": 6}
-    journal = given.work / f"answers-{given.draft.name}-{given.seed}.jsonl"
+    given.work.mkdir(parents=True, exist_ok=True)
+    journal = Journal(given.work / f"answers-{given.draft.name}-{given.seed}.jsonl")
     begun = provenance(arguments)  # once, because the first round changes a file that is committed
     for answers in answer(journal, pair, stories, asked, identity):
         content = {

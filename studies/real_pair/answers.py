@@ -34,27 +34,17 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Answers one after another, those of a task together.
+    """Answers one after another, those of a task together; what each position has stands in ``[positions]``."""
 
-    Attributes:
-        about: what each answer's file says of it.
-        problem: which answer each position belongs to, ascending, ``[positions]``.
-        written: the token that stands there.
-        counts: how many tokens of a row are kept.
-        token_ids, target, draft: of all rows, one after another.
-        masses: what whole rows of the target put on each of `PROTECTED`, ``[positions, sets]``.
-        whole: pairs of whole rows of some positions, ``[2, vocabulary]``, by position.
-    """
-
-    about: Sequence[dict[str, Any]]
-    problem: Tensor
-    written: Tensor
-    counts: Tensor
-    token_ids: Tensor
+    about: Sequence[dict[str, Any]]  # what each answer's file says of it
+    problem: Tensor  # which answer a position belongs to, ascending
+    written: Tensor  # the token that stands there
+    counts: Tensor  # how many tokens of its row are kept
+    token_ids: Tensor  # of all rows, one after another, as the probabilities
     target: Tensor
     draft: Tensor
-    masses: Tensor
-    whole: dict[int, Tensor]
+    masses: Tensor  # what whole rows of the target put on each of `PROTECTED`, ``[positions, sets]``
+    whole: dict[int, Tensor]  # pairs of whole rows of some positions, ``[2, vocabulary]``
 
     def chunks(self, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield all positions, those with rows of about the same length together."""

@@ -31,14 +31,7 @@ COST_RATIOS = np.geomspace(0.02, 0.5, 40)
 
 
 class Results:
-    """One sampling's results.
-
-    Attributes:
-        chosen: the run of each kind that was chosen on validation problems.
-        validated: those of all validation runs.
-        tuned: what was chosen, and lossless at the same lengths, on held-out problems.
-        grid: every rule with every policy at every length, likewise.
-    """
+    """One sampling's results: runs chosen on validation problems, and on held-out ones what was chosen, and the grid."""
 
     def __init__(self, folder: Path, sampling: str) -> None:
         chosen = read(folder / f"chosen-{sampling}.json")["chosen"]
@@ -159,16 +152,12 @@ def _grid(summaries: Sequence[RunSummary]) -> str:
 
 
 class Costs:
-    """What a step costs, in passes of the target over one token.
-
-    Attributes:
-        draft: a pass of the draft.
-        token: each further token in a pass of the target, from the line through the measured passes.
-    """
+    """What a step costs, in passes of the target over one token: of the draft, and of each further token."""
 
     def __init__(self, seconds: Mapping[str, float]) -> None:
         target = {int(name.split()[-1]): value for name, value in seconds.items() if name.startswith("target")}
         self.draft = seconds["draft on 1"] / target[1]
+        # the slope of the line through the measured passes
         self.token = float(np.polyfit(list(target), list(target.values()), 1)[0]) / target[1]
 
     def per_answer(self, group: RunGroup, draft: float | Numbers) -> Numbers:

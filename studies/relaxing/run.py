@@ -61,21 +61,13 @@ PASSES, DRAFTED = 400, 8
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many problems each part has.
+    """How many problems each part has: of validation, on which settings are chosen, and held-out ones."""
 
-    Attributes:
-        chosen: validation problems, on which widths and thresholds are chosen.
-        lengths: validation problems, on which draft lengths are chosen.
-        tuned: held-out problems of the settings that were chosen.
-        paper: of those of the paper's table.
-        grid: of every rule with every policy at every length.
-    """
-
-    chosen: int = 200
-    lengths: int = 60
-    tuned: int = 1000
-    paper: int = 100
-    grid: int = 25
+    chosen: int = 200  # on which widths and thresholds are chosen
+    lengths: int = 60  # on which draft lengths are chosen
+    tuned: int = 1000  # held-out, of the settings that were chosen
+    paper: int = 100  # of the paper's table
+    grid: int = 25  # of every rule with every policy at every length
 
 
 class Study:

@@ -71,29 +71,17 @@ PROTECTED = {"rule": "clamped:width=3.0", "protect": "digits"}
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much each part has.
+    """How much each part has."""
 
-    Attributes:
-        documents: of training data, answered once by the target.
-        steps: of every training in the comparison of losses.
-        long: of the trainings that users would do.
-        texts: held-out, on which trained drafts are compared.
-        lengths: validation problems, on which draft lengths are chosen.
-        held_out: problems of the table of four.
-        stories: of the family that no draft saw.
-        old: problems of the usual families, for what was forgotten.
-        seeds: trainings of every loss.
-    """
-
-    documents: int = 4000
-    steps: int = 400
-    long: int = 3000
-    texts: int = 300
-    lengths: int = 60
-    held_out: int = 500
-    stories: int = 300
-    old: int = 200
-    seeds: int = 3
+    documents: int = 4000  # of training data, answered once by the target
+    steps: int = 400  # of every training in the comparison of losses
+    long: int = 3000  # steps of the trainings that users would do
+    texts: int = 300  # held-out, on which trained drafts are compared
+    lengths: int = 60  # validation problems, on which draft lengths are chosen
+    held_out: int = 500  # problems of the table of four
+    stories: int = 300  # of the family that no draft saw
+    old: int = 200  # problems of the usual families, for what was forgotten
+    seeds: int = 3  # trainings of every loss
 
 
 class Text(NamedTuple):

@@ -64,17 +64,11 @@ PARTS = ("answers", "told", "passes")
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many problems each part has.
+    """How many problems each part has."""
 
-    Attributes:
-        validated: validation problems, on which shapes are chosen.
-        held_out: of what was chosen.
-        told: of `adaptive` at each pair of costs.
-    """
-
-    validated: int = 60
+    validated: int = 60  # on which shapes are chosen
     held_out: int = 300
-    told: int = 60
+    told: int = 60  # of `adaptive` at each pair of costs
 
 
 def config(kind: str, shape: str, sampling: str, task: str, problems: int) -> RunConfig:
