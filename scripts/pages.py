@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,17 @@ def columns(
     pairs = [*shown.items()] if isinstance(shown, Mapping) else [*shown]
     cells = ([cell.format_map(row) if isinstance(cell, str) else cell(row) for _, cell in pairs] for row in rows)
     return table([head for head, _ in pairs], cells, names, notes)
+
+
+def with_ends(interval: Iterable[Any], digits: int = 2, scale: float = 1.0, sign: str = "") -> str:
+    """Return a number, with the ends of its interval where it has any.
+
+    >>> with_ends([0.5, 0.25, 0.75]), with_ends([0.5, None, None], 1), with_ends(["inf", "inf", "inf"])
+    ('0.50 (0.25 to 0.75)', '0.5', '∞')
+    """
+    value, *ends = (math.nan if each is None else scale * float(each) for each in interval)
+    said, low, high = (f"{each:{sign}.{digits}f}" for each in (value, *ends))
+    return "∞" if math.isinf(value) else said if math.isnan(ends[0]) else f"{said} ({low} to {high})"
 
 
 def read(name: str, key: str = "results") -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import proposal_tables
-from pages import ROOT, columns, insert, read, table
+from pages import ROOT, columns, insert, read, table, with_ends
 from results import parse
 
 from cactus_decoding.core.files.writing import write_atomically
@@ -219,8 +219,8 @@ def _draft_lengths() -> str:
         for rule, best in found["best"].items():
             cells = [found["cells"].get(f"{rule}|{count}") for count in counts]
             ratios = ["" if cell is None else f"{cell['over_plain'][0]:.2f}" for cell in cells]
-            against = "" if rule == "lossless" else _with_ends(best["over_lossless_at_its_best"])
-            shown.append([pair, rule, *ratios, _with_ends(best["over_plain"]), against])
+            against = "" if rule == "lossless" else with_ends(best["over_lossless_at_its_best"])
+            shown.append([pair, rule, *ratios, with_ends(best["over_plain"]), against])
     return table(["pair", "rule", *counts, "at its best", "÷ lossless at its best"], shown)
 
 
@@ -230,7 +230,7 @@ def _length_baselines() -> str:
     found = [(pair, read(name, "summary")) for name, pair in LENGTHS.items()]
 
     def over_plain(name: str) -> Callable[[Any], str]:
-        return lambda one: _with_ends(one[1]["cells"][name]["over_plain"]) if name in one[1]["cells"] else ""
+        return lambda one: with_ends(one[1]["cells"][name]["over_plain"]) if name in one[1]["cells"] else ""
 
     return columns(found, {
         "pair": lambda one: one[0],
@@ -238,11 +238,6 @@ def _length_baselines() -> str:
         **{f"{title} ÷ plain": over_plain(name) for name, title in names.items()},
         "prompts": lambda one: one[1]["prompts"],
     })  # fmt: skip
-
-
-def _with_ends(interval: Sequence[float | None]) -> str:
-    value, low, high = interval
-    return f"{value:.2f}" if low is None else f"{value:.2f} ({low:.2f} to {high:.2f})"
 
 
 TABLES: dict[str, Callable[[], str]] = {

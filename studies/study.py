@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from argparse import ArgumentParser, Namespace
@@ -73,6 +74,15 @@ def parser_of_answers(about: str | None, samplings: Collection[str], folder: Pat
 def at_most(limit: int | None, sizes: Sizes) -> Sizes:
     """Return how much each part of a study has, limited for a trial."""
     return sizes if limit is None else replace(sizes, **{name: min(limit, each) for name, each in vars(sizes).items()})
+
+
+def least(enough: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
+    """Return the least number between two positive ones that is enough, by bisection of their logarithms."""
+    low, high = math.log(low), math.log(high)
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
+    return math.exp(high)
 
 
 def medians_in_turn(

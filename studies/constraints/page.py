@@ -11,7 +11,7 @@ import numpy as np
 from cactus_decoding import Budget
 from cactus_decoding.lab.evaluation.intervals import Interval, paired_difference, proportion
 from cactus_decoding.lab.reporting.pictures import new_figure, to_svg
-from scripts.pages import Cell, columns, table
+from scripts.pages import Cell, columns, table, with_ends
 
 UNANSWERABLE_KINDS = ("left out", "vague", "vague twice", "contradicted")
 EVENTS = {"v": "invented a number", "f": "refused falsely", "r": "right"}
@@ -70,20 +70,15 @@ def tallies_of(content: Mapping[str, Any]) -> list[Tally]:
     return tallies
 
 
-def _percent(interval: Interval, sign: str = "") -> str:
-    value, low, high = (f"{100 * each:{sign}.1f}" for each in interval)
-    return f"{value} ({low} to {high})"
-
-
 def main_table(tallies: Sequence[Tally]) -> str:
     """Return what came of the settings of one sampling, of which the first is lossless; in per cent."""
     lossless = tallies[0]
 
     def difference(event: str) -> Cell:
-        return lambda one: "0" if one is lossless else _percent(one.difference(lossless, event), "+")
+        return lambda one: "0" if one is lossless else with_ends(one.difference(lossless, event), 1, 100, "+")
 
     def share(event: str) -> Cell:
-        return lambda one: _percent(one.share(event))
+        return lambda one: with_ends(one.share(event), 1, 100)
 
     return columns(tallies, [
         ("setting", lambda one: one.name),
@@ -99,7 +94,8 @@ def budget_table(tallies: Sequence[Tally]) -> str:
     """Return what budgets promised, and by how much each event happened oftener than under lossless; in per cent."""
     lossless, budgeted = tallies[0], [each for each in tallies if "budget_nats" in each.setting]
     moved = {
-        name: lambda one, event=event: _percent(one.difference(lossless, event), "+") for event, name in EVENTS.items()
+        name: lambda one, event=event: with_ends(one.difference(lossless, event), 1, 100, "+")
+        for event, name in EVENTS.items()
     }
 
     def spent(one: Tally) -> str:
@@ -123,7 +119,7 @@ def kind_table(content: Mapping[str, Any], tallies: Sequence[Tally]) -> str:
         shares = []
         for kind in UNANSWERABLE_KINDS:
             found = [outcome == "v" for outcome, each in answered if each == kind]
-            shares.append(_percent(proportion(sum(found), len(found))) if found else "–")
+            shares.append(with_ends(proportion(sum(found), len(found)), 1, 100) if found else "–")
         rows.append([tally.name, *shares])
     return table(("setting", *UNANSWERABLE_KINDS), rows)
 

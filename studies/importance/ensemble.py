@@ -13,7 +13,6 @@ nothing was fitted to.
 from __future__ import annotations
 
 import json
-import math
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +32,7 @@ from cactus_decoding.engines.transformers.cached_model import vocabulary_size
 from cactus_decoding.lab.training.importance.fitting import Examples, fit
 from scripts.pages import columns
 from studies.importance.run import rows_of
-from studies.study import study
+from studies.study import least, study
 
 RESULTS = Path(__file__).with_name("results") / "ensemble.json"
 DRAFTS = {"bundled:worded": "bundled:worded", "bundled:draft": None}
@@ -70,12 +69,12 @@ def learned(q: Tensor, p: Tensor, places: Tensor, vocabulary: Vocabulary, weight
 
 def at_acceptance(h_of: Row, p: Tensor, wanted: float, most: float) -> tuple[float, Tensor]:
     """Return the knob at which so much is accepted, and the rows that are emitted then, by bisection."""
-    low, high = math.log(1e-6), math.log(most)
-    for _ in range(30):
-        middle = (low + high) / 2
-        enough = torch.minimum(h_of(math.exp(middle)), p).sum(-1).mean().item() >= wanted
-        low, high = (low, middle) if enough else (middle, high)
-    return math.exp(high), h_of(math.exp(high))
+
+    def enough(knob: float) -> bool:
+        return torch.minimum(h_of(knob), p).sum(-1).mean().item() >= wanted
+
+    knob = least(enough, 1e-6, most, 30)
+    return knob, h_of(knob)
 
 
 def measure(draft: str, importance: str | None, problems: int) -> dict[str, Any]:

@@ -16,9 +16,9 @@ from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from scripts.pages import columns
+from scripts.pages import columns, with_ends
 from scripts.results import asked
-from studies.importance.run import ANSWERED, numbers, with_ends
+from studies.importance.run import ANSWERED, numbers
 from studies.study import answer, study
 
 RULES = {0.0: ("relaxed_greedy:margin=0", "relaxed_greedy:margin=1.2"), 1.0: ("lossless", "ensemble:weight=1")}
@@ -48,8 +48,8 @@ def measure(given: Namespace) -> dict[str, Any]:
 def shown(result: dict[str, Any]) -> dict[str, str]:
     heads = {
         "temperature, rule, memory": lambda row: row[0],
-        "right, %": lambda row: with_ends(row[1]["score"], 100, 1),
-        "accepted per step of 12": lambda row: with_ends(row[1]["accepted_per_step"], 1, 2),
+        "right, %": lambda row: with_ends(row[1]["score"], 1, 100),
+        "accepted per step of 12": lambda row: with_ends(row[1]["accepted_per_step"]),
     }
     return {"recurring": columns(result["settings"].items(), heads)}
 

@@ -28,7 +28,7 @@ from cactus_decoding.lab.evaluation.intervals import bootstrapped, paired_differ
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from scripts.pages import table
+from scripts.pages import table, with_ends
 from scripts.results import asked
 from studies.study import answer, study
 
@@ -180,21 +180,15 @@ def shown(result: dict[str, Any]) -> dict[str, str]:
             "default": "importance ≤ 0.2",
             "scaled": "scaled by importance",
         }
-        cells = [rule, kinds[how], with_ends(each["score"], 100, 1), with_ends(each["accepted_per_step"], 1, 2)]
+        cells = [rule, kinds[how], with_ends(each["score"], 1, 100), with_ends(each["accepted_per_step"])]
         cells += ["", ""] if against is None else [
-            with_ends(against["score"], 100, 1, "+"), with_ends(against["accepted_per_step"], 1, 2, "+")
+            with_ends(against["score"], 1, 100, "+"), with_ends(against["accepted_per_step"], sign="+")
         ]  # fmt: skip
         rows.append(cells)
     problems = result["settings"]["lossless"]["problems"]
     setting = "temperature 1 without truncation, 6 proposals, 95 % intervals."
     lines += [table(head, rows, names=2), f"{problems:,} validation problems, {setting}"]
     return {"measured": "\n\n".join(lines)}
-
-
-def with_ends(interval: list[float | None], factor: float, digits: int, sign: str = "") -> str:
-    """Return a number with the ends of its interval, if there are enough problems for one."""
-    value, *bounds = [each if each is None else f"{factor * each:{sign}.{digits}f}" for each in interval]
-    return f"{value} (too few to tell)" if None in bounds else f"{value} ({bounds[0]} to {bounds[1]})"
 
 
 if __name__ == "__main__":

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from scripts.pages import RESULTS as BENCHMARKS
-from scripts.pages import Cell, columns, table
+from scripts.pages import Cell, columns, table, with_ends
 from scripts.results import read
 
 RESULTS = Path(__file__).with_name("results")
@@ -82,19 +80,6 @@ def choices(result: Mapping[str, Any]) -> str:
         rows.append([f"`{rule}`", *(f"{tokens:.2f} ({nats:.3f})" for tokens, nats in cells)])
     what = "tokens per step with 7 proposals (nats per position)"
     return table([what, SAMPLINGS["plain"], "digits protected", SAMPLINGS["paper"]], rows)
-
-
-def with_ends(interval: Sequence[Any], digits: int, scale: float = 1.0) -> str:
-    """Return a number, with its interval where there is one.
-
-    Example:
-        >>> with_ends([0.5, 0.25, 0.75], 2), with_ends([0.5, None, None], 1), with_ends(["inf", "inf", "inf"], 1)
-        ('0.50 (0.25 to 0.75)', '0.5', '∞')
-    """
-    value, low, high = (math.nan if each is None else float(each) * scale for each in interval)
-    if math.isinf(value):
-        return "∞"
-    return Interval(value, low, high).shown(digits)
 
 
 def _steps(point: Mapping[str, Any]) -> list[str]:

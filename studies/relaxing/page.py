@@ -31,7 +31,7 @@ COST_RATIOS = np.geomspace(0.02, 0.5, 40)
 
 
 class Results:
-    """One sampling's results: runs chosen on validation problems, and on held-out ones what was chosen, and the grid."""
+    """One sampling's runs: chosen on validation problems, and on held-out ones what was chosen, and the grid."""
 
     def __init__(self, folder: Path, sampling: str) -> None:
         chosen = read(folder / f"chosen-{sampling}.json")["chosen"]

@@ -39,6 +39,7 @@ from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting.pictures import new_figure, style_of, to_svg
 from scripts.pages import ROOT, columns, put, table
 from scripts.results import parse, read, write
+from studies.study import least
 
 RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json" for kind in ("", "real_")}
 """Of the bundled pair, and of a real one."""
@@ -126,13 +127,13 @@ def strictest(family: Family, accepts: Callable[[str], float], wanted: float, ha
     """Return the strictest of a family's rules that accept as much as is wanted, by bisection; None if none does."""
     if family.whole:
         return next((family.spell(knob) for knob in family.knobs(100) if accepts(family.spell(knob)) >= wanted), None)
-    low, high = math.log(family.strict), math.log(family.loose)
-    if accepts(family.spell(round_to(family.loose))) < wanted:
+
+    def enough(knob: float) -> bool:
+        return accepts(family.spell(round_to(knob))) >= wanted
+
+    if not enough(family.loose):
         return None
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        low, high = (low, middle) if accepts(family.spell(round_to(math.exp(middle)))) >= wanted else (middle, high)
-    return family.spell(round_to(math.exp(high)))
+    return family.spell(round_to(least(enough, family.strict, family.loose, halvings)))
 
 
 def compute(rows: RecordedRows, families: Sequence[str] = ()) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from cactus_decoding.lab.frontier.recording import record_rows
 from scripts.pages import put
 from scripts.results import read, write
 from studies.rules.page import shown
-from studies.study import answer, parser_of_answers
+from studies.study import answer, least, parser_of_answers
 
 FOLDER = Path(__file__).with_name("results")
 SAMPLINGS = {"plain": SamplingParams(), "truncated": SamplingParams(temperature=0.6, top_k=20, top_p=0.95)}
@@ -84,14 +84,11 @@ def match(draft: str, sampling: SamplingParams, positions: int) -> dict[str, dic
     found = {}
     for rule in dict.fromkeys(rule for part in PARTS if part.draft == draft for rule in part.matched):
         wanted = frontier.measure(rule)
-        low, high = 1e-3, 100.0
-        for _ in range(14):
-            middle = (low * high) ** 0.5
-            if frontier.measure(f"clamped:width={middle!r}").acceptance.value < wanted.acceptance.value:
-                low = middle
-            else:
-                high = middle
-        width = float(f"{high:.3g}")
+
+        def enough(width: float, wanted: float = wanted.acceptance.value) -> bool:
+            return frontier.measure(f"clamped:width={width!r}").acceptance.value >= wanted
+
+        width = float(f"{least(enough, 1e-3, 100.0, 14):.3g}")
         clamped = frontier.measure(f"clamped:width={width!r}")
         both = {"rule": wanted.as_dict(), "clamped": clamped.as_dict()}
         found[rule] = {"width": width, "positions": rows.positions} | both
