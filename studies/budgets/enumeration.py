@@ -24,6 +24,7 @@ from cactus_decoding import audit, parse_rule  # noqa: E402
 from scripts.pages import table  # noqa: E402
 from studies.study import study  # noqa: E402
 
+RESULTS = Path(__file__).with_name("results") / "enumeration.json"
 LIMITS = (0.02, 0.1, 0.5)
 PROPOSALS, LENGTH = 2, 5
 RULES = (
@@ -86,5 +87,4 @@ def _number(kl: float | None) -> str:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).with_name("results") / "enumeration.json"
-    study(__doc__, results, "studies/tables/budgets.md", measure, shown)
+    study(__doc__, RESULTS, "studies/tables/budgets.md", measure, shown)

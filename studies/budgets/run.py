@@ -121,6 +121,10 @@ def picture(results: list[dict[str, Any]]) -> str:
     return to_svg(figure)
 
 
+def shown(results: list[dict[str, Any]]) -> dict[str, str]:
+    return {"budget study": table(results), "pictures/budgets.svg": picture(results)}
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """Return the finished settings; a last line that was cut off is dropped."""
     data = whole_lines(path.read_bytes()) if path.exists() else b""
@@ -155,8 +159,7 @@ def main() -> None:
         results[json.dumps(setting)] = result | {"provenance": provenance(arguments)}
         done = [results[key] for key in map(json.dumps, wanted) if key in results]
         write_atomically(given.results, "".join(as_json(each) + "\n" for each in done))
-    ordered = [results[json.dumps(setting)] for setting in wanted]
-    put(given.page, {"budget study": table(ordered), "pictures/budgets.svg": picture(ordered)})
+    put(given.page, shown([results[json.dumps(setting)] for setting in wanted]))
 
 
 if __name__ == "__main__":

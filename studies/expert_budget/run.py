@@ -32,6 +32,7 @@ from factory.batches import batch
 from scripts.pages import columns
 from studies.study import study
 
+RESULTS = Path(__file__).with_name("results") / "expert_budget.json"
 EXPERTS, PER_TOKEN, LAYERS, WIDTH = 16, 2, 4, 128
 WINDOWS = (4, 8, 16)
 BUDGETS = (2, 4, 6, 8, 12)
@@ -157,5 +158,4 @@ def shown(result: Any) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).with_name("results") / "expert_budget.json"
-    study(__doc__, results, "studies/expert_budget.md", measure, shown, steps=400, problems=12, seed=0)
+    study(__doc__, RESULTS, "studies/expert_budget.md", measure, shown, steps=400, problems=12, seed=0)

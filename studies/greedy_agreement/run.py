@@ -28,6 +28,7 @@ from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import ROOT, put, table
 from scripts.results import parser, read, write
 
+RESULTS = Path(__file__).with_name("results") / "greedy_agreement.json"
 PROPOSALS = (1, 3, 7, 15)
 MAX_NEW_TOKENS = 200
 ROUNDING = 0.05
@@ -136,24 +137,24 @@ def measure(engine: str, dtype: str, problems: int, seed: int) -> list[dict[str,
     return [row | {"problems": problems} for row in rows.values()]
 
 
-def markdown(rows: Sequence[dict[str, Any]]) -> str:
+def shown(result: Any) -> dict[str, str]:
     """Return the table: answers that are the engine's own, by number of proposals, and how near ties others were."""
     heads = ["assisted", *(f"proposals {count}" for count in PROPOSALS)]
     titles = ["engine", "its own assisted generation", *(f"{count} proposed" for count in PROPOSALS), "largest gap"]
     lines = []
-    for engine, dtype in dict.fromkeys((row["engine"], row["dtype"]) for row in rows):
-        found = {row["way"]: row for row in rows if (row["engine"], row["dtype"]) == (engine, dtype)}
+    for engine, dtype in dict.fromkeys((row["engine"], row["dtype"]) for row in result["rows"]):
+        found = {row["way"]: row for row in result["rows"] if (row["engine"], row["dtype"]) == (engine, dtype)}
         cells = [f"{found[way]['equal']} of {found[way]['problems']}" if way in found else "" for way in heads]
         gaps = [each for row in found.values() for each in row["gaps"]]
         lines.append([f"{engine}, {dtype}", *cells, f"{max(gaps):.3f} nats" if gaps else "none"])
-    return table(titles, lines)
+    return {"agreement": table(titles, lines)}
 
 
 def main() -> None:
     """Measure the named engines, keep the result file, and put the table on the page."""
-    results, page = Path(__file__).with_name("results") / "greedy_agreement.json", ROOT / "docs" / "hugging_face.md"
+    page = ROOT / "docs" / "hugging_face.md"
     engines = (None, f"of {', '.join(ENGINES)}", {"nargs": "*", "positional": True, "default": [], "metavar": "ENGINE"})
-    made = parser(__doc__, engines=engines, problems=60, seed=0, results=results, page=page, only_render=False)
+    made = parser(__doc__, engines=engines, problems=60, seed=0, results=RESULTS, page=page, only_render=False)
     given = made.parse_args()
     if unknown := set(given.engines) - set(ENGINES):
         made.error(f"there is no engine {sorted(unknown)[0]!r}; choose from {', '.join(ENGINES)}")
@@ -165,7 +166,7 @@ def main() -> None:
         kept["rows"] = sorted(merged, key=lambda row: [*ENGINES].index(row["engine"]))
         kept["provenance"] |= {engine: provenance(arguments)}
         write(given.results, kept, None)
-    put(given.page, {"agreement": markdown(kept["rows"])})
+    put(given.page, shown(kept))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from scripts.results import asked
 from studies.importance.run import ANSWERED, numbers
 from studies.study import answer, study
 
+RESULTS = Path(__file__).with_name("results") / "recurring.json"
 RULES = {0.0: ("relaxed_greedy:margin=0", "relaxed_greedy:margin=1.2"), 1.0: ("lossless", "ensemble:weight=1")}
 """By temperature, what is lossless and what is relaxed: a margin of 1.2 nats is a ratio of 0.3."""
 MEMORIES: tuple[dict[str, Any], ...] = ({}, {"recurring": 1}, {"recurring": 2})
@@ -49,11 +50,11 @@ def shown(result: dict[str, Any]) -> dict[str, str]:
     heads = {
         "temperature, rule, memory": lambda row: row[0],
         "right, %": lambda row: with_ends(row[1]["score"], 1, 100),
-        "accepted per step of 12": lambda row: with_ends(row[1]["accepted_per_step"]),
+        "accepted per step of 12": lambda row: with_ends(row[1]["accepted_per_step"], unknown=" (too few to tell)"),
     }
     return {"recurring": columns(result["settings"].items(), heads)}
 
 
 if __name__ == "__main__":
-    results, kept = Path(__file__).with_name("results") / "recurring.json", Path("recurring_results.jsonl")
-    study(__doc__, results, "recurring.md", measure, shown, problems=200, answers=(kept, "where answers are kept"))
+    kept = Path("recurring_results.jsonl")
+    study(__doc__, RESULTS, "recurring.md", measure, shown, problems=200, answers=(kept, "where answers are kept"))

@@ -35,6 +35,7 @@ from scripts.bundled_gguf import write_bundled, write_gguf
 from scripts.pages import table
 from studies.study import study
 
+RESULTS = Path(__file__).with_name("results") / "benchmark.json.gz"
 MAX_NEW_TOKENS = 80
 CONTEXT = 512
 RULES = ("lossless", "cactus:delta=1", "clamped:width=1")
@@ -204,9 +205,8 @@ def shown(result: Any) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).with_name("results") / "benchmark.json.gz"
     study(
-        __doc__, results, "studies/tables/laptop.md", measure, shown, needed=["llama_server"],
+        __doc__, RESULTS, "studies/tables/laptop.md", measure, shown, needed=["llama_server"],
         llama_server=(None, "llama.cpp's own server, of the same source", {"type": Path}),
         problems=60,
         proposals=[3, 6],

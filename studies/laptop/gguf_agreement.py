@@ -26,6 +26,7 @@ from scripts.bundled_gguf import write_bundled
 from scripts.pages import columns
 from studies.study import study
 
+RESULTS = Path(__file__).with_name("results") / "gguf_agreement.json"
 KINDS = {"float32, `cache=float32`": ("float32", "float32"), "float32": ("float32", "float16")} | {
     kind: (kind, "float16") for kind in ("float16", "q8_0")
 }
@@ -116,6 +117,5 @@ def shown(result: Any) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).with_name("results") / "gguf_agreement.json"
     rows, answers = (20, "problems whose rows are compared"), (40, "problems that are answered")
-    study(__doc__, results, "studies/tables/laptop.md", measure, shown, rows=rows, answers=answers)
+    study(__doc__, RESULTS, "studies/tables/laptop.md", measure, shown, rows=rows, answers=answers)

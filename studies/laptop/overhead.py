@@ -31,6 +31,7 @@ from studies.study import study
 
 VOCABULARY, WIDTH, HIDDEN, HEADS, KV_HEADS, HEAD_WIDTH, LAYERS, DRAFT_LAYERS = 151_936, 1024, 3072, 16, 8, 128, 28, 4
 PROMPT_TOKENS, PROPOSALS = 64, 4
+RESULTS = Path(__file__).with_name("results") / "overhead.json"
 WAYS: dict[str, dict[str, Any]] = {
     "lossless": {},
     "lossless, temperature 0": {"temperature": 0},
@@ -169,9 +170,9 @@ def shown(result: Any) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    kind, page = "_real" if "--target" in sys.argv else "", "studies/tables/laptop.md"
+    results = RESULTS.with_stem("overhead_real") if "--target" in sys.argv else RESULTS
     study(
-        __doc__, Path(__file__).with_name("results") / f"overhead{kind}.json", page, measure, shown,
+        __doc__, results, "studies/tables/laptop.md", measure, shown,
         tokens=(40, "of each answer"),
         layers=(LAYERS, "of the target with random weights"),
         target=(None, "a GGUF file of a chat model", {"type": Path}),

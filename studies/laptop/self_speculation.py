@@ -23,6 +23,7 @@ from scripts.pages import table
 from studies.laptop.benchmark import CONTEXT, in_turn, ours, summary
 from studies.study import study
 
+RESULTS = Path(__file__).with_name("results") / "self_speculation.json"
 TYPES = ("Q8_0", "Q5_0", "Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
 
 
@@ -65,9 +66,8 @@ def shown(result: Any) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).with_name("results") / "self_speculation.json"
     tool = (None, "llama.cpp's own tool, of the same source", {"type": Path})
     study(
-        __doc__, results, "studies/tables/laptop.md", measure, shown, needed=["llama_quantize"],
+        __doc__, RESULTS, "studies/tables/laptop.md", measure, shown, needed=["llama_quantize"],
         llama_quantize=tool, problems=60, proposals=6, threads=1,
     )  # fmt: skip

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from scripts.pages import RESULTS as BENCHMARKS
 from scripts.pages import Cell, columns, table, with_ends
 from scripts.results import read
+from studies.stored import read_results
 
 RESULTS = Path(__file__).with_name("results")
 TIMES = BENCHMARKS / "never_slower_long.json"
@@ -31,8 +31,9 @@ SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper
 Points = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
 
 
-def shown(result: Mapping[str, Any], answered: Iterable[Sequence[RunResult]]) -> dict[str, str]:
-    """Return the tables; what was ``answered`` are the files of `studies.real_pair.ask`."""
+def shown(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tables, those of what `studies.real_pair.ask` answered too."""
+    answered = (read_results(each.with_suffix("")) for each in sorted(RESULTS.glob("answers_*.jsonl.gz")))
     points = {
         (sampling, each["rule"], each["protect"], each["task"]): each
         for sampling, found in result["samplings"].items()

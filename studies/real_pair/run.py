@@ -34,7 +34,6 @@ from scripts.pages import ROOT, put
 from scripts.results import parser, read, write
 from studies.real_pair.answers import PROTECTED, Answers, read_answers
 from studies.real_pair.page import choices, shown
-from studies.stored import read_results
 
 RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json.gz", ROOT / "docs" / "studies" / "real_pair.md"
 CHOOSING = ROOT / "docs" / "choosing_a_rule.md"
@@ -291,9 +290,8 @@ def main() -> None:
         about = None if importance is None else {**importance.about, "digest": importance.digest}
         result = measure(answers, given.target, importance) | {"collected": collected}
         write(given.results, result, {"study": "real_pair", "target": given.target.name, "importance": about})
-    answered = [read_results(each.with_suffix("")) for each in sorted(RESULTS.parent.glob("answers_*.jsonl.gz"))]
     result = read(given.results)
-    put(given.page, shown(result, answered))
+    put(given.page, shown(result))
     if given.page == PAGE:
         put(CHOOSING, {"real pair": choices(result)})
 

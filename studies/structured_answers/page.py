@@ -49,11 +49,15 @@ def answers_table(found: Mapping[str, Mapping[str, Any]]) -> str:
     return table(["schema", "answers", "different", "valid", "cut by length", "the shortest"], rows)
 
 
-if __name__ == "__main__":
+def shown() -> dict[str, str]:
     suite = read(SUITE)
-    put(parse(__doc__, page=PAGE).page, {
+    return {
         "suite": suite_table(suite["parts"][REQUIRED]),
         "formats": suite_table(suite["parts"][FORMATS]),
         "rejected": rejected_table(suite["notes"]),
         "answers": answers_table(read(ANSWERS)["cases"]),
-    })  # fmt: skip
+    }
+
+
+if __name__ == "__main__":
+    put(parse(__doc__, page=PAGE).page, shown())

@@ -33,6 +33,7 @@ from cactus_decoding.core.verification.walk import SCHEMES  # noqa: E402
 from scripts.pages import columns  # noqa: E402
 from studies.study import study  # noqa: E402
 
+RESULTS = Path(__file__).with_name("results") / "schemes.json"
 VOCABULARY, DEPTH, TOYS = 3, 2, 40
 WAYS: tuple[tuple[str, str, int, int, int], ...] = (
     ("a chain, one token after another", "token", 0, 1, 0),
@@ -104,5 +105,4 @@ def shown(result: Any) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    results = Path(__file__).with_name("results") / "schemes.json"
-    study(__doc__, results, "studies/tables/trees.md", measure, shown, toys=(TOYS, "how many random pairs"))
+    study(__doc__, RESULTS, "studies/tables/trees.md", measure, shown, toys=(TOYS, "how many random pairs"))

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from support.scripts import ROOT, assert_rendered
 from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
 from studies.expert_budget import run
-
-PAGE = ROOT / "docs" / "studies" / "expert_budget.md"
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +61,6 @@ def test_a_limit_that_all_keep_to_changes_nothing(model):
                 "a token alone has all it asks for"
             )
     assert torch.equal(model(ids).logits, plain), "the limit is gone"
-
-
-def test_the_table_on_the_page_is_rendered_from_its_result_file(tmp_path: Path) -> None:
-    assert_rendered("studies.expert_budget.run", PAGE, tmp_path)
 
 
 @pytest.mark.slow

@@ -1,48 +1,58 @@
-"""Every page of a study is what its script renders from the stored result files."""
+"""Every page of a study is what the study shows of its stored result files."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support.scripts import ROOT, assert_rendered, copied_page, run_script
+from support.scripts import ROOT, copied_page
 
-DOCS, STUDIES = ROOT / "docs", ROOT / "studies"
+from scripts.pages import put, tables_of
+from scripts.results import read
+
 LAPTOP, IMPORTANCE = "studies/tables/laptop.md", "studies/tables/importance.md"
-PAGES: dict[str, tuple[str, dict[str, Any]]] = {
+PAGES = {
     **{
-        f"{name}.run": (f"studies/{name}.md", {"folder": STUDIES / name / "results"})
-        for name in ("rules", "training", "relaxing", "trees")
+        f"{name}.run": f"studies/{name}.md"
+        for name in ("rules", "training", "relaxing", "trees", "constraints", "budgets", "real_pair", "expert_budget")
     },
-    **{
-        f"{name}.run": (f"studies/{name}.md", {"pictures": [f"pictures/{name}.svg"]})
-        for name in ("constraints", "budgets")
-    },
-    "planning.check": ("studies/planning.md", {"pictures": ["pictures/planning/plan-and-measured.svg"]}),
-    "serving.goodput": ("studies/tables/serving.md", {}),
-    "budgets.enumeration": ("studies/tables/budgets.md", {}),
-    "trees.schemes": ("studies/tables/trees.md", {}),
-    "rules.papers": ("studies/tables/deployed.md", {}),
-    "rules.fly_kernels": ("fly.md", {}),
-    **{f"importance.{name}": (IMPORTANCE, {}) for name in ("run", "ensemble")},
-    "importance.recurring": ("recurring.md", {}),
-    "greedy_agreement.run": ("hugging_face.md", {}),
-    **{f"laptop.{name}": (LAPTOP, {}) for name in ("benchmark", "overhead", "self_speculation", "gguf_agreement")},
+    "planning.check": "studies/planning.md",
+    "structured_answers.page": "studies/structured_answers.md",
+    "serving.goodput": "studies/tables/serving.md",
+    "budgets.enumeration": "studies/tables/budgets.md",
+    "trees.schemes": "studies/tables/trees.md",
+    "rules.papers": "studies/tables/deployed.md",
+    "rules.fly_kernels": "fly.md",
+    **{f"importance.{name}": IMPORTANCE for name in ("run", "ensemble")},
+    "importance.recurring": "recurring.md",
+    "greedy_agreement.run": "hugging_face.md",
+    **{f"laptop.{name}": LAPTOP for name in ("benchmark", "overhead", "self_speculation", "gguf_agreement")},
 }
+OF_SEVERAL_FILES = {"rules.run": True, "relaxing.run": True, "trees.run": True, "training.run": False}
+"""Studies with a folder of result files, and whether it has those of several samplings."""
+
+
+def shown(study: str) -> Mapping[str, str]:
+    """Return the tables and pictures of a study."""
+    module = import_module(f"studies.{study}")
+    if study in OF_SEVERAL_FILES:
+        return module.shown(module.FOLDER, *[list(module.SAMPLINGS)] * OF_SEVERAL_FILES[study])
+    if study == "structured_answers.page":
+        return module.shown()
+    stored = module.read(module.RESULTS) if study == "budgets.run" else read(module.RESULTS)
+    return module.shown(stored)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("study", PAGES)
 def test_page_and_pictures_are_those_of_the_result_files(study: str, tmp_path: Path) -> None:
-    page, more = PAGES[study]
-    assert_rendered(f"studies.{study}", DOCS / page, tmp_path, **more)
-
-
-@pytest.mark.slow
-def test_structured_answers_are_rendered_apart(tmp_path: Path) -> None:
-    page = DOCS / "studies" / "structured_answers.md"
-    copy = copied_page(page, tmp_path)
-    done = run_script("studies.structured_answers.page", "--page", copy)
-    assert done.returncode == 0, done.stderr
-    assert copy.read_text() == page.read_text()
+    page = ROOT / "docs" / PAGES[study]
+    copy, found = copied_page(page, tmp_path), shown(study)
+    put(copy, found)
+    drawn = [name for name in found if name.endswith((".svg", ".csv"))]
+    written = {page: copy, tables_of(page): tables_of(copy)} | {page.parent / each: tmp_path / each for each in drawn}
+    for expected, made in written.items():
+        if expected.exists():
+            assert made.read_text() == expected.read_text(), expected.name

@@ -6,7 +6,6 @@ import importlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -43,31 +42,3 @@ def copied_page(page: Path, work: Path) -> Path:
         tables_of(copy).parent.mkdir(exist_ok=True)
         shutil.copy(tables_of(page), tables_of(copy))
     return copy
-
-
-def assert_rendered(
-    name: str, page: Path, work: Path, *, folder: Path | None = None, pictures: Sequence[str] = ()
-) -> None:
-    """Assert that a page and its pictures are what a script renders from the result files, anew and elsewhere.
-
-    Args:
-        name: of the script.
-        page: that it writes tables into.
-        work: an empty folder.
-        folder: of its result files; its pictures are in a folder of the study's name, beside the page.
-        pictures: others, by their paths beside the page.
-    """
-    copy = copied_page(page, work)
-    given, written = ["--only-render", "--page", copy], {page: copy}
-    if tables_of(page).exists():
-        written[tables_of(page)] = tables_of(copy)
-    if folder is not None:
-        given += ["--folder", folder]
-        drawn = (page.parent / "pictures" / folder.parent.name).glob("*.svg")
-        pictures = [*pictures, *(str(each.relative_to(page.parent)) for each in drawn)]
-        assert pictures
-    written |= {page.parent / each: work / each for each in pictures}
-    done = run_script(name, *given)
-    assert done.returncode == 0, done.stderr
-    for expected, found in written.items():
-        assert found.read_text() == expected.read_text(), expected.name
