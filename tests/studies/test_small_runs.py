@@ -177,7 +177,7 @@ def test_the_enumeration_of_schemes_has_the_order_of_the_page(tmp_path: Path) ->
     accepted = {row["way"].removeprefix("a tree, ").strip("`"): row["accepted_per_step"] for row in stored}
     _, block, hsd, *_ = accepted.values()
     assert hsd == pytest.approx(block, abs=1e-12)
-    drafts = [means for way, means in accepted.items() if way.startswith("two")]
+    drafts = [means for way, means in accepted.items() if way.startswith("two") and "SpecTr" not in way]
     for ways in ([block, *drafts], [accepted[name] for name in ("recursive", "traversal", "match", "joint")]):
         for less, more in pairwise(ways):
             assert less[0] < more[0]
