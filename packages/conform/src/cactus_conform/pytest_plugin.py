@@ -15,8 +15,7 @@ def check_conforms(engine: Any, **settings: Any) -> None:
 
     report = conforms(engine, **settings)
     if not report:
-        wrong = [line(each) for each in report.findings if each.right is False]
-        pytest.fail("\n".join([*wrong, *verdict(report)]), pytrace=False)
+        pytest.fail("\n".join([*map(line, report.wrong), *verdict(report)]), pytrace=False)
 
 
 @pytest.fixture

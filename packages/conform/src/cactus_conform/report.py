@@ -60,6 +60,10 @@ class ConformanceReport:
         return self.right
 
     @property
+    def wrong(self) -> list[Finding]:
+        return [each for each in self.findings if each.right is False]
+
+    @property
     def samples(self) -> int:
         return sum(each.samples for each in self.findings)
 
@@ -75,7 +79,7 @@ def line(finding: Finding) -> str:
 
 
 def verdict(report: ConformanceReport) -> Iterable[str]:
-    wrong = [each for each in report.findings if each.right is False]
+    wrong = report.wrong
     deviations = [each.deviation for each in report.findings if each.deviation is not None]
     seconds = f"{report.seconds:.0f} s ({report.processor_seconds:.0f} s of the processor)"
     asked = f"{len(report.findings)} checks, {report.samples:,} responses, {seconds}"
@@ -104,7 +108,7 @@ def gate_verdict(report: ConformanceReport) -> dict[str, Any]:
         "verdict": "pass" if report.right else "fail",
         "engine": report.engine,
         "failure": report.failure,
-        "wrong": [{"check": each.check.name, "said": each.said} for each in report.findings if each.right is False],
+        "wrong": [{"check": each.check.name, "said": each.said} for each in report.wrong],
         "excluded_total_variation": max((each.deviation for each in report.findings if each.deviation), default=None),
         "checks": len(report.findings),
         "responses": report.samples,
