@@ -162,10 +162,11 @@ def compute(rows: RecordedRows, families: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def joined(before: dict[str, Any], found: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-    """Return a result with the rows of some families replaced or added, each of which says what made it."""
-    if before["visited"] != found["visited"] or abs(before["lossless"] - found["lossless"]) > 1e-6:
-        raise ValueError("these are not the rows that the other families were measured on: measure all of them")
+    """Return a result in which some families are replaced or added, each of which says what made it, and on what."""
+    same = before["visited"] == found["visited"] and abs(before["lossless"] - found["lossless"]) < 1e-6
     new = [row | {"provenance": provenance(about)} for row in found["table"]]
+    if not same:  # what a family costs beside the clamped ratio is still of one set of rows
+        new = [row | {"rows": {name: found[name] for name in ("visited", "problems", "lossless")}} for row in new]
     names = {row["family"] for row in new}
     return before | {"table": [*(row for row in before["table"] if row["family"] not in names), *new]}
 
@@ -194,7 +195,8 @@ def shown(result: dict[str, Any], kind: str = "") -> dict[str, str]:
             continue
         costs, said = _costs(row)
         numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.4f}", f"{_factor(row):.2f}"
-        rows.append([f"`{row['rule']}`", *numbers, *costs, said])
+        other = f", on {row['rows']['visited']:,} other positions" if "rows" in row else ""
+        rows.append([f"`{row['rule']}`{other}", *numbers, *costs, said])
     greedy = columns(result["greedy"], {"rule": "`{rule}`"} | GIVEN_UP)
     return {f"{kind}frontier": table(head, rows, notes=1), f"{kind}greedy frontier": greedy}
 
@@ -220,7 +222,7 @@ def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
     first, second = pairs
     head, found = ("rule", "accepts", "KL", "× clamped", "real pair", "TV", "ratio", "regret", "dominated"), []
     for name, row in sorted(first.items(), key=lambda item: _factor(item[1])):
-        real = f"{_factor(second[name]):.2f}" if name in second else "–"  # its rows were recorded before the rule came
+        real = f"{_factor(second[name]):.2f}" + r"\*" * ("rows" in second[name])
         costs, said = _costs(row)
         numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.3f}", f"{_factor(row):.2f}", real
         found.append([f"[{RULES[name].title}]({name}.md)", *numbers, *costs, "yes" * (said == "all")])
