@@ -2,7 +2,8 @@
 
     python -m studies.rules.frontier                    records rows of the bundled pair, and measures; minutes
     python -m studies.rules.frontier --rows FILE        on rows of a real pair, as `cactus frontier` records them
-    python -m studies.rules.frontier --family ears      measures one family, and keeps the others' numbers
+    python -m studies.rules.frontier --family ears      measures one family, and keeps the others' numbers; on other
+                                                        rows than these, families that have numbers are compared
     python -m studies.rules.frontier --only-render      the tables and the picture again, from the result files
 
 Each family takes the knob at which it accepts as much as is asked, half-way between lossless and everything; beside it
@@ -165,8 +166,11 @@ def joined(before: dict[str, Any], found: dict[str, Any], about: dict[str, Any])
     """Return a result in which some families are replaced or added, each of which says what made it, and on what."""
     same = before["visited"] == found["visited"] and abs(before["lossless"] - found["lossless"]) < 1e-6
     new = [row | {"provenance": provenance(about)} for row in found["table"]]
-    if not same:  # what a family costs beside the clamped ratio is still of one set of rows
-        new = [row | {"rows": {name: found[name] for name in ("visited", "problems", "lossless")}} for row in new]
+    if not same:  # families that are known stay, and what they cost on these rows says how alike the rows are
+        known = {row["family"] for row in before["table"] if "rows" not in row}
+        rows = {name: found[name] for name in ("visited", "problems", "lossless")}
+        rows["again"] = {row["family"]: _factor(row) for row in new if row["family"] in known}
+        new = [row | {"rows": rows} for row in new if row["family"] not in known]
     names = {row["family"] for row in new}
     return before | {"table": [*(row for row in before["table"] if row["family"] not in names), *new]}
 
