@@ -20,7 +20,7 @@ OURS = (
     "ours|lossless",
     "ours|cactus:delta=0.5",
     "ours|ensemble:weight=0.5",
-    "ours|lossless|adaptive:max_draft_tokens=16",
+    "ours|lossless|auto:learns=always",
 )
 
 

@@ -3,12 +3,15 @@
     python benchmarks/never_slower.py target.gguf draft.gguf --data FOLDER --output results.json
     python benchmarks/never_slower.py target.gguf draft.gguf --ways none draft@3 draft@auto --output results.json
     python benchmarks/never_slower.py bundled bundled --temperature 1 --output results.json
+    python benchmarks/never_slower.py target.gguf draft.gguf --prompt-tokens 100 800 4000 --output results.json
+    taskset -c 0 python benchmarks/never_slower.py target.gguf draft.gguf --load-after 48 --output results.json
 
 FOLDER holds gsm8k_test.jsonl, human_eval.jsonl.gz and spec_bench.jsonl, as published; without it chat questions are
-asked, and the bundled pair word problems. One thread is timed by the processor's clock, several by the wall's. All ways
-share one target, which has read the prompt before an answer is timed. No draft has: what it reads is timed, since
-`auto` decides whether it reads at all. It learns from answer to answer, as it does in a server. Answers that the output
-file has are not made again.
+asked, and the bundled pair word problems; with --prompt-tokens, what the beginning of a page of docs/ says. One thread
+is timed by the processor's clock, several by the wall's. All ways share one target, which has read the prompt before an
+answer is timed. No draft has: what it reads is timed, since `auto` decides whether it reads at all. It learns from
+answer to answer, as it does in a server. With --load-after, another process that wants the same cores starts in the
+middle of each answer, and the clock is the wall's. Answers that the output file has are not made again.
 """
 
 from __future__ import annotations
@@ -16,9 +19,12 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import subprocess
+import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +32,6 @@ from typing import Any
 import torch
 
 from cactus_decoding.core.drafting.automatic import AutoLength
-from cactus_decoding.core.drafting.lengths.adaptive import AdaptiveLength
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.generate import stream
@@ -54,6 +59,19 @@ WAYS = (
     *("none", "suffix@auto", "draft@auto", "suffix@6", "ngram@6", "draft@1", "draft@3", "draft@7"),
     "none@again",  # what the clock makes of nothing
 )
+
+
+PAGES = Path(__file__).resolve().parents[1] / "docs"
+BUSY = [sys.executable, "-c", "while True: pass"]
+"""A process that wants a core."""
+
+
+def long_prompts(lengths: Sequence[int], count: int, tokenizer: Any) -> dict[str, list[str]]:
+    """Return questions about texts of so many tokens, by that number."""
+    texts = ["\n\n".join(page.read_text() for page in sorted(PAGES.glob("*.md"))[i:]) for i in range(count)]
+    tokens = [tokenizer(text[: 8 * max(lengths)], add_special_tokens=False).input_ids for text in texts]
+    ask = "Say in a paragraph what this text is about.\n\n"
+    return {f"{length}": [ask + tokenizer.decode(each[:length]) for each in tokens] for length in lengths}
 
 
 def prompts(data: Path | None, count: int, *, bundled: bool) -> dict[str, list[str]]:
@@ -93,15 +111,23 @@ class Contenders:
         threads: of both.
         tokens: of an answer.
         how: temperature, and how to verify.
+        load_after: tokens of an answer after which another process wants a core.
     """
 
-    def __init__(self, target: str, draft: str, threads: int, tokens: int, how: dict[str, Any]) -> None:
+    def __init__(
+        self, target: str, draft: str, threads: int, tokens: int, how: dict[str, Any], load_after: int | None = None
+    ) -> None:
         pair = load_pair(*(f"{each}:threads={threads}" if each.endswith(".gguf") else each for each in (target, draft)))
         self._pairs = {"draft": pair, "suffix": pair.with_draft("suffix"), "ngram": pair.with_draft("ngram")}
-        self._tokens, self._how, self._adaptive = tokens, how, AdaptiveLength()
-        self._clock = time.process_time if threads == 1 else time.perf_counter
+        self._tokens, self._how = tokens, how
+        self._load_after, alone = load_after, threads == 1 and load_after is None
+        self._clock = time.process_time if alone else time.perf_counter
         for each in self._pairs.values():
             each.prepare(AutoLength())
+
+    @property
+    def tokenizer(self) -> Any:
+        return self._pairs["draft"].tokenizer
 
     def times(self) -> dict[str, Any]:
         """Return what `auto` knows of passes."""
@@ -109,14 +135,14 @@ class Contenders:
         return AutoLength().times(pair.target, pair.drafter).as_dict()
 
     def answer(self, way: str, text: str) -> dict[str, Any]:
-        """Answer in chat: tokens, seconds on the wall, milliseconds by the clock; of `auto` each step's log.
+        """Answer in chat: tokens, seconds on the wall, milliseconds by the clock, and each step's log.
 
-        A step is how much was proposed and written, and milliseconds.
+        A step is how much was proposed and written, and milliseconds. ``draft_read`` is how many tokens of the prompt
+        the draft has read in the end.
         """
         source, _, length = way.partition("@")
         pair = self._pairs.get(source) or self._pairs["suffix"]
-        named = {"auto": "auto:learns=always", "adaptive": self._adaptive}
-        count: Any = 0 if source == "none" else named[length] if length in named else int(length)
+        count = 0 if source == "none" else "auto:learns=always" if length == "auto" else int(length)
         prompt = text if pair.bundled else as_chat_prompt(pair.tokenizer, text)
         for _ in stream(pair, prompt, temperature=0, max_new_tokens=1, num_speculative_tokens=0):
             pass
@@ -125,16 +151,24 @@ class Contenders:
         response = stream(
             pair, prompt, max_new_tokens=self._tokens, num_speculative_tokens=count, seed=seed, **self._how
         )
-        steps, began, clock = list[list[float]](), time.perf_counter(), self._clock()
-        for outcome in response:
-            before, clock = clock, self._clock()
-            steps.append([outcome.num_drafted, outcome.num_emitted, round(1e3 * (clock - before), 1)])
-        run: dict[str, Any] = {
+        steps, began, clock, written = list[list[float]](), time.perf_counter(), self._clock(), 0
+        with ExitStack() as load:
+            for outcome in response:
+                before, clock = clock, self._clock()
+                steps.append([outcome.num_drafted, outcome.num_emitted, round(1e3 * (clock - before), 1)])
+                written += outcome.num_emitted
+                if self._load_after in range(written - outcome.num_emitted + 1, written + 1):
+                    load.callback(load.enter_context(subprocess.Popen(BUSY)).kill)
+        cache, read = getattr(pair.drafter, "model_cache", None), 0
+        if cache is not None and cache.length:
+            read = len(response.prompt_token_ids) - getattr(pair.drafter, "start", 0)
+        return {
             "tokens": len(response.token_ids),
             "seconds": round(time.perf_counter() - began, 3),
             "milliseconds": round(sum(step[2] for step in steps), 1),
+            "draft_read": read,
+            "steps": steps,
         }
-        return run | ({"steps": steps} if length == "auto" else {})
 
 
 def main() -> None:
@@ -149,6 +183,8 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--verification", default="token")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help="none, or DRAFT@LENGTH")
+    parser.add_argument("--prompt-tokens", type=int, nargs="+", help="lengths of texts to be asked about")
+    parser.add_argument("--load-after", type=int, metavar="TOKENS", help="when another process wants a core")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no answers after so long")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
@@ -156,13 +192,18 @@ def main() -> None:
     until = time.monotonic() + 60 * given.minutes
     how = {"temperature": given.temperature, "verification": given.verification}
     settings = {"threads": given.threads, "tokens": given.tokens} | how
+    if given.load_after is not None:
+        settings["load_after"] = given.load_after
     stored = json.loads(given.output.read_text()) if given.output.exists() else {"settings": settings, "results": {}}
     if stored["settings"] != settings:
         parser.error(f"{given.output} is of {stored['settings']}, but this run is of {settings}")
     runs: dict[str, dict[str, Any]] = stored["results"]
-    contenders = Contenders(given.target, given.draft, given.threads, given.tokens, how)
+    contenders = Contenders(given.target, given.draft, given.threads, given.tokens, how, given.load_after)
     about = {"target": Path(given.target).name, "draft": Path(given.draft).name, "prompts": given.prompts}
-    asked = prompts(given.data, given.prompts, bundled=given.target == "bundled")
+    if given.prompt_tokens:
+        asked = long_prompts(given.prompt_tokens, given.prompts, contenders.tokenizer)
+    else:
+        asked = prompts(given.data, given.prompts, bundled=given.target == "bundled")
     for i in range(given.prompts):
         for kind, texts in asked.items():
             missing = [way for way in given.ways if f"{kind}/{i}/{way}" not in runs]

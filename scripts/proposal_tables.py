@@ -28,8 +28,9 @@ RUNS = {
     "never_slower_long": "1.5B, one thread",
     "never_slower_two_threads": "1.5B, two threads",
     "never_slower_native": "1.5B, two threads, built for this processor",
-    "never_slower_bundled": "bundled pair, one thread",
-    "never_slower_bundled_two_threads": "bundled pair, two threads",
+    "never_slower_bundled": "bundled pair, one thread, temperature 0",
+    "never_slower_bundled_warm": "bundled pair, one thread, temperature 1",
+    "never_slower_bundled_two_threads": "bundled pair, two threads, temperature 0",
 }
 
 
@@ -56,11 +57,61 @@ def _fixed(file: str = "never_slower") -> str:
     runs = read(file)
     ways = [way for way in _ways(runs) if way not in AUTO and way != "none"]
     shown = [
-        [name, *(f"{_mean(_speeds(runs, kind, way)).value:.2f}" for way in [*AUTO, *ways])]
+        [name, *(f"{_mean(_speeds(runs, kind, way)).value:.2f}" for way in ways)]
         for kind, name in KINDS.items()
         if _prompts(runs, kind)
     ]
-    return table(["", *AUTO.values(), *(way.replace("@", " ") for way in ways)], shown)
+    return table(["", *(way.replace("@", " ") for way in ways)], shown)
+
+
+def _long_prompts() -> str:
+    """Return what a draft reads of prompts of some lengths, and what that costs."""
+    runs, rows = read("never_slower_prompts"), []
+    for kind in dict.fromkeys(key.split("/")[0] for key in runs):
+        asked = _prompts(runs, kind)
+        auto, fixed = ([runs[f"{kind}/{i}/draft@{length}"] for i in asked] for length in ("auto", "3"))
+        first = [run["steps"][0] for run in fixed]
+        later = [
+            _plain(runs, kind, i) * (run["tokens"] - step[1]) / (run["milliseconds"] - step[2])
+            for i, run, step in zip(asked, fixed, first, strict=True)
+        ]
+        rows.append(
+            [
+                kind,
+                f"{_mean(_speeds(runs, kind, 'draft@auto')).value:.2f}",
+                f"{np.mean([run['draft_read'] for run in auto]):.0f}",
+                f"{np.mean([drafted for run in auto for drafted, _, _ in run['steps']]):.2f}",
+                f"{_mean(_speeds(runs, kind, 'draft@3')).value:.2f}",
+                f"{np.mean([step[2] for step in first]) / 1000:.1f}",
+                f"{_mean(np.array(later)).value:.2f}",
+            ]
+        )
+    head = ["tokens of the prompt", "`auto`", "read by its draft", "proposals per step", "draft 3"]
+    return table([*head, "its first step, seconds", "draft 3, later steps"], rows)
+
+
+LOADS = {"never_slower_load": "one", "never_slower_load_two_threads": "two"}
+
+
+def _load() -> str:
+    """Return what steps take before and after another process wants a core, and what they propose."""
+    rows = []
+    for file, threads in LOADS.items():
+        runs, begins = read(file), read(file, "settings")["load_after"]
+        for way in ("none", "draft@auto", "suffix@auto"):
+            before, after = np.zeros(4), np.zeros(4)
+            for key in runs:
+                if not key.endswith(f"/{way}"):
+                    continue
+                written = 0
+                for drafted, emitted, milliseconds in runs[key]["steps"]:
+                    (before if written < begins else after)[:] += 1, drafted, emitted, milliseconds
+                    written += emitted
+            cells = [f"{milliseconds / emitted:.1f}" for _, _, emitted, milliseconds in (before, after)]
+            cells += [f"{drafted / steps:.2f}" for steps, drafted, _, _ in (before, after)]
+            rows.append([threads, AUTO.get(way, way), *cells])
+    head = ["threads", "", "ms a token before", "after", "proposals per step before", "after"]
+    return table(head, rows)
 
 
 def _forecast() -> str:
@@ -204,6 +255,8 @@ def _speed_of(counts: dict[str, int], times: PassTimes) -> float:
 
 TABLES: dict[str, Callable[[], str]] = {
     "auto": _auto,
+    "long_prompts": _long_prompts,
+    "load": _load,
     "fixed": _fixed,
     "fixed_native": partial(_fixed, "never_slower_native"),
     "forecast": _forecast,

@@ -21,7 +21,6 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import (
     RULES,
-    AdaptiveLength,
     Budget,
     ConfidenceStop,
     Drafter,
@@ -380,9 +379,6 @@ MAKING: list[tuple[Callable, str]] = [
     (lambda wrong: FixedLength(wrong), "num_speculative_tokens"),
     (lambda wrong: ConfidenceStop(max_draft_tokens=wrong), "max_draft_tokens"),
     (lambda wrong: ConfidenceStop(threshold=wrong), "threshold"),
-    (lambda wrong: AdaptiveLength(max_draft_tokens=wrong), "max_draft_tokens"),
-    (lambda wrong: AdaptiveLength(draft_cost=wrong, token_cost=1), "draft_cost"),
-    (lambda wrong: AdaptiveLength(draft_cost=1, token_cost=wrong), "token_cost"),
     (lambda wrong: NgramDrafter(max_ngram_size=wrong), "max_ngram_size"),
     (lambda wrong: NgramDrafter(min_ngram_size=wrong), "min_ngram_size"),
     (lambda wrong: EarlyExit(wrong), "layers"),

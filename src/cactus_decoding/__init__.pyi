@@ -3,7 +3,6 @@
 from .core.audit import Audit as Audit
 from .core.audit import audit as audit
 from .core.drafting.automatic import AutoLength as AutoLength
-from .core.drafting.lengths.adaptive import AdaptiveLength as AdaptiveLength
 from .core.drafting.lengths.base import ConfidenceStop as ConfidenceStop
 from .core.drafting.lengths.base import FixedLength as FixedLength
 from .core.drafting.lookup import NgramDrafter as NgramDrafter

@@ -70,10 +70,10 @@ def test_trees_are_swept_like_lengths(run, tmp_path):
 def test_every_draft_length_runs_to_the_end(run, tmp_path):
     out = tmp_path / "results.jsonl"
     code, _, err = run("eval", *SMALL, "--output", str(out), "--rule", "cactus:delta=1.0", "--num-speculative-tokens",
-                       "0,3,confidence:threshold=0.5,adaptive")  # fmt: skip
+                       "0,3,confidence:threshold=0.5,auto")  # fmt: skip
     assert code == 0, err
     lengths = [str(result.config.num_speculative_tokens) for result in read_results(out)]
-    assert [length.partition(":")[0] for length in lengths] == ["0", "3", "confidence", "adaptive"]
+    assert [length.partition(":")[0] for length in lengths] == ["0", "3", "confidence", "auto"]
 
 
 def test_rules_share_their_random_numbers_where_they_can(run, tmp_path):

@@ -16,7 +16,7 @@ from support.tiny_pair import tiny_pair
 from transformers.generation import candidate_generator
 
 import cactus_decoding
-from cactus_decoding import AdaptiveLength, CandidateGeneratorDrafter, Pair, generate, stream
+from cactus_decoding import AdaptiveTree, CandidateGeneratorDrafter, Pair, generate, stream
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.skip import EarlyExit
 
@@ -91,13 +91,13 @@ def test_a_cache_that_was_being_written_to_is_empty_afterwards():
 
 
 def test_a_learning_draft_length_goes_on_after_an_interruption():
-    length = AdaptiveLength(max_draft_tokens=4, draft_cost=0.1, token_cost=0.01)
-    pair, settings = pair_of(), SETTINGS | {"num_speculative_tokens": length, "max_new_tokens": 12}
+    tree = AdaptiveTree(depth=4, draft_cost=0.1, token_cost=0.01)
+    pair, settings = pair_of(), SETTINGS | {"tree": tree, "num_speculative_tokens": None, "max_new_tokens": 12}
     for call in range(1, 6):
         with striking(call, after=True), pytest.raises(StruckError):
             generate(pair, FIRST, **settings)
         # the rates that it learns stay rates, and the next response is one of its length
-        assert ((length._kept >= 0) & (length._kept <= length._seen)).all()
+        assert all(0 <= kept <= seen for each in (tree._fixed, tree._beside) for kept, seen in each._rates)
         assert len(generate(pair, NEXT, **settings).token_ids) == 12
 
 

@@ -9,7 +9,6 @@ import pickle
 import pytest
 
 from cactus_decoding import (
-    AdaptiveLength,
     Budget,
     ConfidenceStop,
     FixedLength,
@@ -20,6 +19,7 @@ from cactus_decoding import (
     StaticTree,
     parse_rule,
 )
+from cactus_decoding.core.drafting.registry import as_tree
 
 FLAT = {
     "rule": "clamped:width=1.0",
@@ -88,8 +88,8 @@ def test_numbers_of_proposals_stay_numbers_and_other_lengths_texts():
     assert Request(num_speculative_tokens=ConfidenceStop(8)).as_dict()["num_speculative_tokens"] == (
         "confidence:max_draft_tokens=8"
     )
-    length = AdaptiveLength(8)
-    assert Request(num_speculative_tokens=length).num_speculative_tokens is length  # what it learns is kept
+    tree = as_tree("adaptive")
+    assert Request(tree=tree).tree is tree  # what it learns is kept
 
 
 def test_equal_numbers_are_written_alike():

@@ -91,7 +91,7 @@ def evaluate(
     settings: options.Settings,
     num_speculative_tokens: Annotated[str | None, option(
         "Proposals per step, comma-separated; 0 is the target alone; spellings of draft lengths are allowed, as in "
-        "4,adaptive. Where trees are verified jointly, chains are in blocks, which is the same.", "N,…", RUNNING,
+        "4,auto. Where trees are verified jointly, chains are in blocks, which is the same.", "N,…", RUNNING,
         shown="6, or none with --tree")] = None,
     seeds: Annotated[
         str,

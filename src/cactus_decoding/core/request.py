@@ -159,15 +159,15 @@ class Request(Model):
             too, ``joint`` does what a block does in a chain, and ``recursive``, ``traversal`` and, for independent
             drafts, ``multipath`` are there to compare with. ``fly`` relaxes by itself.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
-            that chooses their number, such as `AdaptiveLength`, or its spelling; of a tree, how many of its tokens can
+            that chooses their number, such as `AutoLength`, or its spelling; of a tree, how many of its tokens can
             be kept.
         tree: the shape of the tree that a step proposes, such as `StaticTree`, or its spelling; None for chains.
         sampling: temperature and truncation.
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
         stop: strings that end the response.
         seed: the same seed gives the same response on the same machine, with ``auto`` by the same profile; None draws
-            one. With ``coupled`` verification it gives the text of plain sampling. `AdaptiveLength` goes on learning
-            from response to response, and then proposes other tokens.
+            one. With ``coupled`` verification it gives the text of plain sampling. `AdaptiveTree` goes on learning from
+            response to response, and then proposes other tokens.
         policy: where the rule may relax at all: not where a protected token may be written, not at important positions,
             and only in some phases.
 
@@ -208,8 +208,7 @@ class Request(Model):
         PlainSerializer(_written_length),
         Field(
             description="Tokens that the draft proposes per step; 'auto' for as many as pay on this machine, which may "
-            "be none; 'confidence:threshold=0.4' to stop where it is unsure; or 'adaptive' to learn from the times of "
-            "steps.",
+            "be none; or 'confidence:threshold=0.4' to stop where it is unsure.",
         ),
         Setting(group="proposals", metavar="N", shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}"),
     ] = None  # type: ignore[assignment]  # which becomes a length

@@ -45,7 +45,7 @@ class Timed(CachedModel):
 
 def test_passes_of_both_models_are_timed_and_forgotten() -> None:
     model, draft = Timed(tiny_llama(0)), Timed(tiny_llama(1))
-    found = measure(model, ModelDrafter(draft), clock=lambda: Timed.now)
+    found = measure(model, ModelDrafter(draft), clock=lambda: Timed.now, now=lambda: 0.0)
     assert dict(found.target) == pytest.approx({width: 1 + 0.1 * width for width in (1, 2, 3, 4, 8, 12, 16)})
     assert found.draft == pytest.approx(1.1)
     assert found.reading == pytest.approx(0.1, abs=0.02)
@@ -53,12 +53,50 @@ def test_passes_of_both_models_are_timed_and_forgotten() -> None:
     assert model.length == draft.length == 0
 
 
+class Paced(CachedModel):
+    """Its passes take so many seconds over one token, and two thirds of that for each further one."""
+
+    now, pace, widths = 0.0, 1.0, list[int]()
+
+    def append(self, token_ids, rows, positions=None, mask=None):
+        Paced.now += self.pace * (1 + 2 * len(token_ids)) / 3
+        self.widths.append(len(token_ids))
+        return super().append(token_ids, rows, positions, mask)
+
+
+@pytest.mark.parametrize("seconds", [0.02, 0.04, 0.1, 0.15, 0.3, 0.5, 1.0, 4.0])
+def test_measuring_ends_after_three_seconds_or_the_time_of_six_tokens(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, draft = Paced(tiny_llama(0)), Paced(tiny_llama(1))
+    target.pace, draft.pace, target.widths, draft.widths = seconds, 0.27 * seconds, [], []
+    monkeypatch.setattr(Paced, "now", 0.0)
+    found = measure(target, ModelDrafter(draft), clock=lambda: Paced.now, now=lambda: Paced.now)
+    assert Paced.now <= max(module.BUDGET, 6 * seconds)
+    assert dict(found.target) == pytest.approx({width: seconds * (1 + 2 * width) / 3 for width in found.widths})
+    assert found.draft == pytest.approx(draft.pace)
+    assert found.reading <= draft.pace
+    assert found.widths[:2] == [1, 2]
+    assert len(found.widths) == (7 if seconds <= 0.04 else len(found.widths))
+    assert (len(target.widths) > 1 + len(found.widths)) is (seconds <= 0.3)  # some were timed again
+
+
+def test_measuring_that_has_no_end_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BUDGET", 1e9)
+    monkeypatch.setattr(Paced, "now", 0.0)
+    target = Paced(tiny_llama(0))
+    measure(target, NgramDrafter(), clock=lambda: Paced.now, now=lambda: Paced.now)
+    assert Paced.now > 30
+
+
 def test_steps_are_timed_where_passes_are_short(target: CachedModel) -> None:
     found, alone = (measure(target, NgramDrafter(), steps=each) for each in (lambda clock: (100.0, 300.0), None))
     assert [round(seconds) for _, seconds in found.target] == [100, *[300] * 6]
     assert max(seconds for _, seconds in alone.target) < 10
     slow = Timed(tiny_llama(0))
-    found = measure(slow, NgramDrafter(), clock=lambda: Timed.now, steps=lambda clock: pytest.fail("asked"))
+    found = measure(
+        slow, NgramDrafter(), clock=lambda: Timed.now, now=lambda: 0.0, steps=lambda clock: pytest.fail("asked")
+    )
     assert found.of(1) == pytest.approx(1.1)
 
 
@@ -146,7 +184,7 @@ class Short(Timed):
 
 
 def test_short_passes_are_timed_until_some_are_undisturbed() -> None:
-    found = measure(Short(tiny_llama(0)), NgramDrafter(), clock=lambda: Short.now)
+    found = measure(Short(tiny_llama(0)), NgramDrafter(), clock=lambda: Short.now, now=lambda: 0.0)
     assert [seconds for _, seconds in found.target] == pytest.approx([0.001] * 7)
 
 
@@ -157,7 +195,9 @@ def test_times_of_a_busy_machine_are_kept_by_no_file(
     """Two threads on a core that others want were timed nine times too long, and that was believed for good."""
     monkeypatch.setattr(Disturbed, "number", 0)
     monkeypatch.setattr(Disturbed, "until", until)
-    monkeypatch.setattr(module, "measure", lambda *models, **_: measure(*models, clock=lambda: Disturbed.now))
+    monkeypatch.setattr(
+        module, "measure", lambda *models, **_: measure(*models, clock=lambda: Disturbed.now, now=lambda: 0.0)
+    )
     found = pass_times(Disturbed(tiny_llama(0)), NgramDrafter())
     assert ("on a busy machine" not in found.source) is kept
     assert len([*(tmp_path / "cache").rglob("*.json")]) == kept
@@ -243,7 +283,7 @@ class Widths(CachedModel):
 
 def test_a_draft_reads_one_by_one_where_two_at_once_take_longer(target: CachedModel, tmp_path: Path) -> None:
     made = []
-    for pair in (0.12, 0.08):  # a proposal takes 0.05
+    for pair in (0.1001, 0.0999):  # a proposal takes 0.05
         path = tmp_path / f"{pair}.json"
         path.write_text(json.dumps({"times": TIMES.as_dict() | {"pair": pair}}))
         draft = Widths(target.model)  # whose proposals are all kept

@@ -70,7 +70,7 @@ def test_lookup_drafts_are_verified_in_blocks_only_without_a_loss(pair, prompt: 
         pair.drafter = drafter
 
 
-@pytest.mark.parametrize("length", ["confidence:threshold=0.3", "adaptive"])
+@pytest.mark.parametrize("length", ["confidence:threshold=0.3", "auto"])
 def test_steps_of_varying_length_are_verified_in_blocks_only_without_a_loss(pair, prompt: str, length: str) -> None:
     given = {"verification": "block", "num_speculative_tokens": length}
     greedy = generate(pair, prompt, temperature=0.0)

@@ -182,7 +182,7 @@ def test_a_confidence_threshold_stops_where_that_of_transformers_stops(target, d
 def test_a_threshold_goes_with_a_number(target, draft):
     assert one_step(target, draft, assistant_confidence_threshold=0.001, num_speculative_tokens=4) == 4
     with pytest.raises(ValueError, match="assistant_confidence_threshold and a draft length exclude each other"):
-        one_step(target, draft, assistant_confidence_threshold=0.5, num_speculative_tokens="adaptive")
+        one_step(target, draft, assistant_confidence_threshold=0.5, num_speculative_tokens="auto")
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -249,7 +249,7 @@ REFUSED = {
     "two numbers": (MODEL | {"num_assistant_tokens": 3, "num_speculative_tokens": 3}, "exclude each other"),
     "a number and a lookup": (LOOKUP | {"num_assistant_tokens": 3}, "exclude each other"),
     "a schedule and a length": (
-        MODEL | {"num_assistant_tokens_schedule": "heuristic", "num_speculative_tokens": "adaptive"},
+        MODEL | {"num_assistant_tokens_schedule": "heuristic", "num_speculative_tokens": "auto"},
         "num_speculative_tokens and num_assistant_tokens_schedule exclude each other",
     ),
     "confidence of a drafter": (

@@ -61,7 +61,7 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
         (["--draft-sampling", "x"], "draft_sampling must be one of"),
         (["some-model", "--draft", "bundled:draft"], "give TARGET and --draft"),
         (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),
-        (["--num-speculative-tokens", "adaptive"], "must be an integer of at least 1, but is 'adaptive'"),
+        (["--num-speculative-tokens", "confidence"], "must be an integer of at least 1, but is 'confidence'"),
         (["--num-speculative-tokens", "auto"], "vLLM proposes the same number for all requests and in every step"),
     ],
 )

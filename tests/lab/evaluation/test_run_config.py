@@ -22,7 +22,7 @@ def runs(settings=None, **changes):
 
 def test_runs_survive_the_way_through_json():
     request = Request("clamped:width=2.0", Budget(0.5, expected_tokens=40), sampling=SamplingParams(0.6, top_k=20),
-                      num_speculative_tokens="adaptive", seed=3)  # fmt: skip
+                      num_speculative_tokens="auto", seed=3)  # fmt: skip
     run = RunConfig("sums", "large", "ngram", problems=7, request=request)
     again = RunConfig.from_dict(json.loads(json.dumps(run.as_dict())))
     assert again == run
@@ -84,9 +84,9 @@ def test_every_answer_has_a_seed_of_its_own_that_all_rules_share():
 
 
 def test_a_draft_length_that_learns_is_its_run_s_alone():
-    first, second = runs(rules=["cactus:delta=1.0", "lossless"], lengths=["adaptive"])
-    assert first.request_at(0).num_speculative_tokens is first.request_at(1).num_speculative_tokens
-    assert first.request.num_speculative_tokens is not second.request.num_speculative_tokens
+    first, second = runs(rules=["cactus:delta=1.0", "lossless"], lengths=[as_tree("adaptive")])
+    assert first.request_at(0).tree is first.request_at(1).tree
+    assert first.request.tree is not second.request.tree
 
 
 def test_the_grid_makes_each_run_once():

@@ -119,9 +119,7 @@ def test_models_by_name_need_leave():
 
 
 def test_there_is_one_request_a_rule_alike_but_for_the_rule():
-    body = asked(
-        "cactus:delta=0.5", "clamped:width=1.0", top_k=5, num_speculative_tokens="adaptive", verification="token"
-    )
+    body = asked("cactus:delta=0.5", "clamped:width=1.0", top_k=5, num_speculative_tokens="auto", verification="token")
     first, second = read_request(body, Limits(), models=False).requests
     assert (str(first.rule), str(second.rule)) == tuple(body["rules"])
     assert first.num_speculative_tokens is not second.num_speculative_tokens  # each learns from its own answer

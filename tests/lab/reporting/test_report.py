@@ -103,9 +103,9 @@ def test_pairs_stand_side_by_side_and_samplings_apart():
 
 def test_a_draft_length_may_be_one_that_adapts():
     results = [*several(), made("lossless", 4, seconds=0.95)]
-    results[-1] = replace(results[-1], config=results[-1].config.asking(num_speculative_tokens="adaptive"))
+    results[-1] = replace(results[-1], config=results[-1].config.asking(num_speculative_tokens="auto"))
     page = to_html(make_report([("a.jsonl", results)]))
-    assert "lossless ×adaptive (best lossless)" in page
+    assert "lossless ×auto (best lossless)" in page
 
 
 def test_the_same_results_give_the_same_bytes():

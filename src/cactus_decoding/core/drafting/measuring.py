@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,11 +27,14 @@ from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.core.types import Drafter
 
-WIDTHS = (1, 2, 3, 4, 8, 12, 16)
-"""Numbers of tokens in the measured passes: kernels work on blocks, so that times between them are not on a line."""
-_CONTEXT = 16
+WIDTHS = (1, 2, 4, 8, 16, 3, 12)
+"""Numbers of tokens in the measured passes: kernels work on blocks, so that times between them are not on a line. The
+first ones matter most."""
+BUDGET = 3.0
+"""Seconds after which `measure` begins nothing more, but for passes without which nothing can be chosen."""
+_CONTEXT = 2
 _DRAFTED = 4
-_REPEATS, _LEAST = 2, 4
+_REPEATS, _LEAST, _ALWAYS = 2, 4, 2
 _SHORT = 8
 """Short passes are repeated so often: it costs nothing, and threads that wait for each other disturb them most."""
 _SLICE, _ALIKE = 0.005, 1.25
@@ -40,21 +44,31 @@ _ENGINES = ("torch", "transformers", "llama-cpp-python")
 
 
 def measure(
-    target: BaseCachedModel, drafter: Drafter, clock: Clock | None = None, steps: StepSeconds | None = None
+    target: BaseCachedModel,
+    drafter: Drafter,
+    clock: Clock | None = None,
+    steps: StepSeconds | None = None,
+    now: Clock = time.perf_counter,
 ) -> PassTimes:
     """Time passes of both models over a few tokens, the best of two each, or of eight short ones; both forget all.
+
+    It takes `BUDGET` seconds by ``now``, or six tokens' time where those take longer. Passes that do not fit are left
+    out, the widest first: they count as long as those before them token for token, until responses show what they take.
 
     On the CPU the clock is that of the processor, which other work on the machine hardly disturbs: what is decided by
     these times depends on their ratios only. But threads that wait for one that has no core count as busy. Where two
     runs differ much there is a third, and ``source`` says so if none agree. See `as_steps` for ``steps``.
     """
     clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
-    runs = [time_passes(target, WIDTHS, clock, repeats=1) for _ in range(_REPEATS)]
-    repeats = _SHORT if min(run[1] for run in runs) < _SLICE else _REPEATS
-    while len(runs) < repeats or (len(runs) == _REPEATS and not _agree(runs)):
-        runs.append(time_passes(target, WIDTHS, clock, repeats=1))
-    best = {width: min(run[width] for run in runs) for width in runs[0]}
-    draft, reading, pair = time_drafter(target, drafter, clock, repeats=repeats)
+    until, runs, repeats = now() + BUDGET, list[dict[int, float]](), _REPEATS
+    with closing(_timed_runs(target, WIDTHS, clock, until - 0.4 * BUDGET, _ALWAYS, now)) as timed:
+        for run in timed:
+            runs.append(run)
+            repeats = _SHORT if runs[0][1] < _SLICE else _REPEATS
+            if len(runs) >= repeats and (len(runs) > _REPEATS or _agree(runs)):
+                break
+    best = {width: min(run[width] for run in runs if width in run) for width in sorted(runs[0])}
+    draft, reading, pair = time_drafter(target, drafter, clock, repeats=repeats, until=until, now=now)
     taken = as_steps(best, clock, steps)
     return PassTimes(tuple(taken.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair)
 
@@ -78,8 +92,8 @@ def as_steps(passes: Mapping[int, float], clock: Clock, steps: StepSeconds | Non
 
 def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
     """Whether two runs took about as long for every pass; passes shorter than a slice of a core always do."""
-    nearest = [sorted(run[width] for run in runs)[:2] for width in runs[0]]
-    return nearest[0][0] < _SLICE or all(second <= _ALIKE * first for first, second in nearest)
+    nearest = [sorted(run[width] for run in runs if width in run)[:2] for width in runs[0]]
+    return nearest[0][0] < _SLICE or all(each[-1] <= _ALIKE * each[0] for each in nearest)
 
 
 def time_passes(
@@ -88,27 +102,50 @@ def time_passes(
     """Return the seconds of passes over so many tokens, by ascending width: the best of several, in turn.
 
     The model forgets what it had read. The most important widths come first; those that the context window has no room
-    for are left out. No further pass is begun after ``until``, by `time.perf_counter`; the first four are always timed
-    once.
+    for are left out. No further pass is begun that would end after ``until``, by `time.perf_counter`; the first four
+    are always timed once.
+    """
+    best: dict[int, float] = {}
+    with closing(_timed_runs(model, widths, clock, until, _LEAST)) as runs:
+        for run in islice(runs, repeats):
+            best |= {width: min(seconds, best.get(width, math.inf)) for width, seconds in run.items()}
+    return dict(sorted(best.items()))
+
+
+def _timed_runs(
+    model: BaseCachedModel,
+    widths: Sequence[int],
+    clock: Clock,
+    until: float,
+    least: int,
+    now: Clock = time.perf_counter,
+) -> Generator[dict[int, float]]:
+    """Yield the seconds of passes by width, again and again, until the next pass would end after ``until`` by ``now``.
+
+    The first ``least`` are always timed once. A pass is expected to take as long as the narrower ones, token for token.
     """
     text, context = _text(model, max(widths))
-    best: dict[int, float] = {}
     fitting = [width for width in widths if context + width <= len(text)]
+    smallest, longest = 1e-9, 0.0  # seconds by a clock that has not moved, and of a token in any pass so far
     try:
         model.reset()
         model.append(text[:context], rows=1)
-        for width in fitting * repeats:
-            if len(best) >= min(_LEAST, len(fitting)) and time.perf_counter() > until:
-                break
-            began = clock()
-            model.append(text[context : context + width], rows=width)
-            wait_for(model.device)
-            smallest = 1e-9  # of a clock that has not moved
-            best[width] = min(best.get(width, math.inf), max(clock() - began, smallest))
-            model.rollback(context)
+        for number in count():
+            run: dict[int, float] = {}
+            for place, width in enumerate(fitting):
+                if (number or place >= least) and now() + width * longest > until:
+                    continue
+                began, started = clock(), now()
+                model.append(text[context : context + width], rows=width)
+                wait_for(model.device)
+                run[width] = max(clock() - began, smallest)
+                longest = max(longest, (now() - started) / width)
+                model.rollback(context)
+            if not run:
+                return
+            yield run
     finally:
         model.reset()
-    return dict(sorted(best.items()))
 
 
 def text_to_time(model: BaseCachedModel, count: int) -> list[int]:
@@ -134,8 +171,13 @@ def time_drafter(
     clock: Clock,
     sampling: SamplingParams | None = None,
     repeats: int = _REPEATS,
+    until: float = math.inf,
+    now: Clock = time.perf_counter,
 ) -> tuple[float, float, float]:
-    """Return draft, reading and pair of `PassTimes`; zeros for what only copies."""
+    """Return draft, reading and pair of `PassTimes`; zeros for what only copies.
+
+    What would end after ``until`` by ``now`` is left out: repeats, and reading further tokens to time that.
+    """
     if isinstance(drafter, LookUpDrafter):
         return 0.0, 0.0, 0.0
     text, context = _text(target, max(WIDTHS))
@@ -155,13 +197,22 @@ def time_drafter(
         for _ in range(repeats):
             drafter.reset()
             drafter.begin_response(target, FixedLength(_DRAFTED))
+            began = now()
             seconds(context, 1)
-            taken, drafted = seconds(context + 1, _DRAFTED)
+            read = now()
+            most = _DRAFTED if read + (_DRAFTED + 4) * (read - began) <= until else 1
+            taken, drafted = seconds(context + 1, most)
+            pace = (now() - read) / max(drafted, 1)
             drafts.append(taken / max(drafted, 1))
             pairs.append(seconds(context + 3, 1)[0])
-            behind = min(context + 3 + max(WIDTHS), len(text))
-            taken, _ = seconds(behind, 1)
-            reads.append(max(taken - drafts[-1], 0.0) / max(behind - context - 3, 1))
+            unread = min(max(WIDTHS), len(text) - context - 3)
+            while unread > 1 and now() + unread * pace > until:
+                unread //= 2
+            if unread > 1 or not reads:
+                taken, _ = seconds(context + 3 + unread, 1)
+                reads.append(max(taken - drafts[-1], 0.0) / max(unread, 1))
+            if 2 * now() - began > until:
+                break
     finally:
         drafter.reset()
     return min(drafts), min(reads), min(pairs)

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 from cactus_decoding import zoo
 from cactus_decoding.core.drafting.automatic import AutoLength
-from cactus_decoding.core.drafting.lengths.adaptive import AdaptiveLength
 from cactus_decoding.core.drafting.lengths.base import ConfidenceStop, FixedLength
 from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
@@ -46,7 +45,6 @@ LOOK_UP = LOOK_UPS[0]  # the default draft of any target but the bundled one
 DRAFT_LENGTHS: dict[str, type[DraftLength]] = {
     "fixed": FixedLength,
     "confidence": ConfidenceStop,
-    "adaptive": AdaptiveLength,
     "auto": AutoLength,
 }
 """Every draft length by its name."""

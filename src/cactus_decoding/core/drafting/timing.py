@@ -145,7 +145,7 @@ class _Line:
 
 
 class StepCosts:
-    """Learns the tokens per second of the steps so far, and the seconds that one more proposal takes.
+    """Learns the seconds that one more proposal takes.
 
     Verifying k proposals takes :math:`a + b k` seconds, with a and b fitted by least squares, and drafting in m passes
     :math:`c + d m`. The first step of a response does not count, because it reads the prompt too. Given costs are those
@@ -167,15 +167,6 @@ class StepCosts:
         self._num_drafted = self._num_passes = 0
         self._began = self._drafted = 0.0
         self._drafting, self._verifying = _Line(), _Line()
-        self._seconds = self._tokens = 0.0
-
-    @property
-    def rate(self) -> float:
-        return self._tokens / self._seconds if self._seconds else 0.0
-
-    @property
-    def of_a_proposal(self) -> float:
-        return self.of_a_pass + self.of_a_node()
 
     @property
     def of_a_pass(self) -> float:
@@ -205,8 +196,8 @@ class StepCosts:
         self._drafted, self._num_drafted = self._clock(), num_drafted
         self._num_passes = num_drafted if num_passes is None else num_passes
 
-    def end_step(self, num_tokens: float) -> float | None:
-        """Learn from a step that brought some tokens; return its seconds, or None if they do not count."""
+    def end_step(self) -> float | None:
+        """Learn from a step, and return its seconds, or None if they do not count."""
         k, passes = self._num_drafted, self._num_passes
         draft, verify = self._drafted - self._began, self._clock() - self._drafted
         if self._given is not None:
@@ -215,7 +206,4 @@ class StepCosts:
         self._reads_prompt = False
         if not counts:
             return None
-        draft, verify = self._drafting.learn(passes, draft), self._verifying.learn(k, verify)
-        self._seconds = _MEMORY * self._seconds + draft + verify
-        self._tokens = _MEMORY * self._tokens + num_tokens
-        return draft + verify
+        return self._drafting.learn(passes, draft) + self._verifying.learn(k, verify)

@@ -210,8 +210,8 @@ def _times(panel: Axes, summaries: Sequence[RunSummary], metric: str) -> None:
 def _places(lengths: Sequence[int | str]) -> dict[int | str, float]:
     """Return where draft lengths are on an axis: numbers at their value, others to the right of them.
 
-    >>> _places([4, "adaptive", 2])
-    {2: 2.0, 4: 4.0, 'adaptive': 6.0}
+    >>> _places([4, "auto", 2])
+    {2: 2.0, 4: 4.0, 'auto': 6.0}
     """
     numbers = sorted({length for length in lengths if isinstance(length, int)})
     others = dict.fromkeys(length for length in lengths if isinstance(length, str))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from support.tiny_architectures import letter_tokenizer
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import ModelDrafter, NgramDrafter, Pair, SamplingParams, generate
-from cactus_decoding.core.drafting import automatic
+from cactus_decoding.core.drafting.automatic import AutoLength, keeping
 from cactus_decoding.core.drafting.automatic.experience import Experience
 from cactus_decoding.core.drafting.lengths.base import FixedLength
 from cactus_decoding.core.drafting.measuring import place_of_pair
@@ -23,9 +24,10 @@ TEXT = [(5 * i * i) % 7 for i in range(30)]
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> dict[Any, Experience]:
+def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[Any, Experience]:
     found: dict[Any, Experience] = {}
-    monkeypatch.setattr(automatic, "_EXPERIENCE", found)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(keeping, "EXPERIENCES", found)
     return found
 
 
@@ -120,7 +122,7 @@ def test_a_text_is_the_same_where_the_draft_reads_its_end(
             return super().propose(token_ids, limit, to_probs, generator)
 
     other = pair(Watched(CachedModel(tiny_llama(0))))
-    experience = Experience(automatic.AutoLength().times(other.target, other.drafter), 15)
+    experience = Experience(AutoLength().times(other.target, other.drafter), 15)
     monkeypatch.setattr("cactus_decoding.core.drafting.automatic.experience._LEAST", 0.3)
     experience.balance = 0.3  # of which half may be spent on reading at 0.01 a token
     known[str(place_of_pair(other.target, other.drafter)[0]), 15] = experience

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from math import prod
 
 import pytest
 import torch
@@ -175,13 +177,59 @@ def test_one_refusal_says_little_and_many_say_all() -> None:
         assert least < chances.of(0.99) < most
 
 
-def test_what_a_draft_is_worth_is_what_it_brings() -> None:
-    """Always sure and always right, it brings a token for each of its passes, as deep as it may go."""
+def told(shares: list[float], rates: list[float]) -> DraftChances:
+    """Return what is known of a draft with so many rows of each kind, of which so many are kept."""
     chances = DraftChances()
-    for _ in range(5000):
-        chances.learn([0.99] * 3, 3, 3)
-    assert chances.worth(0.25, [1.0, 1.25, 1.5, 1.75], 3) == pytest.approx([1.5, 1.0, 0.5, 0.0], abs=0.01)
-    assert chances.worth(0.5, [1.0, 2.0, 3.0, 4.0], 3)[0] == pytest.approx(-0.5, abs=0.01)
+    chances.rows = [*shares]
+    chances.rates.weighted = [(rate, 1.0) for rate in rates]
+    return chances
+
+
+ALIKE = [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+RATES = [0.1, 0.2, 0.3, 0.45, 0.7, 0.97]
+
+
+def test_a_draft_that_is_always_sure_and_right_brings_a_token_for_each_of_its_passes() -> None:
+    sure = told(ALIKE, [1.0] * 6)
+    for begin, worth in ((0, 1.5), (1, 1.0), (2, 0.5)):
+        assert sure.worth(1.0, 0.25, [1.0, 1.25, 1.5, 1.75], 3, begin) == pytest.approx(worth)
+    assert sure.worth(1.0, 0.5, [1.0, 2.0, 3.0, 4.0], 3) == pytest.approx(-0.5)
+
+
+def test_a_pass_of_the_draft_takes_its_time_whether_or_not_tokens_before_it_are_kept() -> None:
+    """Two passes for 1/2 + 1/4 tokens; if the second one cost nothing after a rejection, there would be a third."""
+    assert told(ALIKE, [0.5] * 6).worth(1.0, 0.2, [1.0] * 5, 4) == pytest.approx(0.5 + 0.25 - 2 * 0.2)
+
+
+def by_enumeration(shares: list[float], rates: list[float], rate: float, draft: float, longer: list[float]) -> float:
+    """Return the worth of the best plan: every kind of every row, for every number of rows and kinds to go on after."""
+    usual = rate * sum(longer) / len(longer)
+    proposed = {kind for kind, each in enumerate(rates) if each >= usual}
+    best = float("-inf")
+    for rows, first in product(range(1, len(longer) + 1), range(len(rates) + 1)):
+        worth = 0.0
+        for kinds in product(range(len(rates)), repeat=rows):
+            chance, kept = prod(shares[kind] for kind in kinds), 1.0
+            for each, kind in zip(longer, kinds, strict=False):
+                worth -= chance * rate * draft
+                if kind not in proposed:
+                    break
+                kept *= rates[kind]
+                worth += chance * (kept - rate * each)
+                if kind < first:
+                    break
+        best = max(best, worth)
+    return best
+
+
+@pytest.mark.parametrize("draft", [0.05, 0.36, 0.9])
+@pytest.mark.parametrize("longer", [[0.35, 0.28, 0.05, 0.05], [0.0, 0.0, 0.0, 0.0], [0.53, 0.66, 0.34, 0.6]])
+def test_what_a_draft_is_worth_is_what_the_best_plan_brings(draft: float, longer: list[float]) -> None:
+    shares = [0.02, 0.05, 0.08, 0.1, 0.15, 0.6]
+    chances, passes = told(shares, RATES), [1 + sum(longer[:n]) for n in range(5)]
+    for rate in (1.0, 1.5):
+        expected = by_enumeration(shares, RATES, rate, draft, longer)
+        assert chances.worth(rate, draft, passes, 4) == pytest.approx(expected, abs=1e-12)
 
 
 def test_where_rows_are_unsure_a_token_is_not_worth_its_place() -> None:

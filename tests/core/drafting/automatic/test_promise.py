@@ -75,13 +75,16 @@ def test_answers_that_follow_such_as_lost_lose_less() -> None:
 
 
 @pytest.mark.parametrize("times", MACHINES.values(), ids=MACHINES)
-def test_a_way_that_fails_is_left_within_the_time_of_three_tokens(times: PassTimes) -> None:
-    """However much it has gained before: from its best moment on, only a twentieth of the time is lost besides."""
-    answer = made("first always, then never", lambda i: i < 100)
+@pytest.mark.parametrize("good", [30, 100, 200])
+def test_a_way_that_fails_is_left_within_the_time_of_three_tokens_or_half_of_what_was_gained(
+    times: PassTimes, good: int
+) -> None:
+    """From its best moment on, only a twentieth of the time is lost besides."""
+    answer = made("first always, then never", lambda i: i < good)
     run = automatic(answer, times)
-    after = automatic(answer.cut(100), times).seconds
-    lost = (run.seconds - after) / times.of(1) - (LENGTH - 100)
-    assert lost <= STAKE + 0.05 * (LENGTH - 100)
+    after, rest = automatic(answer.cut(good), times).seconds / times.of(1), LENGTH - good
+    may_lose = STAKE + 1.01 * good - after  # at the best moment
+    assert run.seconds / times.of(1) - after - rest <= max(STAKE, may_lose / 2) + 0.05 * rest
 
 
 def test_a_draft_that_is_kept_three_times_in_four_is_not_left() -> None:
@@ -127,8 +130,9 @@ def test_times_of_another_build_are_corrected() -> None:
     assert sum(step[0] == "draft" for step in run.steps) < sum(step[0] == "draft" for step in slower.steps)
 
 
-def test_it_is_nearly_as_fast_as_the_best_fixed_way_in_hindsight() -> None:
+def test_it_is_about_as_fast_as_the_best_fixed_way_in_hindsight() -> None:
     """The best way of each answer by itself, with what earlier answers have taught; docs/proposals.md has a table."""
+    least = {"bundled": (0.95, 1.05)}  # a draft that knows where it is unsure is better asked for more or for fewer
     for pair, (times, answers) in recorded().items():
         experience = Experience(times, 15)
         for answer in answers:
@@ -136,5 +140,6 @@ def test_it_is_nearly_as_fast_as_the_best_fixed_way_in_hindsight() -> None:
         ratios = [
             best_fixed(each, times)[0] / automatic(each, times, experience=experience).seconds for each in answers
         ]
-        assert min(ratios) >= 0.7, (pair, ratios)
-        assert sum(ratios) / len(ratios) >= 0.94, (pair, ratios)
+        worst, mean = least.get(pair, (0.7, 0.94))
+        assert min(ratios) >= worst, (pair, ratios)
+        assert sum(ratios) / len(ratios) >= mean, (pair, ratios)

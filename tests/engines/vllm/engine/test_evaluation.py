@@ -151,7 +151,7 @@ def test_calibrations_take_its_files(whole: Path, tmp_path: Path, capsys: pytest
     [
         (["--rule", "typical"], "does not work in vLLM"),
         (["--rule", "top_k:k=5"], "does not work in vLLM"),
-        (["--draft", "ngram", "--num-speculative-tokens", "adaptive"], "a fixed number of proposals"),
+        (["--draft", "ngram", "--num-speculative-tokens", "confidence"], "a fixed number of proposals"),
         (["--rule", "cactus:delta=1", "--protect", r"\d"], "no regular expression of its own"),
         (["--verification", "block"], "must be 'token'"),
         (["--min-p", "0.1"], "no min_p under speculation"),

@@ -95,7 +95,7 @@ def test_what_learns_from_answer_to_answer_is_not_answered_apart():
     tasks = {"word_problems": Task("word_problems", ())}
     check_parallelizable([config_of(), config_of(tree="static=2.2", num_speculative_tokens=None)], tasks)
     with pytest.raises(ValueError, match="the draft length 'adaptive' learns"):
-        check_parallelizable([config_of(num_speculative_tokens="adaptive")], tasks)
+        check_parallelizable([config_of(tree="adaptive", num_speculative_tokens=None)], tasks)
     with pytest.raises(ValueError, match="vLLM starts processes itself"):
         check_parallelizable([config_of(engine="vllm")], tasks)
     with pytest.raises(ValueError, match="sums is asked as a whole"):
@@ -116,6 +116,12 @@ def test_the_longest_time_is_that_of_all_tokens_of_all_answers():
     found = longest_seconds(runs, {"bundled:worded": Clock()}, tasks)
     assert found == pytest.approx(2 * 3 * (1 + 0.1 * 100))
     learns = [
-        RunConfig("word_problems", "a", "b", problems=2, request=config_of(num_speculative_tokens="adaptive").request)
+        RunConfig(
+            "word_problems",
+            "a",
+            "b",
+            problems=2,
+            request=config_of(tree="adaptive", num_speculative_tokens=None).request,
+        )
     ]
     assert longest_seconds(learns, {"b": Clock()}, tasks) is None

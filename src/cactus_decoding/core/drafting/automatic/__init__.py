@@ -12,6 +12,7 @@ from pydantic import Field
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.automatic.choosing import Chooser
 from cactus_decoding.core.drafting.automatic.experience import Experience
+from cactus_decoding.core.drafting.automatic.keeping import experience_of
 from cactus_decoding.core.drafting.lengths.base import LengthFactory, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter, NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.measuring import known_times, pass_times, place_of_pair
@@ -24,18 +25,16 @@ from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Prop
 
 __all__ = ["AutoLength"]
 
-_EXPERIENCE: dict[tuple[str, int], Experience] = {}
-"""What this process has learnt, by the profile's file and the longest proposal."""
-
 
 @dataclass(frozen=True)
 class AutoLength(LengthFactory):
     """Chooses in each step what brings most tokens per second: no proposals, copying from the text, or drafting.
 
     Pass times are measured once for a pair of models, a machine and a number of threads, and kept in a file. From then
-    on each response learns how long steps take and how many proposals are kept, and hands that on to the next one; see
-    `Chooser` for how a step is decided and what it can lose. A response whose text depends on what is proposed, and
-    whose seed the user gave, learns no times, and nothing from other responses: its seed and the same file repeat it.
+    on each response learns how long steps take and how many proposals are kept, and hands that on to the next one, also
+    in another process; see `Chooser` for how a step is decided and what it can lose. A response whose text depends on
+    what is proposed, and whose seed the user gave, learns no times, and nothing from other responses: its seed and the
+    same file of times repeat it.
 
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.
@@ -88,12 +87,8 @@ class AutoLength(LengthFactory):
         times = self.times(target, drafter)
         experience = Experience(times, self.max_draft_tokens)
         if learns:
-            place = str(place_of_pair(target, drafter)[0]) if self.profile is None else self.profile
-            known = _EXPERIENCE.get((place, self.max_draft_tokens))
-            if known is None or known.times.profile != times:
-                _EXPERIENCE[place, self.max_draft_tokens] = experience
-            else:
-                experience = known
+            place = place_of_pair(target, drafter)[0] if self.profile is None else Path(self.profile)
+            experience = experience_of(place, times, self.max_draft_tokens, kept=self.profile is None)
         chooser = Chooser(
             experience,
             self.max_draft_tokens,

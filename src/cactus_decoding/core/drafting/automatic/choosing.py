@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from cactus_decoding.core.drafting.automatic.experience import STAKE, CopyChances, DraftChances, Experience
+from cactus_decoding.core.drafting.automatic.experience import STAKE, CopyChances, DraftChances, Experience, Rate
 from cactus_decoding.core.drafting.lengths.base import TimedLength, confidence
 from cactus_decoding.core.drafting.suffix_index import Match
 
@@ -16,9 +16,11 @@ Way = Literal["nothing", "copy", "draft"]
 
 SHARE = 0.01
 """Share of the time of plain sampling that may be lost on top of the stake."""
-_AGAIN = 0.05
-"""Share of the time that may be lost again of what was gained before, by trying what has failed."""
-_RATE_MEMORY = 0.98
+_GAINED, _AGAIN = 0.5, 0.05
+"""Share of what was gained that may be lost at once, and share of the time that may be lost again by trying what has
+failed."""
+_RATE_MEMORY, _RATE_PASSES = 0.98, 20.0
+"""Of a response, and as how many passes what earlier ones reached counts."""
 _HORIZON = 128
 """Within so many tokens, the time in which the draft reads a prompt should come back."""
 _FIRST = 3
@@ -30,8 +32,6 @@ _HOPE = 0.005
 tried again, and what that costs is about so large a share of the time, however bad the draft is."""
 _FEW = 2
 """More unread tokens than these are read once, and not in every step."""
-_RISK = 0.6
-"""Share of what may be lost that a step may cost which could propose less: one failure must not be the last."""
 _CHOOSING, _MOST_RESTS = 5e-5, 7
 """Seconds that a choice takes, and how many steps it may be left out of where it would take over 1 % of each."""
 
@@ -63,7 +63,8 @@ class Chooser(TimedLength):
     .. math:: (1 + \mathtt{SHARE}) \, t + \mathtt{STAKE} \, V(1),
 
     t being what plain sampling takes for as many tokens, and V(1) a pass over one; the draft's reading of the prompt
-    is included. A second account sees to it that what fails after it has gained much is left as soon.
+    is included. A second account sees to it that what fails after it has gained much is left as soon, or when half of
+    what the response was ahead is lost.
 
     Where it ``learns``, steps are timed, and the account too goes by the clock. What is learnt is kept in
     ``experience``. If all responses together have lost their stake, the next one has two thirds of it. Else the times
@@ -93,8 +94,8 @@ class Chooser(TimedLength):
         self._horizon = max(1, min(_HORIZON, num_tokens))
         self._copies, self._kept = CopyChances(experience.copies), DraftChances(experience.drafts)
         self._left = self._account = experience.stake
-        self._tokens = self._passes = self._unasked = 0.0
-        self._ahead = [0.0]  # what it is worth to draft on after so many tokens of this step
+        self._rate, self._unasked = Rate(_RATE_MEMORY, experience.rate, _RATE_PASSES), 0.0
+        self._price = 1.0  # tokens that a pass over one is worth, in this step
         self._begin(_NOTHING)
         rests = int(_CHOOSING / (SHARE * self._times.plain))
         self._rests, self._resting = min(rests, _MOST_RESTS), 0
@@ -121,11 +122,6 @@ class Chooser(TimedLength):
         return self._times.profile.singly
 
     @property
-    def rate(self) -> float:
-        """Recent tokens in the time of a pass over one; at least that of plain sampling."""
-        return max(1.0, self._tokens / self._passes if self._passes else 0.0)
-
-    @property
     def allowed(self) -> float:
         """What a step may lose, in passes over one token."""
         return min(self._left, self._account)
@@ -149,7 +145,7 @@ class Chooser(TimedLength):
 
     def _options(self, match: Match, limit: int, room: int, unread: int, first: bool) -> Iterator[tuple[Choice, float]]:
         """Yield choices, and what they are worth beside a step without proposals, in tokens."""
-        passes, most, rate = self._times.passes, self._times.most, self.rate
+        passes, most, rate = self._times.passes, self._times.most, float(self._rate)
         expected = self._copies.tokens(match)
         for count in range(1, min(limit, len(match.token_ids)) + 1):
             yield Choice("copy", count, most(count)), expected[count] - 1 - rate * (passes[count] - 1)
@@ -160,16 +156,20 @@ class Chooser(TimedLength):
             return
         reading, draft = self._times.reading(reads), self._times.draft
         worst, depth = 1 + draft + reading, 0  # where the first row is discarded
+        again = most(1) + draft - 1  # what a longer draft leaves for a next one: one failure must not be the last
         for count in range(1, (room if self._experience.tried else min(room, _FIRST)) + 1):
             longer = max(worst, most(count) + count * draft + reading)
-            if longer - 1 > min((_RISK if count > 1 else 1.0) * self._left, self._account):
+            if longer - 1 > min(self._left - again * (count > 1), self._account):
                 break
             worst, depth = longer, count
-        if depth:
-            self._ahead = self._kept.worth(rate * draft, [rate * each for each in passes], depth)
-            share = 4 / self._horizon if first or unread > _FEW else 1.0
-            worth = self._ahead[0] - rate * min(share, 1.0) * reading + _HOPE * self._unasked
-            yield Choice("draft", depth, worst, reads), worth
+        if not depth:
+            return
+        share = min(4 / self._horizon, 1.0) if first or unread > _FEW else 1.0
+        for self._price in (rate, 1.0):
+            worth = self._kept.worth(self._price, draft, passes, depth) - self._price * share * reading
+            if worth > 0 or depth == room:  # else what was gained so far allows too little: a gain allows more
+                break
+        yield Choice("draft", depth, worst, reads), worth + _HOPE * self._unasked
 
     def _readable(self, unread: int) -> int:
         """Return how many of these tokens the draft may read, the last ones, in half of what may be lost."""
@@ -182,14 +182,13 @@ class Chooser(TimedLength):
         return low
 
     def should_continue(self, logits: Tensor) -> bool:
-        sure, rate, passes = confidence(logits), self.rate, self._times.passes
+        sure, price, passes = confidence(logits), self._price, self._times.passes
         self._confidences.append(sure)
         self._chance *= self._kept.of(sure)
         drafted, more = len(self._confidences), 0.0
         if drafted < self._choice.count:
-            tokens = self._chance * (1 + max(0.0, self._ahead[drafted + 1]))
-            more = self._kept.one_more(rate * self._times.draft, rate * (passes[drafted + 1] - passes[drafted]), tokens)
-        worth = self._chance - rate * (passes[drafted] - passes[drafted - 1])
+            more = self._kept.worth(price, self._times.draft, passes, self._choice.count, drafted, self._chance)
+        worth = self._chance - price * (passes[drafted] - passes[drafted - 1])
         self.unsure = "discard" if worth + max(more, 0.0) < 0 else "propose"
         return more > 0 and self.unsure == "propose"
 
@@ -220,11 +219,11 @@ class Chooser(TimedLength):
         if self.learns and self._timed is not None:
             taken = times.learn(drafted, self._drafting, *self._timed)
         taken += self._drafting
-        self._tokens = _RATE_MEMORY * self._tokens + emitted
-        self._passes = _RATE_MEMORY * self._passes + taken
+        self._rate.learn(emitted, taken)
+        self._experience.rate.learn(emitted, taken)
         lost = 0.0 if choice is _NOTHING else taken - emitted
         self._left += SHARE * emitted - lost
-        self._account = min(STAKE, self._account + _AGAIN * emitted - lost)
+        self._account = min(max(STAKE, _GAINED * self._left), self._account + _AGAIN * emitted - lost)
         self._experience.balance += SHARE * emitted - lost
 
     def learn_copies(self, match: Match, token_ids: list[int]) -> None:

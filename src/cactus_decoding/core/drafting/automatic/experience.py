@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
-import numpy as np
-
+from cactus_decoding.core.drafting.automatic.step_times import StepTimes
 from cactus_decoding.core.drafting.suffix_index import Match
 from cactus_decoding.core.drafting.timing import PassTimes
 
@@ -24,6 +23,16 @@ class Rates:
     def __init__(self, guesses: Iterable[float], weight: float, memory: float) -> None:
         self._kept = [weight * guess for guess in guesses]
         self._seen, self._memory = [weight] * len(self._kept), memory
+
+    @property
+    def weighted(self) -> list[tuple[float, float]]:
+        """Each rate, and as how many observations it counts."""
+        return [*zip(self, self._seen, strict=True)]
+
+    @weighted.setter
+    def weighted(self, values: Iterable[tuple[float, float]]) -> None:
+        rates, self._seen = map(list, zip(*values, strict=True))
+        self._kept = [rate * seen for rate, seen in zip(rates, self._seen, strict=True)]
 
     def __getitem__(self, kind: int) -> float:
         return self._kept[kind] / self._seen[kind]
@@ -50,13 +59,13 @@ class CopyChances:
     """
 
     def __init__(self, earlier: CopyChances | None = None) -> None:
-        self._earlier = None if earlier is None else earlier._rates
-        self._rates: Rates = Rates(self._earlier or _COPIED, 4, _LONG_MEMORY if earlier is None else _MEMORY)
+        self._earlier = None if earlier is None else earlier.rates
+        self.rates = Rates(self._earlier or _COPIED, 4, _LONG_MEMORY if earlier is None else _MEMORY)
 
     def learn(self, match: Match, token_ids: Sequence[int]) -> None:
         for support, one, other in zip(match.support, match.token_ids, token_ids, strict=False):
             kind = bisect_right(_SUPPORT, support)
-            self._rates.learn(kind, one == other)
+            self.rates.learn(kind, one == other)
             if self._earlier is not None:
                 self._earlier.learn(kind, one == other)
             if one != other:
@@ -66,7 +75,7 @@ class CopyChances:
         """Return how many tokens a step is expected to bring with 0, 1, ... of the tokens after a match."""
         chance, expected = 1.0, [1.0]
         for support in match.support:
-            chance *= self._rates[bisect_right(_SUPPORT, support)]
+            chance *= self.rates[bisect_right(_SUPPORT, support)]
             expected.append(expected[-1] + chance)
         return expected
 
@@ -88,141 +97,83 @@ class DraftChances:
     def __init__(self, earlier: DraftChances | None = None) -> None:
         self._earlier = earlier
         self._memory = _LONG_MEMORY if earlier is None else _MEMORY
-        self._kept: Rates = Rates(_DRAFTED if earlier is None else earlier._kept, 8, self._memory)
-        self._rows = [_ROWS * share for share in (_SHARES if earlier is None else earlier.shares)]
+        self.rates = Rates(_DRAFTED if earlier is None else earlier.rates, 8, self._memory)
+        self.rows = [_ROWS * share for share in (_SHARES if earlier is None else earlier.shares)]
 
     @property
     def shares(self) -> list[float]:
         """How many of the rows are of each kind."""
-        total = sum(self._rows)
-        return [each / total for each in self._rows]
+        total = sum(self.rows)
+        return [each / total for each in self.rows]
 
     def of(self, confidence: float) -> float:
         """Return how likely a token is kept that was drawn from a row whose likeliest token has this probability."""
-        return self._kept[bisect_right(_SURE, confidence)]
+        return self.rates[bisect_right(_SURE, confidence)]
 
     def learn(self, confidences: Sequence[float], num_drafted: int, num_accepted: int) -> None:
         """Learn from a step whose last row may have been discarded; after a rejection rows are of another text."""
         for i, each in enumerate(confidences[: num_accepted + 1]):
             kind = bisect_right(_SURE, each)
-            self._rows = [self._memory * rows for rows in self._rows]
-            self._rows[kind] += 1
+            self.rows = [self._memory * rows for rows in self.rows]
+            self.rows[kind] += 1
             if i < num_drafted:
-                self._kept.learn(kind, i < num_accepted)
+                self.rates.learn(kind, i < num_accepted)
         if self._earlier is not None:
             self._earlier.learn(confidences, num_drafted, num_accepted)
 
-    def worth(self, draft: float, passes: Sequence[float], depth: int) -> list[float]:
-        r"""Return what it is worth to draft on after 0, 1, ... up to ``depth`` kept tokens, in tokens.
+    def worth(
+        self, rate: float, draft: float, passes: Sequence[float], depth: int, begin: int = 0, chance: float = 1.0
+    ) -> float:
+        r"""Return what it is worth to draft on, in tokens, from ``begin`` tokens to ``depth`` of them at most.
 
-        ``draft`` is what a draft's pass takes, and ``passes`` what the target takes for 0, 1, ... proposals, in the
-        time of a token. With :math:`s_i` the share of rows of a kind, :math:`a_i` how often their tokens are kept, and
-        :math:`v_n` what verification takes longer for the next token,
+        ``chance`` is that of all tokens so far being kept, ``rate`` how many tokens a pass over one is worth, ``draft``
+        what a draft's pass takes, and ``passes`` what the target takes for 0, 1, ... proposals. A plan says how many
+        rows to ask for, after which kinds of them to go on, and which tokens to leave out. With :math:`s_i` the share
+        of rows of a kind, and :math:`a_i` how often their tokens are kept, it goes on with probability
+        :math:`G = \sum s_i`, and does so after a token that is kept with :math:`H = \sum s_i a_i`, over the kinds after
+        which it goes on. With P and A the same sums over those whose tokens it proposes, :math:`v_n` what verification
+        takes longer for the next token, r the rate, c the chance and d a draft's pass, the best plan is worth
 
-        .. math:: w_n = -d + \sum_i s_i \max(0, a_i (1 + \max(0, w_{n + 1})) - v_n), \quad w_{\mathtt{depth}} = 0.
+        .. math:: \max \sum_{j = 0}^{m - 1} c H^j A - r G^j (d + P v_{n + j}).
+
+        A draft's passes take their time whether or not the tokens before them are kept.
         """
-        found = [0.0] * (depth + 1)
-        kinds = [*zip(self.shares, self._kept, strict=True)]
-        for n in range(depth - 1, -1, -1):
-            found[n] = _one_more(kinds, draft, passes[n + 1] - passes[n], 1 + max(0.0, found[n + 1]))
-        return found
-
-    def one_more(self, draft: float, verifying: float, tokens: float) -> float:
-        """Return what the next row is worth if its token, once kept, brings so many."""
-        return _one_more(zip(self.shares, self._kept, strict=True), draft, verifying, tokens)
-
-
-def _one_more(kinds: Iterable[tuple[float, float]], draft: float, verifying: float, tokens: float) -> float:
-    return sum(share * max(0.0, kept * tokens - verifying) for share, kept in kinds) - draft
-
-
-_LONGEST = 3.0
-"""How many times as long as expected a step may take: the rest is an interruption by something else."""
-_CHANGED, _PATIENCE = math.log(1.25), 4
-"""How far steps must be off to time a pass over one token again, and after how many steps at the earliest."""
-_SEEN = 3
-"""After so many steps, their times are believed and not the profile's."""
+        kinds = [*zip(self.shares, self.rates, strict=True)][::-1]  # the surest first
+        longer = [rate * (passes[n + 1] - passes[n]) for n in range(begin, depth)]
+        usual = sum(longer) / len(longer)
+        plans, proposed, kept = [(0.0, 0.0)], 0.0, 0.0
+        for share, rated in kinds:
+            if chance * rated >= usual:
+                proposed, kept = proposed + share, kept + share * rated
+                plans.append((proposed, kept))
+        best, taken = -math.inf, [rate * draft + proposed * each for each in longer]
+        for goes_on, holds in plans:
+            worth, reached, held = 0.0, 1.0, chance * kept
+            for each in taken:
+                worth += held - reached * each
+                if worth > best:  # faster than `max`, in each pass of a draft
+                    best = worth
+                reached *= goes_on
+                held *= holds
+        return best
 
 
-class StepTimes:
-    """What steps take, in passes over one token: by a profile at first, then by the steps themselves.
+class Rate:
+    """Tokens in the time of a pass over one, lately."""
 
-    Passes over one token tell how fast the machine is just now, and all others how long they take beside these.
+    def __init__(self, memory: float, earlier: Rate | None = None, passes: float = 0.0) -> None:
+        """Begin as ``earlier``, which counts as so many passes at most."""
+        self._memory = memory
+        self.passes = 0.0 if earlier is None else min(passes, earlier.passes)
+        self.tokens = 0.0 if earlier is None else float(earlier) * self.passes
 
-    Attributes:
-        profile: what was measured before.
-        plain: seconds of a pass over one token.
-        known: whether ``plain`` was measured by the clock of responses.
-        doubtful: whether it should be measured again, because other passes have changed.
-        passes: what the target takes for 0, 1, ... proposals; between measured widths they are on a line.
-    """
+    def __float__(self) -> float:
+        """At least that of plain sampling."""
+        return max(1.0, self.tokens / self.passes if self.passes else 0.0)
 
-    def __init__(self, profile: PassTimes, max_draft_tokens: int) -> None:
-        self.profile, self.plain, self.known, self.doubtful = profile, profile.of(1), False, False
-        self._most = [profile.of(1 + count) / self.plain for count in range(max_draft_tokens + 1)]
-        widths, seconds = zip(*profile.target, strict=True)
-        self.passes = [
-            float(np.interp(1 + count, widths, seconds)) / self.plain if count < widths[-1] else most
-            for count, most in enumerate(self._most)
-        ]
-        self._before, self._seen = [*self.passes], [0] * len(self.passes)
-        self._slower = 1 / self.plain  # of what the draft takes
-        self._off, self._since, self._num_drafts = 0.0, 0, 0
-
-    @property
-    def draft(self) -> float:
-        """What a proposal takes in drafting."""
-        return self.profile.draft * self._slower
-
-    def most(self, count: int) -> float:
-        """Return what the target takes at most for so many proposals: between measured widths, as for the next one."""
-        return max(self._most[count], self.passes[count]) if self._seen[count] < _SEEN else 1.1 * self.passes[count]
-
-    def reading(self, unread: int) -> float:
-        """Return what the draft takes to read so many tokens before the last one."""
-        return self.profile.catching_up(unread) * self._slower
-
-    def learn(self, num_proposed: int, expected: float, drafting: float, passing: float) -> float:
-        """Learn from a step, and return what the target took: what it usually takes, where that is known.
-
-        So nobody pays for what interrupts a step. ``expected`` is what drafting should have taken, in passes over one
-        token; the other two are seconds.
-        """
-        ratio = passing / self.plain / self.passes[num_proposed]
-        if num_proposed == 0:
-            ratio = _limited(ratio) if self.known else ratio  # the profile may be by another clock
-            changed, sure = abs(math.log(ratio)) > _CHANGED, self.doubtful or not self.known
-            if self.known and changed:  # other passes were misjudged meanwhile
-                self.passes = [*self._before]
-            self.plain *= ratio if sure else ratio**0.3
-            self.known, self.doubtful, self._off, self._since = True, changed and not sure, 0.0, 0
-            self._before = [*self.passes]
-        elif self.known:
-            self._off, self._since = 0.7 * self._off + 0.3 * math.log(_limited(ratio)), self._since + 1
-            self.doubtful = abs(self._off) > _CHANGED and self._since >= _PATIENCE
-            self.doubtful |= passing < 0.9 * self.plain  # more tokens do not take less time
-        if num_proposed and self.known:
-            self._correct(num_proposed, _limited(ratio))
-        if expected and self.known:
-            self._num_drafts += 1
-            slower = _limited(drafting / self.plain / expected)
-            self._slower *= slower ** max(0.1, 1 / (1 + self._num_drafts))
-        usual = self.passes[num_proposed]
-        return max(usual, min(passing / self.plain, _LONGEST * usual)) if self._seen[num_proposed] < _SEEN else usual
-
-    def _correct(self, count: int, ratio: float) -> None:
-        """Correct what so many proposals take, and with them those next to them that were never timed."""
-        self._seen[count] += 1
-        ratio **= max(0.05, 1 / (1 + self._seen[count]))
-        widths = self.profile.widths
-        block = bisect_left(widths, count + 1)
-        for other, seen in enumerate(self._seen):
-            if other == count or (not seen and bisect_left(widths, other + 1) == block):
-                self.passes[other] *= ratio
-
-
-def _limited(ratio: float) -> float:
-    return min(max(ratio, 1 / _LONGEST), _LONGEST)
+    def learn(self, tokens: int, passes: float) -> None:
+        self.tokens = self._memory * self.tokens + tokens
+        self.passes = self._memory * self.passes + passes
 
 
 _LEAST = 2.0
@@ -240,6 +191,7 @@ class Experience:
     def __init__(self, profile: PassTimes, max_draft_tokens: int) -> None:
         self.times = StepTimes(profile, max_draft_tokens)
         self.copies, self.drafts, self.tried, self.balance = CopyChances(), DraftChances(), False, STAKE
+        self.rate = Rate(_LONG_MEMORY)
 
     @property
     def stake(self) -> float:

@@ -251,6 +251,6 @@ class AdaptiveTree(PricedTree):
                 self._beside.learn(children.drawn[1], kept=kept is not None)
 
     def end_step(self, num_accepted: int) -> None:
-        seconds = self._costs[self._way].end_step(num_accepted + 1)
+        seconds = self._costs[self._way].end_step()
         if seconds is not None:
             self._ways.learn(self._way, 1 + self._growth.expected, num_accepted + 1, seconds)

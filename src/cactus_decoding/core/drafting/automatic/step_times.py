@@ -1,0 +1,126 @@
+"""How long steps take: by a profile at first, then by the steps themselves."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+
+from cactus_decoding.core.drafting.timing import PassTimes
+
+_LONGEST = 3.0
+"""How many times as long as expected a step may take: the rest is an interruption by something else."""
+_CHANGED, _PATIENCE = math.log(1.25), 4
+"""How far steps must be off to time a pass over one token again, and after how many steps at the earliest."""
+_STEP = math.log(1.5)
+"""How much a single step counts at most as being off."""
+_SEEN = 3
+"""After so many steps, their times are believed and not the profile's."""
+
+
+class StepTimes:
+    """What steps take, in passes over one token.
+
+    Passes over one token tell how fast the machine is just now, and all others how long they take beside these.
+
+    Attributes:
+        profile: what was measured before.
+        plain: seconds of a pass over one token.
+        known: whether ``plain`` was measured by the clock of responses.
+        doubtful: whether it should be measured again, because other passes have changed.
+        passes: what the target takes for 0, 1, ... proposals; between measured widths they are on a line.
+    """
+
+    def __init__(self, profile: PassTimes, max_draft_tokens: int) -> None:
+        self.profile, self.plain, self.known, self.doubtful = profile, profile.of(1), False, False
+        self._most = [profile.of(1 + count) / self.plain for count in range(max_draft_tokens + 1)]
+        widths, seconds = zip(*profile.target, strict=True)
+        self.passes = [
+            float(np.interp(1 + count, widths, seconds)) / self.plain if count < widths[-1] else most
+            for count, most in enumerate(self._most)
+        ]
+        self._before, self._seen = [*self.passes], [0] * len(self.passes)
+        self._slower = 1 / self.plain  # of what the draft takes
+        self._off, self._since, self._num_drafts = 0.0, 0, 0
+
+    @property
+    def draft(self) -> float:
+        """What a proposal takes in drafting."""
+        return self.profile.draft * self._slower
+
+    def most(self, count: int) -> float:
+        """Return what the target takes at most for so many proposals: between measured widths, as for the next one."""
+        return max(self._most[count], self.passes[count]) if self._seen[count] < _SEEN else 1.1 * self.passes[count]
+
+    def reading(self, unread: int) -> float:
+        """Return what the draft takes to read so many tokens before the last one."""
+        return self.profile.catching_up(unread) * self._slower
+
+    @property
+    def slower(self) -> float:
+        """How many times as long drafting takes as by the profile, beside a pass over one token."""
+        return self._slower * self.profile.of(1)
+
+    @property
+    def num_timed(self) -> list[int]:
+        """How often steps of 0, 1, ... proposals were timed, up to as often as it takes to believe them."""
+        return [min(seen, _SEEN) for seen in self._seen]
+
+    def resume(self, passes: Sequence[float], num_timed: Sequence[int], slower: float) -> None:
+        """Begin with what was learnt before, on a machine that may be faster or slower now."""
+        self.passes, self._before, self._seen = [*passes], [*passes], [*num_timed]
+        self._slower, self._num_drafts = slower / self.plain, _SEEN
+
+    def learn(self, num_proposed: int, expected: float, drafting: float, passing: float) -> float:
+        """Learn from a step, and return what the target took: what it usually takes, where that is known.
+
+        So nobody pays for what interrupts a step. ``expected`` is what drafting should have taken, in passes over one
+        token; the other two are seconds.
+        """
+        ratio = passing / self.plain / self.passes[num_proposed]
+        if num_proposed == 0:
+            self._learn_plain(_limited(ratio) if self.known else ratio)  # the profile may be by another clock
+        elif self.known:
+            off = max(-_STEP, min(_STEP, math.log(ratio)))  # one interruption is no change
+            self._off, self._since = 0.7 * self._off + 0.3 * off, self._since + 1
+            self.doubtful = abs(self._off) > _CHANGED and self._since >= _PATIENCE
+            self.doubtful |= passing < 0.9 * self.plain  # more tokens do not take less time
+        if num_proposed and self.known:
+            self._correct(num_proposed, _limited(ratio))
+        if expected and self.known:
+            self._num_drafts += 1
+            slower = _limited(drafting / self.plain / expected)
+            self._slower *= slower ** max(0.1, 1 / (1 + self._num_drafts))
+        usual = self.passes[num_proposed]
+        return max(usual, min(passing / self.plain, _LONGEST * usual)) if self._seen[num_proposed] < _SEEN else usual
+
+    def _learn_plain(self, ratio: float) -> None:
+        """A pass over one token took so many times as long as before; it is believed where something had changed."""
+        changed = abs(math.log(ratio)) > _CHANGED
+        if self.doubtful or not self.known:
+            if self.known and changed:  # other passes were misjudged meanwhile
+                self.passes = [*self._before]
+            self.plain *= ratio
+            self.doubtful = False
+        else:
+            self.plain *= math.exp(max(-_STEP, min(_STEP, math.log(ratio)))) ** 0.3
+            self.doubtful = changed
+        self.known, self._off, self._since = True, 0.0, 0
+        self._before = [*self.passes]
+
+    def _correct(self, count: int, ratio: float) -> None:
+        """Correct what so many proposals take, and with them those next to them that were never timed."""
+        self._seen[count] += 1
+        ratio = math.exp(max(-_STEP, min(_STEP, math.log(ratio))))
+        ratio **= max(0.05, 1 / (1 + self._seen[count]))
+        widths = self.profile.widths
+        block = bisect_left(widths, count + 1)
+        for other, seen in enumerate(self._seen):
+            if other == count or (not seen and bisect_left(widths, other + 1) == block):
+                self.passes[other] *= ratio
+
+
+def _limited(ratio: float) -> float:
+    return min(max(ratio, 1 / _LONGEST), _LONGEST)
