@@ -187,11 +187,11 @@ def time_drafter(
     reads: list[float] = []
     pairs: list[float] = []
 
-    def seconds(length: int, limit: int) -> tuple[float, int]:
+    def seconds(length: int, limit: int) -> tuple[float, list[int]]:
         began = clock()
         proposal = drafter.propose(text[:length], limit, to_probs, generator)
         wait_for(target.device)
-        return clock() - began, len(proposal.token_ids)
+        return clock() - began, proposal.token_ids
 
     try:
         for _ in range(repeats):
@@ -202,8 +202,9 @@ def time_drafter(
             read = now()
             most = _DRAFTED if read + (_DRAFTED + 4) * (read - began) <= until else 1
             taken, drafted = seconds(context + 1, most)
-            pace = (now() - read) / max(drafted, 1)
-            drafts.append(taken / max(drafted, 1))
+            pace = (now() - read) / max(len(drafted), 1)
+            drafts.append(taken / max(len(drafted), 1))
+            text[context + 1] = next(token for token in text if [token] != drafted[:1])  # the draft has not read it
             pairs.append(seconds(context + 3, 1)[0])
             unread = min(max(WIDTHS), len(text) - context - 3)
             while unread > 1 and now() + unread * pace > until:
