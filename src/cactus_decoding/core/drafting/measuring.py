@@ -204,7 +204,8 @@ def time_drafter(
             taken, drafted = seconds(context + 1, most)
             pace = (now() - read) / max(len(drafted), 1)
             drafts.append(taken / max(len(drafted), 1))
-            text[context + 1] = next(token for token in text if [token] != drafted[:1])  # the draft has not read it
+            other = (token for token in text if [token] != drafted[:1])
+            text[context + 1] = next(other, text[0])  # which the draft has not read
             pairs.append(seconds(context + 3, 1)[0])
             unread = min(max(WIDTHS), len(text) - context - 3)
             while unread > 1 and now() + unread * pace > until:
