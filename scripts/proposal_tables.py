@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from pages import read, table
+from pages import RESULTS, read, table
 
 from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_sums
@@ -34,10 +34,18 @@ RUNS = {
 }
 
 
+def _measured(titles: dict[str, str]) -> dict[str, str]:
+    """Return those of which there is a result file."""
+    return {name: title for name, title in titles.items() if (RESULTS / f"{name}.json").exists()}
+
+
+NOTHING = "Not measured yet."
+
+
 def _auto() -> str:
     """Return what `auto` brings, beside no proposals, and the best fixed choice of the same run."""
     rows = []
-    for file, where in RUNS.items():
+    for file, where in _measured(RUNS).items():
         runs = read(file)
         fixed = [way for way in _ways(runs) if not way.endswith(("auto", "again"))]
         for kind in dict.fromkeys(key.split("/")[0] for key in runs):
@@ -66,6 +74,8 @@ def _fixed(file: str = "never_slower") -> str:
 
 def _long_prompts() -> str:
     """Return what a draft reads of prompts of some lengths, and what that costs."""
+    if not _measured({"never_slower_prompts": ""}):
+        return NOTHING
     runs, rows = read("never_slower_prompts"), []
     for kind in dict.fromkeys(key.split("/")[0] for key in runs):
         asked = _prompts(runs, kind)
@@ -96,7 +106,7 @@ LOADS = {"never_slower_load": "one", "never_slower_load_two_threads": "two"}
 def _load() -> str:
     """Return what steps take before and after another process wants a core, and what they propose."""
     rows = []
-    for file, threads in LOADS.items():
+    for file, threads in _measured(LOADS).items():
         runs, begins = read(file), read(file, "settings")["load_after"]
         for way in ("none", "draft@auto", "suffix@auto"):
             before, after = np.zeros(4), np.zeros(4)
@@ -111,7 +121,7 @@ def _load() -> str:
             cells += [f"{drafted / steps:.2f}" for steps, drafted, _, _ in (before, after)]
             rows.append([threads, AUTO.get(way, way), *cells])
     head = ["threads", "", "ms a token before", "after", "proposals per step before", "after"]
-    return table(head, rows)
+    return table(head, rows) if rows else NOTHING
 
 
 def _forecast() -> str:

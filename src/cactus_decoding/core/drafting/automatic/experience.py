@@ -60,7 +60,7 @@ class CopyChances:
 
     def __init__(self, earlier: CopyChances | None = None) -> None:
         self._earlier = None if earlier is None else earlier.rates
-        self.rates = Rates(self._earlier or _COPIED, 4, _LONG_MEMORY if earlier is None else _MEMORY)
+        self.rates: Rates = Rates(self._earlier or _COPIED, 4, _LONG_MEMORY if earlier is None else _MEMORY)
 
     def learn(self, match: Match, token_ids: Sequence[int]) -> None:
         for support, one, other in zip(match.support, match.token_ids, token_ids, strict=False):
@@ -97,7 +97,7 @@ class DraftChances:
     def __init__(self, earlier: DraftChances | None = None) -> None:
         self._earlier = earlier
         self._memory = _LONG_MEMORY if earlier is None else _MEMORY
-        self.rates = Rates(_DRAFTED if earlier is None else earlier.rates, 8, self._memory)
+        self.rates: Rates = Rates(_DRAFTED if earlier is None else earlier.rates, 8, self._memory)
         self.rows = [_ROWS * share for share in (_SHARES if earlier is None else earlier.shares)]
 
     @property
@@ -164,7 +164,7 @@ class Rate:
     def __init__(self, memory: float, earlier: Rate | None = None, passes: float = 0.0) -> None:
         """Begin as ``earlier``, which counts as so many passes at most."""
         self._memory = memory
-        self.passes = 0.0 if earlier is None else min(passes, earlier.passes)
+        self.passes: float = 0.0 if earlier is None else min(passes, earlier.passes)
         self.tokens = 0.0 if earlier is None else float(earlier) * self.passes
 
     def __float__(self) -> float:
