@@ -11,7 +11,7 @@ from support.result_files import made
 from cactus_decoding import load_pair
 from cactus_decoding.lab.evaluation.intervals import paired_difference
 from studies.coupling.cost import agreement, chances, overlap, timed, tokens_per_step
-from studies.coupling.intervals import same_problems, widths
+from studies.coupling.intervals import lossless_that_differ, same_problems, widths
 
 
 def test_agreement_is_the_formula_of_every_token() -> None:
@@ -68,6 +68,11 @@ def test_widths_are_those_of_each_seed_and_verification() -> None:
     expected = paired_difference(relaxed.column("right") - lossless.column("right"))
     assert rows[1]["score_difference"] == [round(expected.value, 4)] * 2
     assert rows[1]["mean_half_width"] == pytest.approx((expected.high - expected.low) / 2, abs=1e-4)
+    assert {row["proposals"] for row in rows} == {4}
+    assert lossless_that_differ(cut) == []
+    longer = made("lossless", 8, right=0.5, problems=40, verification="coupled")
+    found = lossless_that_differ([*cut, longer])
+    assert found == [round(float((lossless.column("right") != longer.column("right")).mean()), 4)]
     other = replace(results[0], answers=results[0].answers | {"id": [str(i + 1) for i in range(60)]})
     with pytest.raises(ValueError, match="different problems"):
         same_problems([*results[1:], other])

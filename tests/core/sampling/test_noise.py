@@ -59,6 +59,12 @@ def test_a_number_depends_on_seed_place_and_token_alone() -> None:
     assert 0 < whole.min() < whole.max() <= 1
 
 
+def test_numbers_that_are_kept_are_those_that_are_made() -> None:
+    kept = SharedNoise(3)
+    for place, count in ((0, 4), (0, 9), (0, 2), *((place, 5) for place in range(40)), (0, 9), (38, 3)):
+        assert np.array_equal(kept.uniforms(place, count), SharedNoise(3).uniforms(place, count))
+
+
 def counts(draw, vocabulary: int) -> np.ndarray:
     return np.bincount([draw(place) for place in range(DRAWS)], minlength=vocabulary)
 

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from cactus_decoding.core.sampling.rows import SparseProbs
 
+_PLACES = 16
+"""How many places' numbers are kept, about as many as a step has."""
+
 
 class SharedNoise(torch.Generator):
     r"""An arrival time for every token at every place of a text, as a function of the seed alone.
@@ -37,6 +40,7 @@ class SharedNoise(torch.Generator):
         """Take the seed; ``device`` is where drafters draw that use it as a generator."""
         self.manual_seed(seed)
         self.seed_of_noise = seed
+        self._known = dict[int, np.ndarray]()  # the numbers of the last places: draft and target ask for the same
 
     @classmethod
     def of(cls, generator: torch.Generator | None, device: torch.device) -> SharedNoise:
@@ -46,11 +50,16 @@ class SharedNoise(torch.Generator):
         return cls(int(torch.randint(2**63 - 1, (), generator=generator, device=device)), device)
 
     def uniforms(self, place: int, count: int) -> np.ndarray:
-        """Return the uniform numbers of the first tokens at a place, in (0, 1], float64."""
-        philox = np.random.Philox(key=[self.seed_of_noise, 0], counter=[0, place, 0, 0])
-        numbers = np.random.Generator(philox).random(count)
-        numbers += 2.0**-54
-        return numbers
+        """Return the uniform numbers of the first tokens at a place, in (0, 1], float64; they are not to be written."""
+        numbers = self._known.get(place)
+        if numbers is None or len(numbers) < count:
+            philox = np.random.Philox(key=[self.seed_of_noise, 0], counter=[0, place, 0, 0])
+            numbers = np.random.Generator(philox).random(count)
+            numbers += 2.0**-54
+            if len(self._known) == _PLACES and place not in self._known:
+                del self._known[next(iter(self._known))]
+            self._known[place] = numbers
+        return numbers[:count]
 
     def token(self, weights: Tensor, place: int) -> int:
         """Return the token that arrives first, for weights in proportion to a row, ``[vocabulary]``, on any device.
