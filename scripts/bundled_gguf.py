@@ -1,7 +1,7 @@
 """The bundled models as GGUF files, for llama.cpp.
 
     python scripts/bundled_gguf.py build/gguf                       target, worded and draft, in each type: seconds
-    python scripts/bundled_gguf.py build/gguf --type q8_0 target    one of them
+    python scripts/bundled_gguf.py build/gguf target --type q8_0    one of them
 
 Each becomes FOLDER/NAME-TYPE.gguf: float32, float16, or q8_0, which stores 32 weights in 34 bytes. Models of other
 architectures, and other types, are llama.cpp's own tools' (convert_hf_to_gguf.py, llama-quantize).
