@@ -32,7 +32,7 @@ TIMED: dict[str, Any] = {
 
 
 def benchmark(
-    about: str | None, name: str, measure: Callable[[Namespace], Iterable[Mapping[str, Any]]], **options: Any
+    about: str | None, name: str, measure: Callable[[Namespace], Iterable[Mapping[str, Any]]], /, **options: Any
 ) -> None:
     """Measure, and write the result each time that there is more of it, with the arguments that made it.
 

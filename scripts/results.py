@@ -16,7 +16,7 @@ PLACES = ("output", "results", "folder", "work", "page", "only_measure", "only_r
 """Arguments that say where something is written, or whether anything is measured: not how."""
 
 
-def parser(about: str | None, **options: Any) -> ArgumentParser:
+def parser(about: str | None, /, **options: Any) -> ArgumentParser:
     """Return a parser of options, each given by its name and its default, which says what type it has.
 
     False makes a switch, a list an option of several values, and None one of text. A type, or a list of one, makes an
@@ -45,7 +45,7 @@ def parser(about: str | None, **options: Any) -> ArgumentParser:
     return made
 
 
-def parse(about: str | None, **options: Any) -> Namespace:
+def parse(about: str | None, /, **options: Any) -> Namespace:
     """Return what was given on the command line; see `parser`."""
     return parser(about, **options).parse_args()
 

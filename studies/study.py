@@ -33,6 +33,7 @@ def study(
     page: str,
     measure: Callable[[Namespace], Mapping[str, Any]],
     shown: Callable[[Any], Mapping[str, str]],
+    /,
     needed: Sequence[str] = (),
     **options: Any,
 ) -> None:
