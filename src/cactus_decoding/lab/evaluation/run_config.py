@@ -85,7 +85,7 @@ class RunConfig:
     def request_at(self, place: int, stop: Sequence[str] = ()) -> Request:
         """Return the request for the problem at a place. Its seed is its own, and the same for every rule.
 
-        A draft length that learns belongs to the run, and goes on learning from answer to answer.
+        A tree that learns belongs to the run, and goes on learning from answer to answer.
         """
         return self.request.replace(seed=seed_of(self.seed, place), stop=tuple(stop))
 

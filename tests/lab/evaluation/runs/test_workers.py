@@ -94,7 +94,7 @@ def test_interrupted_all_end_and_the_same_command_goes_on(tmp_path):
 def test_what_learns_from_answer_to_answer_is_not_answered_apart():
     tasks = {"word_problems": Task("word_problems", ())}
     check_parallelizable([config_of(), config_of(tree="static=2.2", num_speculative_tokens=None)], tasks)
-    with pytest.raises(ValueError, match="the draft length 'adaptive' learns"):
+    with pytest.raises(ValueError, match="the tree 'adaptive' learns"):
         check_parallelizable([config_of(tree="adaptive", num_speculative_tokens=None)], tasks)
     with pytest.raises(ValueError, match="vLLM starts processes itself"):
         check_parallelizable([config_of(engine="vllm")], tasks)
@@ -115,13 +115,6 @@ def test_the_longest_time_is_that_of_all_tokens_of_all_answers():
     runs = [config_of(problems=2, max_new_tokens=100, seed=seed) for seed in (0, 1)]
     found = longest_seconds(runs, {"bundled:worded": Clock()}, tasks)
     assert found == pytest.approx(2 * 3 * (1 + 0.1 * 100))
-    learns = [
-        RunConfig(
-            "word_problems",
-            "a",
-            "b",
-            problems=2,
-            request=config_of(tree="adaptive", num_speculative_tokens=None).request,
-        )
-    ]
+    request = config_of(tree="adaptive", num_speculative_tokens=None).request
+    learns = [RunConfig("word_problems", "a", "b", problems=2, request=request)]
     assert longest_seconds(learns, {"b": Clock()}, tasks) is None

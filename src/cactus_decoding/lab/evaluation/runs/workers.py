@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 
-from cactus_decoding.core.drafting.lengths.base import StatelessLength
+from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.tasks.task import Task, ask, prompt_of
@@ -24,10 +24,10 @@ def check_parallelizable(configs: Sequence[RunConfig], tasks: Mapping[str, Task]
             raise ValueError("--workers is for the package's own loop: vLLM starts processes itself")
         if tasks[config.task].asks_as_a_whole:
             raise ValueError(f"--workers answers problems apart, but {config.task} is asked as a whole: leave it out")
-        if not isinstance(config.request.draft_length, StatelessLength):
+        if isinstance(config.request.tree, AdaptiveTree):
             raise ValueError(
-                f"--workers answers problems apart, but the draft length {str(config.request.draft_length)!r} learns "
-                "from each answer for the next: give a fixed one"
+                f"--workers answers problems apart, but the tree {str(config.request.tree)!r} learns from each answer "
+                "for the next: give a fixed one"
             )
 
 
@@ -126,7 +126,7 @@ def longest_seconds(
     for draft in dict.fromkeys(config.draft for config in configs):
         runs = [config for config in configs if config.draft == draft]
         first = runs[0]
-        if first.engine == "vllm" or not isinstance(first.request.draft_length, StatelessLength):
+        if first.engine == "vllm" or isinstance(first.request.tree, AdaptiveTree):
             return None
         prompt = prompt_of(tasks[first.task].problems[0], first.chat)
         begun, more = (
