@@ -23,6 +23,18 @@ RESULTS = ROOT / "benchmarks" / "results"
 HOVER = (ROOT / "scripts/site/hover.md").read_text(encoding="utf-8")
 HOVER_P_AND_Q = (ROOT / "scripts/site/hover_p_and_q.md").read_text(encoding="utf-8")
 WITH_P_AND_Q = ("rules/", "theory.md", "guarantees.md", "proofs.md", "seeds.md")
+BOOSTS = {"reference/": 0.0005, "studies/": 0.5, "vocabulary": 4, "rules/": 1, "": 2}
+"""Weights in the search, by the beginnings of pages: whoever searches wants to read about a word first."""
+FOUND_BY = {
+    "choosing_a_rule.md": ["Choosing a rule"],
+    "laptop.md": ["GGUF files on a laptop"],
+    "vllm.md": ["Relaxed acceptance in vLLM"],
+    "hugging_face.md": ["Hugging Face"],
+    "proposals.md": ["How many tokens to propose", "draft length"],
+    "conformance.md": ["Is an engine lossless?"],
+    "vocabulary.md": ["drafter", "verifier", "lossy", "nats", "total variation"],
+}
+"""What pages were called before, and words that they explain, for the search."""
 INTERVAL = re.compile(r"\d \([-−+]?[\d.]+ to [-−+]?[\d.]+\)")
 MOVED = {
     "laptop_benchmarks": "performance/#gguf-files",
@@ -68,8 +80,9 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     place = page.file.src_uri
     if place == "rules/index.md":
         text = f"{text}\n\n{rule_details()}"
+    page.meta["search"] = {"boost": next(boost for folder, boost in BOOSTS.items() if place.startswith(folder))}
+    page.meta["tags"] = FOUND_BY.get(place, [])
     if place.startswith("reference/"):
-        page.meta["search"] = {"boost": 0.5}  # whoever searches wants to read about a word first
         return text
     return "\n\n".join([text, HOVER, HOVER_P_AND_Q if place.startswith(WITH_P_AND_Q) else ""])
 

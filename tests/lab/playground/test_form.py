@@ -36,7 +36,8 @@ def test_rules_have_the_kinds_that_the_docs_name():
         for names, kind in re.findall(r"^\| (\[`.*?) \| (truncation|collaboration)", page, re.MULTILINE)
         for name in re.findall(r"`(\w+)`", names)
     }
-    assert named | {"lossless": "exact"} == {name: described.kind for name, described in RULES.items()}
+    kinds = {name: described.kind for name, described in RULES.items() if described.kind}
+    assert kinds == named | {"lossless": "exact"}
 
 
 @pytest.mark.parametrize("name", RULES)

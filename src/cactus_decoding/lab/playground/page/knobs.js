@@ -8,7 +8,7 @@ const KINDS = {
   exact: "Keep the target's distribution",
   truncation: "Truncate: keep what the target finds likely enough",
   collaboration: "Collaborate: both models have a share",
-  other: "Given to this server",
+  other: "Others",
 };
 const kindOf = (rule) => (Object.hasOwn(KINDS, rule.kind) ? rule.kind : "other");
 
