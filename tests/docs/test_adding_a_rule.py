@@ -53,7 +53,7 @@ def edits() -> dict[str, dict[str, str]]:
             '"cascade", "fuzzy", "kl_gate")': '"boosted", ',
             '    "kl_gate:threshold=0",\n)': '    "boosted:factor=1",\n',
         },
-        "CHANGELOG.md": {"- Acceptance rules with": "- `boosted`, a rule.\n"},
+        "CHANGELOG.md": {"- Acceptance rules have": "- `boosted`, a rule.\n"},
     }
 
 
