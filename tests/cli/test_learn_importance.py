@@ -13,7 +13,7 @@ from cactus_decoding import load_pair, zoo
 from cactus_decoding.core.policy.importance import read_importance
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 
-SMALL = ("--problems", "12", "--continuations", "1", "--max-new-tokens", "100", "--threads", "1")
+SMALL = ("--problems", "24", "--continuations", "1", "--max-new-tokens", "100", "--threads", "1")
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def learned(tmp_path_factory):
 def test_it_learns_and_what_it_learned_is_shown_and_used(run, learned, tmp_path):
     out, said, err = learned
     assert "ROC AUC out of fold 0." in said
-    assert "Answering: 12/12" in err
+    assert "Answering: 24/24" in err
     assert [path.name for path in out.parent.iterdir()] == [out.name]
     about = read_importance(out).about
-    assert (about["target"], about["draft"], about["problems"]) == ("bundled", "bundled:worded", 12)
+    assert (about["target"], about["draft"], about["problems"]) == ("bundled", "bundled:worded", 24)
     assert about["provenance"]["arguments"]["task"] == "word_problems:split=train"
-    assert about["fit"]["positions"] > 12
+    assert about["fit"]["positions"] > 24
     code, said, err = run("show", str(out))
     assert code == 0, err
     assert "ROC AUC on problems that it was not fitted to: 0." in said
@@ -64,18 +64,18 @@ def test_after_ctrl_c_the_same_command_goes_on(learned, tmp_path):
     command = ("learn-importance", *SMALL, "--output", str(tmp_path / "a.safetensors"))
     first = process(*command)
     assert first.stderr is not None
-    while "8/12" not in first.stderr.readline():
+    while "16/24" not in first.stderr.readline():
         pass
     first.send_signal(signal.SIGINT)
     _, err = first.communicate(timeout=300)
     assert first.returncode == 130
     assert "the same command goes on" in err
     kept = (tmp_path / "a.safetensors.partial").read_text().count("\n")
-    assert kept == 8
+    assert kept == 16
     second = process(*command)
     _, err = second.communicate(timeout=500)
     assert second.returncode == 0, err
-    assert "Answering: 0/12" not in err
+    assert "Answering: 0/24" not in err
     assert read_importance(tmp_path / "a.safetensors") == read_importance(learned[0])
     assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
 

@@ -36,6 +36,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "marks": CACTUS | {"relax_within": ["\n", "="]},
     "importance": CACTUS | {"max_importance": 0.3},
     "importance as a scale": CACTUS | {"importance_scale": True},
+    "few tokens": CACTUS | {"max_new_tokens": 7},
     "temperature 0": {"temperature": 0.0},
     "a rule for temperature 0": {"rule": "relaxed_greedy:margin=2", "temperature": 0.0},
 }
