@@ -1,21 +1,25 @@
 # `make demo` and `make test` each do all of their own set-up in .venv; a second call starts at once.
+# `make install` does the set-up alone.
 
 PYTHON ?= python3
 WORKERS ?= 2
 BIN := .venv/bin
 INPUTS := pyproject.toml packages/conform/pyproject.toml constraints.txt scripts/setup.sh scripts/llama_cpp.cmake
 CORE := .venv/.stamp-core
+GGUF := .venv/.stamp-gguf
 DEV := .venv/.stamp-dev
 VLLM_BIN := .venv-vllm/bin
 VLLM_INPUTS := pyproject.toml packages/conform/pyproject.toml requirements-vllm.txt scripts/setup_vllm.sh
 VLLM := .venv-vllm/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help demo lint test test-all test-vllm real docs format clean
+.PHONY: help install install-gguf demo lint test test-all test-vllm real docs format clean
 # Both set-ups write to the same .venv, so not even `make -j` may run them side by side.
 .NOTPARALLEL:
 
 help:
+	@echo "make install  install what the package needs into .venv, and nothing else"
+	@echo "make install-gguf  the same, and build llama.cpp for this machine, which reads GGUF files (needs a C++ compiler)"
 	@echo "make demo     install what the package needs, then run 'cactus demo'"
 	@echo "make test     install the development tools too, then lint, type-check and run the fast tests"
 	@echo "make test-all   the same and every other test: the whole of continuous integration"
@@ -30,7 +34,11 @@ $(CORE): $(INPUTS)
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh
 	@touch $@
 
-# The development install contains the core one, hence the two stamps.
+# The other installs contain the core one, hence its stamp beside theirs.
+$(GGUF): $(INPUTS)
+	@PYTHON="$(PYTHON)" bash scripts/setup.sh llama-cpp
+	@touch $(CORE) $@
+
 $(DEV): $(INPUTS)
 	@PYTHON="$(PYTHON)" bash scripts/setup.sh dev
 	@touch $(CORE) $@
@@ -38,6 +46,11 @@ $(DEV): $(INPUTS)
 $(VLLM): $(VLLM_INPUTS)
 	@PYTHON="$(PYTHON)" bash scripts/setup_vllm.sh
 	@touch $@
+
+install: $(CORE)
+install-gguf: $(GGUF)
+install install-gguf:
+	@echo "The command is $(BIN)/cactus; after '. $(BIN)/activate' it is just cactus."
 
 demo: $(CORE)
 	@$(BIN)/cactus demo

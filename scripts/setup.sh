@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Installs this package and cactus-conform, editable and at the pinned versions, into .venv.
 #
-#   bash scripts/setup.sh        what every command but eval --lm-eval and serve needs to run
-#   bash scripts/setup.sh dev    the development tools too
+#   bash scripts/setup.sh              what every command but eval --lm-eval and serve needs to run
+#   bash scripts/setup.sh llama-cpp    llama.cpp too, which reads GGUF files, built for this machine
+#   bash scripts/setup.sh dev          the development tools too
 #
 # PYTHON names the interpreter (default: python3). Safe to repeat, and safe to run after an earlier run was killed.
 set -euo pipefail
@@ -48,18 +49,24 @@ if [ "$(uname -s)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then
         die "could not install $torch, neither from pip's configured sources nor from download.pytorch.org"
 fi
 
-# llama-cpp-python is built from its source: for any processor of this kind, because pip keeps what it builds, and without
-# what only images and llama.cpp's own programs need, which is half of the work.
+# Naming torch again holds pip to the chosen build.
+pip_install_pinned() { pip_install -c constraints.txt "$torch" "$@"; }
+
+# llama-cpp-python is built from its source, without what only images and llama.cpp's own programs need, which is half of
+# the work. Tests take a build for any processor of this kind, because pip keeps what it builds; who reads files of their
+# own gets one for this processor, which pip neither keeps nor takes from what it kept.
 if [ -n "${1:-}" ] && ! .venv/bin/python -c 'import llama_cpp' 2>/dev/null; then
     command -v "${CXX:-c++}" >/dev/null ||
         die "llama.cpp is built from source, which takes a C++ compiler (on Debian and Ubuntu: apt-get install g++)"
-    export CMAKE_ARGS="${CMAKE_ARGS:--DGGML_NATIVE=OFF -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_cpp.cmake'}"
+    native=OFF
+    [ "$1" != llama-cpp ] || native=ON
+    export CMAKE_ARGS="-DGGML_NATIVE=$native -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_cpp.cmake' ${CMAKE_ARGS:-}"
     say "llama.cpp is built too: a few minutes, once"
+    [ "$native" = OFF ] || pip_install_pinned --no-cache-dir "$(grep '^llama[-_]cpp[-_]python==' constraints.txt)"
 fi
 
-# Naming torch again holds pip to the chosen build.
 say "installing cactus-decoding[$extras] and cactus-conform"
-pip_install -c constraints.txt "$torch" -e ".[$extras]" -e packages/conform
+pip_install_pinned -e ".[$extras]" -e packages/conform
 
 # The report's page is tested in a real browser: an installed one, else Debian's (as root), else Playwright's own.
 install_browser() {
