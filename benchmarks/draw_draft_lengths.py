@@ -51,7 +51,8 @@ def picture(panels: Mapping[str, Mapping[str, Any]]) -> str:
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("proposed tokens per step", fontsize=9)
         axis.set_ylim(0, 1.05 * top)
-        axis.set_xlim(0, 17)
+        axis.set_xlim(0, last + 2)
+        axis.set_xticks(sorted({count for rule in RULES for count, _ in _points(found, rule)}))
         axis.tick_params(labelsize=8)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
