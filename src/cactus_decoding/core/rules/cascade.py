@@ -53,7 +53,7 @@ class Cascade(Gated):
     title = "Speculative cascade"
     kind = "collaboration"
     summary = "Leave positions to the draft where it is sure enough beside the target."
-    presets = (Preset("cascade:alpha=0.1", "None: where the draft is left alone its row is emitted.", "to compare"),)
+    presets = (Preset("cascade:alpha=0.1", "None: the draft's distribution where it is left alone.", "to compare"),)
     families = (
         Family("cascade_opt", "cascade, OPT", lambda x: f"cascade:alpha={round_to(x - 1)!r}", 0.05, 30.0),
         Family("cascade_diff", "cascade, Diff", lambda x: f"cascade:alpha={round_to(x - 1)!r},defer=diff", 0.02, 2.0),

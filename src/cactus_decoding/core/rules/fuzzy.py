@@ -58,7 +58,7 @@ class Fuzzy(Gated):
     name = "fuzzy"
     title = "Fuzzy"
     kind = "collaboration"
-    summary = "Leave positions to the draft where both models' rows are close."
+    summary = "Leave positions to the draft where both models' probabilities are close."
     presets = (
         Preset(
             "fuzzy:threshold=0.1,divergence=kl",
