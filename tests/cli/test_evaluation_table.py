@@ -87,6 +87,15 @@ def test_the_best_chain_and_the_best_tree_are_told_apart() -> None:
     assert "tree's nodes per step" in every
 
 
+def test_all_says_what_a_setting_is_compared_with_where_that_differs() -> None:
+    coupled = [made(rule, 4, verification="coupled") for rule in ("lossless", "clamped:width=1.0")]
+    by_token = [made(rule, 4) for rule in ("lossless", "cactus:delta=1.0")]
+    every = " ".join(" ".join(printed(summarise(coupled + by_token), every_metric=True)).split())
+    assert "clamped:width=1.0 coupled ×4 (compared with lossless coupled ×4)" in every
+    assert "cactus:delta=1.0 ×4 (compared with lossless ×4)" in every
+    assert "(compared with" not in " ".join(printed(summarise(by_token), every_metric=True))
+
+
 def test_all_prints_every_metric_with_its_interval() -> None:
     shown = summaries()
     lines = printed(shown, every_metric=True)

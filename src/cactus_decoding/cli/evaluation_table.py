@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cactus_decoding.lab.reporting.report import COLUMNS, mark_of, short, verified_by
+from cactus_decoding.lab.reporting.report import COLUMNS, compared_with, mark_of, short, verified_by
 
 if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.intervals import Interval
@@ -86,9 +86,11 @@ def _every_metric(title: str, summaries: Sequence[RunSummary]) -> Table:
     shown.add_column("setting and metric", overflow="fold")
     shown.add_column("value", justify="right", no_wrap=True)
     shown.add_column("95 % interval", no_wrap=True)
-    for summary in summaries:
+    baselines = compared_with(summaries) or [""] * len(summaries)
+    for summary, baseline in zip(summaries, baselines, strict=True):
         mark = mark_of(summary)
-        name = escape(summary.config.label) + (f" ({mark})" if mark else "")
+        said = mark or (f"compared with {baseline}" if baseline else "")
+        name = escape(summary.config.label) + (f" ({escape(said)})" if said else "")
         shown.add_row(name)
         for metric, heading, digits in COLUMNS:
             interval = summary.metrics[metric]

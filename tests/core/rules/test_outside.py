@@ -57,6 +57,16 @@ class Random(Rule):
     def judge(self, target_probs, draft_probs, token_ids):
         return Verdict(torch.rand(token_ids.shape), torch.ones(token_ids.shape))
 
+@dataclass(frozen=True)
+class Absurd(Rule):
+    def judge(self, target_probs, draft_probs, token_ids):
+        q = probability_of(target_probs, token_ids)
+        return Verdict(3 * q + 0.01, torch.ones_like(q))
+
+@dataclass(frozen=True)
+class Greedy(Absurd):
+    judges_untempered = True
+
 class Abstract(Rule): ...
 NUMBER = 3
 """
@@ -67,6 +77,7 @@ WRONG = {
     "outside_rules:Raises": ["cannot judge", "RuntimeError: out of luck"],
     "outside_rules:Short": ["every token", "[1]"],
     "outside_rules:Random": ["deterministic"],
+    "outside_rules:Absurd": ["relaxed_prob of 0 for tokens of target probability 0", "has 0.01"],
     "outside_rules:Abstract": ["without judge"],
     "outside_rules:NUMBER": ["derived from cactus_decoding.Rule", "is 3"],
     "outside_rules:MyRul,ratio=1": ["has no 'MyRul'", "did you mean 'MyRule'?"],
@@ -112,6 +123,10 @@ def test_on_the_command_line_it_is_one_line_and_exit_code_2(spelling, command, r
     code, out, err = run(*command, "--rule", spelling)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert spelling in err
+
+
+def test_a_rule_for_temperature_0_is_given_rows_that_nothing_is_cut_from():
+    assert str(parse_rule("outside_rules:Greedy")) == "outside_rules:Greedy"
 
 
 def test_who_sends_requests_imports_nothing():

@@ -90,6 +90,32 @@ def test_how_runs_were_verified_is_said_where_some_are_coupled():
     assert notes[2][0].endswith(alike)
     for shown in (to_html, to_markdown):
         assert alike in shown(make_report([("a.jsonl", by_token + coupled)]))
+        assert "compared with" not in shown(make_report([("a.jsonl", coupled)]))
+
+
+def test_each_setting_names_its_baseline_where_there_are_two():
+    results = [
+        made("lossless", 4, verification="coupled"),
+        made("clamped:width=1.0", 4, verification="coupled", seconds=0.9),
+        made("lossless", 2),
+        made("cactus:delta=1.0", 4, seconds=0.8),
+    ]
+    made_of = make_report([("a.jsonl", results)])
+    page, table = to_html(made_of), to_markdown(made_of)
+    assert page.count('<th scope="col">compared with</th>') == 2
+    rows = [line.split(" | ")[:2] for line in table.splitlines() if line[:2] == "| "]
+    assert rows == [
+        ["| target large, draft small", "compared with"],
+        ["| lossless coupled ×4 (best lossless)", "lossless coupled ×4"],
+        ["| clamped:width=1.0 coupled ×4", "lossless coupled ×4"],
+        ["| lossless ×2 (best lossless)", "lossless ×2"],
+        ["| cactus:delta=1.0 ×4", "lossless ×2"],
+    ]
+    (rows,) = made_of.sections[0].pairs.values()
+    said = verdict(rows)
+    assert said.startswith("Coupled: clamped:width=1.0 coupled ×4 was fastest")
+    assert "of the time of lossless coupled ×4, the best lossless setting." in said
+    assert "Not coupled: cactus:delta=1.0 ×4 was fastest" in said
 
 
 def test_pairs_stand_side_by_side_and_samplings_apart():

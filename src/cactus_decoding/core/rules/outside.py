@@ -92,7 +92,10 @@ def _rows() -> Iterator[tuple[Tensor, Tensor | None]]:
 
 
 def _check_judges(rule: Rule, path: str) -> None:
-    """Raise `ValueError` unless a rule gives two numbers for every token of small rows, the same ones twice."""
+    """Raise `ValueError` unless a rule gives two numbers for every token of small rows, the same ones twice.
+
+    A rule for temperature 0 is given rows from before truncation, so only others must exclude what the target does.
+    """
     token_ids = torch.arange(4).expand(2, 4)
     for target, draft in _rows():
         try:
@@ -109,6 +112,11 @@ def _check_judges(rule: Rule, path: str) -> None:
                 raise ValueError(f"rule {path!r} must return numbers of at least 0, but {name} has {bad}")
         if not all(map(torch.equal, (h, s), again)):
             raise ValueError(f"rule {path!r} must be deterministic, but judges the same rows differently")
+        if not rule.judges_untempered and bool((excluded := h[target == 0]).any()):
+            raise ValueError(
+                f"rule {path!r} must return a relaxed_prob of 0 for tokens of target probability 0, which top-k, top-p "
+                f"or min-p exclude, but has {excluded[excluded > 0][0].item():g}"
+            )
 
 
 @dataclass(frozen=True)

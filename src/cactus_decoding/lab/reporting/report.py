@@ -209,15 +209,28 @@ def columns_of(
 
 
 def verdict(summaries: Sequence[RunSummary]) -> str:
-    """Say which relaxed setting of a pair saves most time beside the best lossless one, and what it costs."""
+    """Say which relaxed setting of a pair saves most time beside the best lossless one, and what it costs.
+
+    Where some runs are coupled and others are not, each kind has a lossless run and a verdict of its own.
+    """
     relaxed = [each for each in summaries if each.config.rule != "lossless"]
+    kinds = {each.config.coupled: "Coupled" if each.config.coupled else "Not coupled" for each in relaxed}
+    if len(kinds) < 2:
+        return _verdict(relaxed)
+    alike = {said: [each for each in relaxed if each.config.coupled == coupled] for coupled, said in kinds.items()}
+    return " ".join(f"{said}: {_verdict(each)}" for said, each in alike.items())
+
+
+def _verdict(relaxed: Sequence[RunSummary]) -> str:
     timed = [each for each in relaxed if _known(each, "seconds_ratio")]
     if not timed:
         why = "no relaxed rule was measured" if not relaxed else "lossless was not measured, so nothing is compared"
         return f"There is no verdict: {why}."
     best = min(timed, key=lambda each: each.known("seconds_ratio").value)
     time = best.known("seconds_ratio")
-    name, taken = clean(best.config.label), f"{number(time, 2)} of the time of the best lossless setting"
+    assert best.baseline is not None
+    baseline = clean(best.baseline.config.label)
+    name, taken = clean(best.config.label), f"{number(time, 2)} of the time of {baseline}, the best lossless setting"
     if not time.has_ends:
         said = f"{name} took {taken}; there are too few problems to tell more."
     elif time.high < 1:
@@ -240,8 +253,9 @@ def verified_by(summaries: Sequence[RunSummary]) -> str:
     if not any(coupled):
         return ""
     said = (
-        "Coupled: settings share their random numbers, and their steps and times are those of coupled verification, "
-        "which keeps somewhat fewer proposals than token verification."
+        "Coupled: settings share their random numbers, so two of them write the same text until their rules differ. "
+        "Their steps and times are those of coupled verification, which keeps somewhat fewer proposals than token "
+        "verification."
     )
     return said if all(coupled) else f"{said} Every setting is compared with lossless that is verified in the same way."
 
@@ -266,10 +280,17 @@ def mark_of(summary: RunSummary) -> str:
     return "best lossless" if summary.best_tree is None else "best lossless chain"
 
 
+def compared_with(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return the baseline of each run, if they have different ones; else nothing."""
+    baselines = ["–" if each.baseline is None else clean(each.baseline.config.label) for each in summaries]
+    return baselines if len(set(baselines)) > 1 else []
+
+
 EXPLANATION = (
-    "Each number stands with its 95 % interval: exact for proportions and their differences, the bootstrap over "
-    "problems for the rest, and none where the problems are too few to tell (fewer than six, or all alike); "
-    "paired where settings are compared. The baseline is lossless sampling at its own best draft length, found in the "
+    "Each number stands with its 95 % interval. For scores it is exact (Clopper and Pearson). For differences of scores, "
+    "which are paired by problem, it is approximate (Newcombe; Zou and Donner). For the rest it is bootstrapped over "
+    "problems, paired where settings are compared. There is none where the problems are too few to tell (fewer than "
+    "six, or all alike), nor where two settings write the same texts by definition. The baseline is lossless sampling at its own best draft length, found in the "
     "same run; where trees were proposed, at its best chain, and its best tree stands beside it. "
     "Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
     "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
@@ -280,7 +301,7 @@ def to_html(report: Report) -> str:
     """Return one page that needs no network and no script."""
     templates = page_templates(Path(__file__).parent)
     templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
-    templates.globals |= {"MAIN": MAIN, "verdict": verdict}
+    templates.globals |= {"MAIN": MAIN, "verdict": verdict, "compared_with": compared_with}
     return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
@@ -291,11 +312,14 @@ def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) 
         parts += [f"{escape(name)}: {escape(verdict(summaries))}" for name, summaries in section.pairs.items()]
         for name, summaries in section.pairs.items():
             columns = columns_of(summaries)
-            lines = [f"| {escape(name)} | " + " | ".join(title for _, title, _ in columns) + " |"]
-            lines.append("|---|" + "---:|" * len(columns))
-            for summary in summaries:
-                numbers = (number(summary.metrics[metric], digits) for metric, _, digits in columns)
-                lines.append(f"| {escape(name_of(summary))} | " + " | ".join(numbers) + " |")
+            baselines = compared_with(summaries)
+            titles = [*(["compared with"] if baselines else []), *(title for _, title, _ in columns)]
+            lines = [f"| {escape(name)} | " + " | ".join(titles) + " |"]
+            lines.append("|---|" + "---|" * bool(baselines) + "---:|" * len(columns))
+            for place, summary in enumerate(summaries):
+                numbers = [number(summary.metrics[metric], digits) for metric, _, digits in columns]
+                cells = [escape(name_of(summary)), *map(escape, baselines[place : place + 1]), *numbers]
+                lines.append(f"| {' | '.join(cells)} |")
             parts.append("\n".join(lines))
         parts += [escape(note) for note in section.notes]
     return "\n\n".join([*parts, EXPLANATION]) + "\n"

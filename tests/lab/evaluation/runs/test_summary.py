@@ -194,6 +194,18 @@ def test_a_baseline_s_difference_to_itself_is_zero():
         assert not metrics[name].has_ends  # nothing is estimated
 
 
+@pytest.mark.parametrize("how", [{"verification": "coupled"}, {"temperature": 0}])
+def test_texts_that_are_the_same_by_definition_differ_by_nothing(how):
+    results = [result(changed(each.config, **how), seconds=each.answers["seconds"][0]) for each in LOSSLESS]
+    relaxed = result(changed(RULE, **how | {"rule": "clamped:width=1.0"}), seconds=1.0)
+    for each in (*results, relaxed):
+        difference = summary([*results, relaxed], each.config).known("score_difference")
+        assert (difference.value, difference.has_ends) == (0.0, each is relaxed)
+    # texts that part all the same, as rounding may make them, are compared as others are
+    other = result(results[0].config, seconds=0.5, right=(False,) * 4)
+    assert summary([other, *results[1:]], other.config).known("score_difference").has_ends
+
+
 def test_ties_have_no_interval_of_width_zero():
     results = several(problems=12)
     for found in summarise(results):

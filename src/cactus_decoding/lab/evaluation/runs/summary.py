@@ -259,12 +259,21 @@ def pass_at(right: ArrayLike, k: int) -> Numbers:
 
 
 def _score_difference(group: RunGroup, baseline: RunGroup) -> Interval | None:
-    if group is baseline:
-        return Interval(0.0, math.nan, math.nan)  # there is nothing to estimate
-    if not baseline.scored:
+    if group is not baseline and not baseline.scored:
         return None
+    differences = group.columns["right"] - baseline.columns["right"]
+    if _writes_the_same(group, baseline) and not differences.any():
+        return Interval(0.0, math.nan, math.nan)  # there is nothing to estimate
     answers = min(len(each.results) for each in (group, baseline))
-    return paired_difference(group.columns["right"] - baseline.columns["right"], answers)
+    return paired_difference(differences, answers)
+
+
+def _writes_the_same(group: RunGroup, other: RunGroup) -> bool:
+    """Whether two groups write the same texts by definition, up to rounding."""
+    if group is other:
+        return True
+    seeds = [[result.config.seed for result in each.results] for each in (group, other)]
+    return seeds[0] == seeds[1] and all(each.config.request.one_text for each in (group, other))
 
 
 def _same_length(group: RunGroup, lossless: Sequence[RunGroup]) -> RunGroup | None:
