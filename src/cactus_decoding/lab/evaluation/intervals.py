@@ -75,7 +75,8 @@ def clustered_proportion(shares: Numbers, per_problem: int, tail: float = TAIL) 
 def paired_difference(differences: Numbers, per_problem: int = 1) -> Interval:
     r"""Return the mean difference of two scores on the same problems, with an interval that ties do not close.
 
-    The interval is approximate: it combines two exact ones. With g and l the shares of problems that were gained and lost, and their exact intervals, the lower end is
+    The interval is approximate: it combines two exact ones. With g and l the shares of problems that were gained and
+    lost, and their exact intervals, the lower end is
 
     .. math:: g - l - \sqrt{(g - g_{low})^2 + (l_{high} - l)^2 + 2 r (g - g_{low})(l_{high} - l)}
 
