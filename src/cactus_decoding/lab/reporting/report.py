@@ -291,7 +291,8 @@ EXPLANATION = (
     "scores, which are paired by problem, it is approximate (Newcombe; Zou and Donner). For the rest it is "
     "bootstrapped over problems, paired where settings are compared. There is none where the problems are too few to "
     "tell (fewer than six, or all alike), nor where two settings write the same texts by definition. The baseline is "
-    "lossless sampling at its own best draft length, found in the same run; where trees were proposed, at its best chain, and its best tree stands beside it. "
+    "lossless sampling at its own best draft length, found in the same run; where trees were proposed, "
+    "at its best chain, and its best tree stands beside it. "
     "Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
     "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
 )
