@@ -83,7 +83,7 @@ TRAIN = ("--output", "new")
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (train_bundled, (), "'--output'"),
+        (train_bundled, (), "--output is missing"),
         (train_bundled, ("--output", str(zoo.path("target").parent)), "exists; choose another output, or allow"),
         (train_bundled, (*TRAIN, "--work", "/dev/null"), "'/dev/null' is no folder"),
         (train_bundled, ("--output", "nowhere"), "cannot write to 'nowhere'"),

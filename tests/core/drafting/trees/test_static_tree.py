@@ -107,7 +107,7 @@ def test_tokens_that_the_draft_excludes_take_the_place_of_others_once(num_drawn:
     [
         (Proposal([1, 2], None, [-1, 1]), r"places before those of their children, but are \[-1, 1\]"),
         (Proposal([1, 2], None, [-1]), "places before those of their children"),
-        (Proposal([1, 1], None, [-1, -1]), r"must differ, but are \[1, 1\] behind \[-1, -1\]"),
+        (Proposal([1, 1], None, [-1, -1]), r"must differ, but are \[1, 1\] after \[-1, -1\]"),
         (Proposal([1, 2], None, [-1, -1], [True, False]), "rows that tokens of a tree were drawn from"),
         (Proposal([1, 2], None, [-1, -1], [True]), "whether it was drawn"),
         (Proposal([1, 2], torch.ones(2, 8), [-1, -1]), r"probs must be \[1, 8\], a row for each token that has"),

@@ -16,8 +16,9 @@ Way = Literal["nothing", "copy", "draft"]
 
 SHARE = 0.01
 """Share of the time of plain sampling that may be lost on top of the stake."""
-_RISK = 0.5
-"""Share of what may be lost that one step of the draft may lose: one failure must not be the last."""
+_GAINED, _AGAIN = 0.5, 0.05
+"""Share of what was gained that may be lost at once, and share of the time that may be lost again by trying what has
+failed."""
 _RATE_MEMORY, _RATE_PASSES = 0.98, 20.0
 """Of a response, and as how many passes what earlier ones reached counts."""
 _HORIZON = 128
@@ -62,7 +63,8 @@ class Chooser(TimedLength):
     .. math:: (1 + \mathtt{SHARE}) \, t + \mathtt{STAKE} \, V(1),
 
     t being what plain sampling takes for as many tokens, and V(1) a pass over one; the draft's reading of the prompt
-    is included. What a response has gained may be lost again, but one step of the draft never loses more than half.
+    is included. A second account sees to it that a draft that fails after it has gained much is left as soon, or when
+    half of what the response was ahead is lost. Copies may lose all of it: how often they are kept, every token tells.
 
     Where it ``learns``, steps are timed, and the account too goes by the clock. What is learnt is kept in
     ``experience``. If all responses together have lost their stake, the next one has two thirds of it. Else the times
@@ -91,7 +93,7 @@ class Chooser(TimedLength):
         self.max_draft_tokens, self._drafts, self._reads_ends = max_draft_tokens, drafts, reads_ends
         self._horizon = max(1, min(_HORIZON, num_tokens))
         self._copies, self._kept = CopyChances(experience.copies), DraftChances(experience.drafts)
-        self._left = experience.stake
+        self._left = self._account = experience.stake
         self._rate, self._unasked = Rate(_RATE_MEMORY, experience.rate, _RATE_PASSES), 0.0
         self._price = 1.0  # tokens that a pass over one is worth, in this step
         self._begin(_NOTHING)
@@ -120,9 +122,9 @@ class Chooser(TimedLength):
         return self._times.profile.singly
 
     @property
-    def _risked(self) -> float:
+    def allowed(self) -> float:
         """What a step of the draft may lose, in passes over one token."""
-        return min(self._left, _RISK * max(STAKE, self._left))
+        return min(self._left, self._account)
 
     def choose(self, match: Match, limit: int, room: int, unread: int, *, first: bool) -> Choice:
         """Return the choice that is worth most.
@@ -135,7 +137,7 @@ class Chooser(TimedLength):
         if self.learns and (self._times.doubtful or not self._times.known):
             return best  # which is timed
         for each, worth in self._options(match, limit, room, unread, first):
-            if worth > most and each.worst - 1 <= self._left:
+            if worth > most and each.worst - 1 <= (self._left if each.way == "copy" else self.allowed):
                 best, most = each, worth
         self._begin(best)
         self._resting = self._rests if best is _NOTHING else 0
@@ -157,7 +159,7 @@ class Chooser(TimedLength):
         again = most(1) + draft - 1  # what a longer draft leaves for a next one: one failure must not be the last
         for count in range(1, (room if self._experience.tried else min(room, _FIRST)) + 1):
             longer = max(worst, most(count) + count * draft + reading)
-            if longer - 1 > min(self._left - again * (count > 1), self._risked):
+            if longer - 1 > min(self._left - again * (count > 1), self._account):
                 break
             worst, depth = longer, count
         if not depth:
@@ -170,8 +172,8 @@ class Chooser(TimedLength):
         yield Choice("draft", depth, worst, reads), worth + _HOPE * self._unasked
 
     def _readable(self, unread: int) -> int:
-        """Return how many of these tokens the draft may read, the last ones, and still propose one."""
-        allowed, low, high = self._risked - (self._times.most(1) + self._times.draft - 1), 0, unread
+        """Return how many of these tokens the draft may read, the last ones, in half of what may be lost."""
+        allowed, low, high = self.allowed / 2, 0, unread
         if self._times.reading(unread) <= allowed:
             return unread
         while high - low > 1:
@@ -221,6 +223,7 @@ class Chooser(TimedLength):
         self._experience.rate.learn(emitted, taken)
         lost = 0.0 if choice is _NOTHING else taken - emitted
         self._left += SHARE * emitted - lost
+        self._account = min(max(STAKE, _GAINED * self._left), self._account + _AGAIN * emitted - lost)
         self._experience.balance += SHARE * emitted - lost
 
     def learn_copies(self, match: Match, token_ids: list[int]) -> None:
