@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
-    "cactus serve --rule cactus:delta=0.5 --port 8000\n\n"
+    "cactus serve --rule clamped:width=1 --port 8000\n\n"
     "cactus serve meta-llama/Llama-3.3-70B-Instruct --draft meta-llama/Llama-3.2-1B-Instruct --draft-sampling "
     "probabilistic --tensor-parallel-size 4\n\n"
     "cactus serve --engine llama-cpp target.gguf:context_size=8192 --draft draft.gguf --rule clamped:width=1\n\n"
     "Requests to vLLM choose a rule by "
-    '"vllm_xargs": {"acceptance_rule": "cactus:delta=1.0", "protect": "digits"}; to llama.cpp by the same names '
+    '"vllm_xargs": {"acceptance_rule": "clamped:width=1", "budget": 0.5}; to llama.cpp by the same names '
     "beside the others."
 )
 CONTEXT = {"ignore_unknown_options": True}  # these are passed on to vLLM
@@ -38,7 +38,7 @@ KEY = "CACTUS_API_KEY"
 _MODELS = "give TARGET and --draft, TARGET alone, or neither"
 _NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "trees do not pay with llama.cpp on a CPU"}
 _ONLY = {
-    "vllm": "draft_sampling audit_fraction",
+    "vllm": "draft_sampling audit_fraction client_rules",
     "llama-cpp": "max_waiting parallel kept_prompts shared_prompts alias allow_origin threads",
 }
 SERVER = "Server"
@@ -56,7 +56,7 @@ def serve(
         "Proposing model, or 'suffix' to look proposals up in the text.", "MODEL",
         shown="suffix, or ngram with vLLM; bundled:worded for the bundled target")] = None,
     rule: Annotated[str | None, option(
-        "For requests that name none, such as cactus:delta=0.5, or your own: my_module:MyRule,ratio=0.5. No request "
+        "For requests that name none, such as clamped:width=1, or your own: my_module:MyRule,ratio=0.5. No request "
         "imports a module: they name the package's rules, those that installed packages register, and this one.",
         "RULE", shown="lossless")] = None,
     budget: Annotated[float | None, option(
@@ -69,8 +69,12 @@ def serve(
         "does with llama.cpp.", "greedy|probabilistic")] = "greedy",
     audit_fraction: Annotated[float, option(
         "vLLM: part of the positions to audit for the metrics.", "F", min=0, max=1)] = 0.0,
+    client_rules: Annotated[bool, option(
+        "vLLM: let requests choose rule, budget and protection; or refuse those that ask for more than "
+        "'lossless' and a report.", flag="--client-rules/--no-client-rules")] = True,
     host: Annotated[str | None, option(
-        "Address to listen on.", "ADDRESS", SERVER, shown="llama.cpp: 127.0.0.1; on others a key is demanded")] = None,
+        "Address to listen on. llama.cpp demands a key for one that other machines reach.", "ADDRESS", SERVER,
+        shown="vLLM: all of them; llama.cpp: 127.0.0.1")] = None,
     port: Annotated[int | None, option(
         "Port; for llama.cpp, 0 takes a free one.", "N", SERVER, shown=str(PORT), min=0, max=65535)] = None,
     api_key: Annotated[list[str] | None, option(
@@ -158,7 +162,7 @@ def serve(
         if model is not None and ":" not in model and not Path(model).expanduser().exists():
             check_model_name(role, model)
     asked = policy | {"acceptance_rule": rule, "budget": budget}
-    return _serve_vllm(target, draft, asked, proposals, draft_sampling, audit_fraction, given)
+    return _serve_vllm(target, draft, asked, proposals, draft_sampling, audit_fraction, client_rules, given)
 
 
 def _origins(given: Sequence[str]) -> list[str]:
@@ -206,6 +210,7 @@ def _serve_vllm(
     num_speculative_tokens: int | str | None,
     draft_sampling: str,
     audit_fraction: float,
+    client_rules: bool,
     engine_arguments: list[str],
 ) -> int:
     from cactus_decoding import zoo
@@ -222,6 +227,11 @@ def _serve_vllm(
     if target is not None and parse_gguf(target) is not None:
         raise ValueError(f"{target!r} is a GGUF file: give --engine llama-cpp, which reads them")
     default = request_of(asked, any_pattern=True)
+    if default is not None and getattr(default.rule, "lifts_absurd_tokens", False):
+        notes.say(
+            f"{default.rule} also lifts tokens that the target finds absurd in requests without top_p and top_k: "
+            "--override-generation-config '{\"top_p\": 0.95}' sets it for those that leave it out"
+        )
     server.check_installed()
     if memory := server.memory_arguments(engine_arguments, server.free_memory()):
         notes.say(f"less than vLLM's usual share of memory is free, so it gets {' '.join(memory)}")
@@ -229,7 +239,7 @@ def _serve_vllm(
         notes.say(f"vLLM gets {' '.join(precision)}, which is faster on this processor than 16 bits")
     speculation = server.speculative_config(draft, int(num_speculative_tokens or 4), draft_sampling)
     command = server.server_command(
-        target, speculation, default, audit_fraction, [*memory, *precision, *engine_arguments]
+        target, speculation, default, audit_fraction, [*memory, *precision, *engine_arguments], client_rules
     )
     return server.run_server(command)
 

@@ -44,6 +44,7 @@ def test_what_is_counted_is_what_the_outcomes_say(steps, rule):
     assert found.keys() == COUNTERS.keys()
     assert found["cactus_verified_positions"] == found["cactus_audited_positions"] == len(visits)
     assert found["cactus_accepted_tokens"] == sum(outcome.num_accepted for outcome in outcomes)
+    assert found["cactus_protected_positions"] == found["cactus_fell_back_positions"] == 0
     assert found["cactus_relaxed_tokens"] == sum(outcome.num_relaxed for outcome in outcomes) > 0
     assert found["cactus_audited_nats"] == pytest.approx(sum(sum(outcome.nats) for outcome in outcomes))
     by_definition = 0.0

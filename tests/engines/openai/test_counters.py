@@ -37,7 +37,8 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [sum(place in part for part in many) for place in range(4)] == pytest.approx([500] * 4, abs=10)
     costs = costs_of(relax_tokens(rule, target.log()[:, 0], target.log().logsumexp(-1)), None, None)
     left = torch.tensor([2, 1, 0, -1])  # two accepted, one rejected, one not looked at
-    counting.add(rule, costs, left, indices[0])
+    kept = torch.tensor([True, True, False, False]), torch.tensor([False, False, True, False])
+    counting.add(rule, costs, left, indices[0], *kept)
     counting.flush()
     counted = {name: one.values[str(rule)] for name, one in zip(COUNTERS, recorders, strict=True)}
     assert counted["cactus_verified_positions"] == 3
@@ -45,11 +46,26 @@ def test_what_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counted["cactus_relaxed_tokens"] == pytest.approx(2 * 0.5)  # g is 1, lossless accepts half of the time
     assert counted["cactus_conditional_nats"] == pytest.approx(3 * torch.log(torch.tensor(2.0)).item())
     assert counted["cactus_audited_positions"] == 1
+    assert (counted["cactus_protected_positions"], counted["cactus_fell_back_positions"]) == (2, 1)
     for number in range(2 * MAX_RULES):
         counting.add(parse_rule(f"cactus:delta={number + 2}"), costs, left, None)
     counting.flush()
     assert len(recorders[0].values) == MAX_RULES + 1
     assert recorders[0].values[OTHER] > 0
+
+
+def test_requests_cannot_take_the_label_of_the_server_s_own_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorders = [Recorder() for _ in COUNTERS]
+    monkeypatch.setattr(counters, "_prometheus_counters", lambda: recorders)
+    own = parse_rule("clamped:width=1")
+    counting = Counters(0.0, torch.device("cpu"), seconds=1e9, own=own)
+    costs = costs_of(relax_tokens(own, torch.tensor([0.0]), torch.tensor([2.0]).log()), None, None)
+    for rule in (*(parse_rule(f"cactus:delta={number + 2}") for number in range(2 * MAX_RULES)), own):
+        counting.add(rule, costs, torch.tensor([1]), None)
+    counting.flush()
+    assert recorders[0].values[str(own)] == 1
+    assert recorders[0].values[OTHER] == MAX_RULES + 1
+    assert len(recorders[0].values) == MAX_RULES + 1
 
 
 def test_sums_are_handed_on_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,23 @@ def test_what_a_server_can_follow() -> None:
     with pytest.raises(ValueError, match="a key of a request"):
         ServerConfig.of(config(additional_config={"acceptance_report": True}))
     with pytest.raises(ValueError, match="acceptance_report needs a draft"):
-        ServerConfig.of(config(speculative_config=None)).check_report(True)
+        ServerConfig.of(config(speculative_config=None)).read({"acceptance_report": True})
     with pytest.raises(ValueError, match="did you mean 'audit_fraction'"):
         ServerConfig.of(config(additional_config={"audit_fractions": 1}))
+
+
+def test_a_server_may_keep_the_choice_to_itself() -> None:
+    own = {"acceptance_rule": "clamped:width=1", "budget": 0.5, "protect": "digits"}
+    server = ServerConfig.of(config(additional_config=own | {"client_rules": False}))
+    reported = {"acceptance_report": True, "other": 1, "budget": None}
+    assert server.read(reported) == (server.default, True)
+    assert is_lossless(server.read({"acceptance_rule": "lossless"})[0])
+    for asked in ({"acceptance_rule": "clamped:width=1"}, {"budget": 0.1}, {"protect": "none"}, {"lossless_tokens": 0}):
+        with pytest.raises(ValueError, match=rf"^{'|'.join(asked)} is not for requests here: .* client_rules false"):
+            server.read({"acceptance_rule": "lossless"} | asked)
+        assert admitted(SimpleNamespace(temperature=1.0, extra_args=asked), server) is None
+        ServerConfig.of(config(additional_config=own)).read(asked)
+    with pytest.raises(ValueError, match="client_rules is a key of the server's"):
+        server.read({"client_rules": True})
+    with pytest.raises(TypeError, match="client_rules must be true or false"):
+        ServerConfig.of(config(additional_config={"client_rules": "no"}))

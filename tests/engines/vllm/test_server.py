@@ -30,6 +30,8 @@ def test_the_server_s_command() -> None:
     ours = {"acceptance_rule": "cactus:delta=1.0", "budget": 2.0, "audit_fraction": 0.1}
     assert json.loads(options["--additional-config"]) == ours
     assert options["--port"] == "9"
+    command = server_command(None, speculation, default, 0.0, [], client_rules=False)
+    assert json.loads(command[-1]) == {"acceptance_rule": "cactus:delta=1.0", "budget": 2.0, "client_rules": False}
 
 
 def test_what_a_server_protects() -> None:
@@ -46,6 +48,8 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
     with pytest.raises(ValueError, match="--additional-config would drop acceptance_rule"):
         server_command(None, {}, default, 0.0, given)
     assert server_command(None, {}, None, 0.0, given)[-len(given) :] == given
+    with pytest.raises(ValueError, match="--additional-config would drop client_rules"):
+        server_command(None, {}, None, 0.0, given, client_rules=False)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +72,14 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
 def test_mistakes_end_before_a_server_starts(arguments: list[str], said: str, capsys: pytest.CaptureFixture) -> None:
     assert main(["serve", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("rule", "warned"), [("cactus:delta=1", True), ("clamped:width=1", False)])
+def test_cactus_as_the_server_s_rule_brings_a_note_on_truncation(
+    rule: str, warned: bool, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["serve", "--rule", rule, "--additional-config={}"]) == 2  # ends before a server starts
+    assert ("also lifts tokens" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize(("ends", "code", "said"), [("0", 1, "nobody asked it to"), ("7", 7, "")])

@@ -54,9 +54,9 @@ class Tally:
     def sample(self, positions: int) -> None:
         return None
 
-    def add(self, rule, costs, left, sample, protected) -> None:
+    def add(self, rule, costs, left, sample, protected, fell_back) -> None:
         self.added[str(rule)] = torch.stack([(left >= 0).sum(), (left > 0).sum(), costs.conditional[left >= 0].sum()])
-        self.protected = 0 if protected is None else int(protected.sum())
+        self.protected, self.fell_back = (0 if kept is None else int(kept.sum()) for kept in (protected, fell_back))
 
 
 def relaxed_logits(step: RelaxedStep, logits: torch.Tensor) -> torch.Tensor:
@@ -113,6 +113,7 @@ def test_what_is_counted_was_looked_at_and_relaxed() -> None:
     step.settle(torch.tensor([1, 2, 3, 4, 4]))
     visited, accepted, _ = tally.added[str(parse_rule("cactus:delta=0.01"))].tolist()
     assert (visited, accepted) == (1 + 2 + 3 + 3, 0 + 1 + 2 + 3)  # the last request has no nat to spend
+    assert tally.fell_back == 3
 
 
 def test_the_logits_come_back_when_the_sampler_fails() -> None:

@@ -31,7 +31,8 @@ class RuleCounters:
             sum(conditional_nats(visit) for visit in judged),
             sum(audited),
             len(audited),
-            sum(visit.protected for visit in outcome.visits),
+            outcome.num_protected,
+            outcome.num_fell_back,
         ]
         label = str(request.rule)
         if label not in self._sums and len(self._sums) >= MAX_RULES:

@@ -50,6 +50,7 @@ COUNTERS = {
     "cactus_audited_nats": "KL of what is emitted to the target, averaged over the drafted token, where it was audited",
     "cactus_audited_positions": "Positions that were audited",
     "cactus_protected_positions": "Drafted positions that a request's protection or phases kept from its rule",
+    "cactus_fell_back_positions": "Drafted positions that were judged losslessly because of a response's budget",
 }
 # spellings that get a label of their own: requests choose them, and a label lasts as long as the server
 MAX_RULES = 50
@@ -58,14 +59,19 @@ _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
 class Counters:
-    """Sums by rule on the device; every so often they are read and added to Prometheus's counters."""
+    """Sums by rule on the device; every so often they are read and added to Prometheus's counters.
 
-    def __init__(self, audit_fraction: float, device: torch.device, seconds: float = 1.0) -> None:
+    ``own`` is the server's own rule, which has a label whatever requests ask for.
+    """
+
+    def __init__(
+        self, audit_fraction: float, device: torch.device, seconds: float = 1.0, own: Rule | None = None
+    ) -> None:
         # the audited part of positions, in [0, 1], is spread evenly and not drawn; ``seconds`` pass between readings
         self._fraction, self._offered = audit_fraction, 0
         self._device, self._seconds, self._last = device, seconds, time.monotonic()
         self._sums: dict[str, Tensor] = {}
-        self._labels: set[str] = set()
+        self._labels = set() if own is None else {str(own)}
         self._prometheus: list[Any] | None = None
 
     def sample(self, positions: int) -> Tensor | None:
@@ -82,12 +88,18 @@ class Counters:
         return chosen.to(self._device, non_blocking=True)
 
     def add(
-        self, rule: Rule, costs: PositionCosts, left: Tensor, sample: Tensor | None, protected: Tensor | None = None
+        self,
+        rule: Rule,
+        costs: PositionCosts,
+        left: Tensor,
+        sample: Tensor | None,
+        protected: Tensor | None = None,
+        fell_back: Tensor | None = None,
     ) -> None:
         """Count what one rule did in a step.
 
         ``left`` is positive at accepted positions, 0 at a rejected one that was looked at, negative at all others;
-        ``protected`` marks those looked at that the rule was kept away from.
+        ``protected`` and ``fell_back`` mark those looked at that a policy or a budget kept the rule away from.
         """
         visited, accepted = left >= 0, left > 0
         numbers = [
@@ -102,7 +114,9 @@ class Counters:
             emitted = costs.emitted[sample]
             audited = visited[sample] & emitted.isfinite()
             numbers += [torch.where(audited, emitted, 0.0).sum(), audited.sum().double()]
-        numbers.append(numbers[0].new_zeros(()) if protected is None else protected.sum().double())
+        numbers += [
+            numbers[0].new_zeros(()) if kept is None else kept.sum().double() for kept in (protected, fell_back)
+        ]
         label, step = self._label(str(rule)), torch.stack(numbers)
         sums = self._sums.get(label)
         self._sums[label] = step if sums is None else sums + step

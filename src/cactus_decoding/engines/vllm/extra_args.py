@@ -32,12 +32,14 @@ from cactus_decoding.engines.openai.keys import (
 
 logger = logging.getLogger("vllm.cactus_decoding")
 
+LOSSLESS = "lossless"
 GREEDY_BELOW = 1e-5  # vLLM decodes greedily at a lower temperature, where every rule is an exact match
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
+CLIENTS_KEY = "client_rules"  # whether requests may ask for a rule and its settings
 RULES_KEY = "outside_rules"  # rules by import path that requests may name, besides the default rule's
 _OFFERED = tuple(name for name, rule in RULES.items() if rule.recovers_from_relaxed_target)
 REQUEST_KEYS = (*KEYS, REPORT_KEY)
-SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, RULES_KEY)
+SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, CLIENTS_KEY, RULES_KEY)
 
 
 def request_of(
@@ -173,9 +175,7 @@ def admitted(params: Any, config: ServerConfig) -> Request | None:
     if params.temperature < GREEDY_BELOW:
         return None
     try:
-        asked = request_of(params.extra_args, config.default, thinking=config.thinking)
-        reports = asks_for_report(params.extra_args)
-        config.check(asked)
+        asked, reports = config.read(params.extra_args)
     except (TypeError, ValueError) as error:
         logger.error("a request is verified losslessly: %s", error)
         return None
@@ -209,15 +209,14 @@ class ServerConfig:
     metrics: bool = True  # count for Prometheus (``acceptance_metrics``)
     audit_fraction: float = 0.0  # part of the positions whose emitted nats are computed
     thinking: Marks | None = None  # the tokens around a thinking part, if a reasoning parser knows them
+    client_rules: bool = True  # whether requests may ask for more than lossless and a report (``client_rules``)
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
         """Read vLLM's configuration; raise as `request_of` does, also for a rule that the server cannot follow."""
         speculative = vllm_config.speculative_config
         keys = vllm_config.additional_config if isinstance(vllm_config.additional_config, Mapping) else {}
-        metrics, fraction = keys.get(METRICS_KEY, True), keys.get(AUDIT_KEY, 0.0)
-        if not isinstance(metrics, bool):
-            raise TypeError(f"{METRICS_KEY} must be true or false, but is {metrics!r}")
+        fraction = keys.get(AUDIT_KEY, 0.0)
         check_number(AUDIT_KEY, fraction, 0, 1)
         for spelling in keys.get(RULES_KEY) or ():
             parse_rule(spelling)
@@ -227,16 +226,28 @@ class ServerConfig:
             method="standard" if speculative is None else speculative.rejection_sample_method,
             watermarks=getattr(vllm_config, "watermark_config", None) is not None,
             default=request_of(keys, thinking=thinking, any_pattern=True),
-            metrics=metrics,
+            metrics=_switch(keys, METRICS_KEY),
             audit_fraction=float(fraction),
             thinking=thinking,
+            client_rules=_switch(keys, CLIENTS_KEY),
         )
         config.check(config.default)
         return config
 
-    def check_report(self, asked: bool) -> None:
-        if asked and not self.speculates:
+    def read(self, asked: Mapping[str, Any] | None) -> tuple[Request | None, bool]:
+        """Return what a request asks for and whether it asks for a report; raise where the server does not allow it."""
+        given = asked or {}
+        closed = () if self.client_rules else (key for key in KEYS if given.get(key) is not None)
+        if wrong := next((key for key in closed if (key, given[key]) != (RULE_KEY, LOSSLESS)), None):
+            raise ValueError(
+                f"{wrong} is not for requests here: the server was started with {CLIENTS_KEY} false, so they may ask "
+                f"for {RULE_KEY} {LOSSLESS!r} and for {REPORT_KEY} only"
+            )
+        if (reports := asks_for_report(asked)) and not self.speculates:
             raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")
+        request = request_of(asked, self.default, thinking=self.thinking)
+        self.check(request)
+        return request, reports
 
     def check(self, asked: Request | None) -> None:
         if asked is None or is_lossless(asked):
@@ -247,6 +258,13 @@ class ServerConfig:
             raise ValueError(f"{RULE_KEY} needs rejection_sample_method 'standard', but the server has {self.method!r}")
         if self.watermarks:
             raise ValueError(f"{RULE_KEY} does not work on a server that watermarks its tokens")
+
+
+def _switch(keys: Mapping[str, Any], name: str) -> bool:
+    value = keys.get(name, True)
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be true or false, but is {short_repr(value)}")
+    return value
 
 
 def _thinking_marks(reasoning_config: Any) -> Marks | None:

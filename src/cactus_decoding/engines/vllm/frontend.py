@@ -9,10 +9,8 @@ from typing import Any
 from cactus_decoding.engines.openai.keys import RULE_KEY
 from cactus_decoding.engines.vllm.extra_args import (
     ServerConfig,
-    asks_for_report,
     check_request_texts,
     check_texts,
-    request_of,
     vocabulary_of,
 )
 from cactus_decoding.engines.vllm.patches import replace
@@ -38,9 +36,7 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
             from vllm.exceptions import VLLMValidationError
 
             try:
-                config.check_report(asks_for_report(params.extra_args))
-                asked = request_of(params.extra_args, config.default, thinking=config.thinking)
-                config.check(asked)
+                asked, _ = config.read(params.extra_args)
                 check_request_texts(asked, vocabulary)
             except (TypeError, ValueError) as error:
                 raise VLLMValidationError(str(error), parameter=RULE_KEY) from error

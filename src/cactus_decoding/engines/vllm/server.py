@@ -23,7 +23,7 @@ from cactus_decoding.core.extras import install
 from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.request import Request
 from cactus_decoding.engines.transformers.loading import faster_dtype
-from cactus_decoding.engines.vllm.extra_args import AUDIT_KEY, asked_of
+from cactus_decoding.engines.vllm.extra_args import AUDIT_KEY, CLIENTS_KEY, asked_of
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
@@ -109,6 +109,7 @@ def server_command(
     default: Request | None,
     audit_fraction: float,
     engine_arguments: Sequence[str],
+    client_rules: bool = True,
 ) -> list[str]:
     """Return the command line of the server, with the bundled target if None is given.
 
@@ -121,6 +122,8 @@ def server_command(
     ours = {} if default is None else asked_of(default)
     if audit_fraction:
         ours[AUDIT_KEY] = audit_fraction
+    if not client_rules:
+        ours[CLIENTS_KEY] = False
     if ours and any(each.partition("=")[0] == "--additional-config" for each in engine_arguments):
         raise ValueError(f"--additional-config would drop {', '.join(ours)}: give either all in it, or none")
     if ours:

@@ -112,4 +112,5 @@ def counters_of(config: ServerConfig, device: torch.device) -> Counters | None:
         return None
     if parallel_state.model_parallel_is_initialized() and parallel_state.get_tensor_model_parallel_rank() != 0:
         return None
-    return Counters(config.audit_fraction, device)
+    own = None if config.default is None else config.default.rule
+    return Counters(config.audit_fraction, device, own=own if isinstance(own, Rule) else None)

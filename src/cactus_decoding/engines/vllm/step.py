@@ -117,9 +117,9 @@ class RelaxedStep:
                 self._meter.counts.index_add_(0, layout.meter_slots[requests], _reported(change, reported, left > 0))
             if self._counters is None:
                 continue
-            protected = None if change.protected is None else change.protected & (left >= 0)
+            kept = [None if rows is None else rows & (left >= 0) for rows in (change.protected, change.fell_back)]
             left = torch.where(change.allowed, left, -1)
-            self._counters.add(change.group.rule, change.costs, left, change.sample, protected)
+            self._counters.add(change.group.rule, change.costs, left, change.sample, *kept)
 
     def _emitted(self, change: _Change) -> tuple[Tensor, Tensor, Tensor]:
         assert change.costs is not None
