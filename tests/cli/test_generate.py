@@ -42,6 +42,23 @@ def test_what_auto_decided_by_is_told(run):
     assert json.loads(run("generate", QUESTION, *SHORT, "--json")[1])["pass_times"] is None
 
 
+def test_the_line_says_why_nothing_was_proposed_and_that_nobody_measured_nats(run):
+    line = run("generate", QUESTION, "--num-speculative-tokens", "auto", "--max-new-tokens", "1")[2]
+    assert "; nothing was proposed: it did not seem to pay here; 'cactus tune' shows why; " in line
+    line = run("generate", LONGER, *SPENDER, "--seed", "3")[2]
+    assert re.search(r"; [1-9]\d* relaxed; nats not measured \(--budget inf measures them\); ", line)
+    line = run("generate", LONGER, *SPENDER, "--seed", "3", "--budget", "inf")[2]
+    assert re.search(r"; \d+ relaxed; \d\.\d+ nats; ", line)
+
+
+def test_it_says_that_passes_are_timed_once(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("cactus_decoding.core.drafting.measuring._KNOWN", {})
+    asked = ("generate", QUESTION, "--num-speculative-tokens", "auto", "--max-new-tokens", "3")
+    told = [run(*asked)[2].count("Timing passes (a few seconds, once) …\n") for _ in range(2)]
+    assert told == [1, 0]
+
+
 def test_a_drawn_seed_is_told_and_repeats_the_text(run):
     first = json.loads(run("generate", QUESTION, "--json", "--max-new-tokens", "20")[1])
     seed = str(first["arguments"]["seed"])
@@ -189,9 +206,12 @@ def test_one_of_several_answers(run):
 def test_a_mistake_about_forms_is_one_sentence(run, tmp_path):
     file = tmp_path / "schema.json"
     file.write_text("{")
+    wrong = tmp_path / "person.json"
+    wrong.write_text('{"type": "object", "properties": {"name": {"type": "strng"}}}')
     for options, said in (
         (["--json-schema", str(file)], "must be a JSON schema, but is no JSON"),
         (["--json-schema", str(tmp_path / "none")], "cannot read"),
+        (["--json-schema", str(wrong)], f"the JSON schema of {wrong}: type at #/properties/name must be one of array"),
         (["--json-schema", str(file), "--regex", "a"], "--json-schema and --regex exclude each other"),
         (["--regex", "(a"], "cannot read the regex"),
         (["--regex", "a", "--trace", str(tmp_path / "t")], "--trace goes neither with --json-schema nor with --regex"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from pathlib import Path
 
 import pytest
 from support.tuning import pretend
 
 from cactus_decoding.cli.profiles import Chosen, with_profile
+from cactus_decoding.core.drafting import measuring
 from cactus_decoding.lab.tuning import profile, tuning
 from cactus_decoding.lab.tuning.profile import Profile
 
@@ -24,6 +26,12 @@ def cheap(width: int, threads: int) -> float:
 def dear(width: int, threads: int) -> float:
     """They cost as much as so many passes."""
     return 0.1 * width
+
+
+@pytest.fixture(autouse=True)
+def _little_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "FEWEST_ANSWERS", 1)
+    monkeypatch.setattr(tuning, "FEWEST_TOKENS", 1)
 
 
 @pytest.fixture
@@ -72,6 +80,62 @@ def test_where_nothing_pays_it_says_so(run, tmp_path, monkeypatch):
     code, out, err = run("generate", "Finn has 22 nuts.", "--profile", str(path), "--json", "--max-new-tokens", "3")
     assert code == 0, err
     assert json.loads(out)["metrics"]["drafted"] == 0
+
+
+@pytest.mark.usefixtures("asks_two")
+@pytest.mark.parametrize(("fewest", "times"), [(3, 1.0), (3, 2.0), (1, 2.0)])
+def test_without_a_verdict_it_says_why_and_keeps_nothing(run, tmp_path, monkeypatch, fewest, times):
+    """Eight tokens of one answer were called a reason not to speculate. Two equal passes may differ by 1.25 times."""
+    pretend(monkeypatch, cheap, draft=0.002)
+    monkeypatch.setattr(
+        measuring, "time_runs", lambda model, widths, *_: [dict.fromkeys(widths, each) for each in (0.1, 0.1 * times)]
+    )
+    monkeypatch.setattr("cactus_decoding.cli.tune._prompts", lambda *_: ["Finn has 22 nuts.", "Ann has 3 pens."])
+    monkeypatch.setattr(tuning, "FEWEST_ANSWERS", fewest)
+    path = tmp_path / "profile.json"
+    path.write_text("what was there before")
+    code, out, _ = run("tune", "bundled", "bundled:draft", *FEW, "--output", str(path))
+    assert (code, path.read_text()) == (1, "what was there before")
+    first, *_, last = out.splitlines()
+    if fewest == 3:
+        where = "an idle machine" + "; this one is busy" * (times > 1)
+        assert first.startswith("Too little was measured to tell: ")
+        assert first.endswith(f" tokens of 2 answers; give it more time with --minutes, on {where}")
+    else:
+        assert first.startswith("The machine is too busy to tell: ")
+    assert last == "No profile is kept"
+    assert "Type: " not in out
+
+
+def test_progress_counts_answers_that_were_given(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 3)
+    pretend(monkeypatch, cheap, draft=0.002)
+    read = tuning.answer
+
+    def slow(*given, **named):
+        clock.now += 1000
+        return read(*given, **named)
+
+    class clock:
+        now = 0.0
+        process_time = staticmethod(time.process_time)
+        perf_counter = staticmethod(lambda: clock.now)
+
+    monkeypatch.setattr(tuning, "time", clock)
+    monkeypatch.setattr(tuning, "answer", slow)
+    code, out, err = run("tune", "bundled", "bundled:draft", *FEW, "--output", str(tmp_path / "new.json"))
+    assert code == 0, err
+    assert "Answering: 1/3 the time is over" in err
+    assert "3/3" not in err
+    assert " of 1 answer;" in out
+
+
+def test_prompts_that_cannot_be_enough_are_refused(run, monkeypatch):
+    monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 2)
+    monkeypatch.setattr(tuning, "FEWEST_ANSWERS", 3)
+    code, out, err = run("tune", "bundled", "bundled:draft", *FEW)
+    assert (code, out) == (2, "")
+    assert "2 prompts with up to 12 tokens each are too few to tell: there must be 3 answers with 1 tokens" in err
 
 
 @pytest.mark.usefixtures("asks_two")

@@ -107,8 +107,12 @@ def summary_line(response: Response) -> str:
         f"{counted(metrics.generated, 'token')} in {counted(metrics.steps, 'step')}, "
         f"{number(metrics.generated / max(1, metrics.steps), 1)} per step, {metrics.seconds:.1f} s"
     ]
+    if not metrics.drafted and getattr(request.draft_length, "learns", None):
+        parts.append("nothing was proposed: it did not seem to pay here; 'cactus tune' shows why")
     if str(request.rule) != "lossless":
         parts.append(f"{metrics.relaxed} relaxed")
+        if metrics.relaxed and not metrics.metered:
+            parts.append("nats not measured (--budget inf measures them)")
     if metrics.metered:
         limit = math.inf if request.budget is None else request.budget.limit
         parts.append(f"{metrics.nats:.3f} nats" + (f" of {limit:.3g}" if math.isfinite(limit) else ""))

@@ -102,7 +102,7 @@ def generate(
 
     # first, as mistakes need not wait for transformers
     request = options.as_request(with_default_proposals(settings, automatic=target not in (None, BUNDLED)))
-    from cactus_decoding import AutoLength, Rule, load_pair, stream
+    from cactus_decoding import AutoLength, load_pair, stream
     from cactus_decoding.core.files.writing import as_json as to_json
     from cactus_decoding.core.files.writing import check_writable
     from cactus_decoding.core.models.tokenizers import as_chat_prompt
@@ -115,13 +115,8 @@ def generate(
         request = request.replace(seed=secrets.randbelow(2**32), **free)
     errors = Console(stderr=True, highlight=False)
     notes.say_what_changes_nothing(request)
-    rule, relaxes = request.rule, request.draft_length.max_draft_tokens > 0
-    if isinstance(rule, Rule) and rule.lifts_absurd_tokens and relaxes and not request.sampling.truncates:
-        typer.echo(
-            f"cactus: warning: without --top-p, --top-k or --min-p, {rule.title} also lifts tokens that the target "
-            "finds absurd; --top-p 0.95 is a good start",
-            err=True,
-        )
+    if request.warning is not None:
+        typer.echo(f"cactus: warning: {request.warning}", err=True)
     check_writable(trace)
     if trace is not None:
         from cactus_decoding.lab.tracing.positions import check_traced
@@ -139,8 +134,7 @@ def generate(
 
                 adaptation = closing.enter_context(DraftAdaptation.load(adapt, target, draft))
             pair = load_pair(target, named) if adaptation is None else adaptation.pair
-        with errors.status("Looking up what passes cost on this machine; measuring them takes a few seconds"):
-            pair.prepare(request.draft_length)
+        notes.prepare(pair, request.draft_length)
         question = text
         if chat:
             text = as_chat_prompt(pair.tokenizer, text)
@@ -223,7 +217,11 @@ def _response_format(json_schema: Path | None, regex: str | None) -> dict[str, A
         raise ValueError(f"cannot read {json_schema}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{json_schema} must be a JSON schema, but is no JSON: {error}") from None
-    return {"type": "json_schema", "json_schema": {"schema": schema}}
+    from cactus_decoding.core.constraints.grammar import as_grammar
+
+    found = {"type": "json_schema", "json_schema": {"schema": schema}}
+    as_grammar(found, str(json_schema))  # whose message names the file
+    return found
 
 
 def _read(prompt: str, raw: bool) -> str:

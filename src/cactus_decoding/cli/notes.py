@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from cactus_decoding import Pair, Request
+    from cactus_decoding.core.types import DraftLength
 
 
 def default_draft(target: str | None, draft: str | None) -> str | None:
@@ -67,6 +68,15 @@ def say_what_changes_nothing(request: Request) -> None:
             f"at temperature 0 {request.rule} changes nothing: every answer is the target's own greedy one; "
             "--rule relaxed_greedy relaxes there"
         )
+
+
+def prepare(pair: Pair, length: DraftLength) -> None:
+    """Have a draft length measure what it needs, and say so first, because that takes seconds."""
+    from cactus_decoding.core.drafting.lengths.base import LengthFactory
+
+    if isinstance(length, LengthFactory) and pair.pass_times(length) is None:
+        typer.echo("Timing passes (a few seconds, once) …", err=True)
+    pair.prepare(length)
 
 
 class _Sayer(logging.Handler):

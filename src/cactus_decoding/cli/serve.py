@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import math
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -18,15 +19,12 @@ from cactus_decoding.cli.options import RUNNING, option
 from cactus_decoding.core.models.loading import check_model_name
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
-if TYPE_CHECKING:
-    from cactus_decoding import Pair
-
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus serve --rule clamped:width=1 --port 8000\n\n"
+    "cactus serve target.gguf:context_size=8192 --draft draft.gguf --threads 4 --rule clamped:width=1\n\n"
     "cactus serve meta-llama/Llama-3.3-70B-Instruct --draft meta-llama/Llama-3.2-1B-Instruct --draft-sampling "
     "probabilistic --tensor-parallel-size 4\n\n"
-    "cactus serve --engine llama-cpp target.gguf:context_size=8192 --draft draft.gguf --rule clamped:width=1\n\n"
     "Requests to vLLM choose a rule by "
     '"vllm_xargs": {"acceptance_rule": "clamped:width=1", "budget": 0.5}; to llama.cpp by the same names '
     "beside the others."
@@ -317,17 +315,18 @@ def _serve_llama_cpp(
             typer.echo(f"cactus serve: {address}v1 ({server.name}, {guarded}; Ctrl-C stops it)")
             raise_when_interrupted()
 
-        def prepare(pair: Pair) -> None:
-            if threads is not None:
-                import torch
+        if threads is not None:
+            import torch
 
-                torch.set_num_threads(threads)
-            if pair.chooses and asked.get("num_speculative_tokens", AUTO) == AUTO:
-                pair.prepare(AutoLength())  # so that no client waits for it
+            torch.set_num_threads(threads)
+        if loaded.pairs[0].chooses and asked.get("num_speculative_tokens", AUTO) == AUTO:
+            with loaded.take([], threading.Event()) as pair:  # so that no client waits for it
+                notes.prepare(pair, AutoLength())
                 if times := pair.pass_times(AutoLength()):
                     notes.say(f"proposes what pays by {pass_times_text(times)}")
 
         notes.say_what_is_logged("cactus_decoding.engines.transformers")
         notes.say_what_is_logged("cactus_decoding.core.models")
-        run(server, place.host, listening, place.keys, place.origins, announce, prepare)
+        notes.say_what_is_logged("cactus_decoding.engines.llama_cpp.server.completion")
+        run(server, place.host, listening, place.keys, place.origins, announce)
     return 0

@@ -61,7 +61,7 @@ def tune(
 
     Times passes of every width with every number of threads, has the target answer prompts, and reads each answer with
     each draft in one pass, which tells how much would be kept for any number of proposals. Begins with the verdict and
-    the line to type.
+    the line to type. Where too little was measured for a verdict it says so, keeps no profile and ends with status 1.
     """
     from cactus_decoding.core.drafting.registry import LOOK_UPS, check_names
 
@@ -134,11 +134,17 @@ def _prompts(
     from cactus_decoding.core.generate import check_prompt
     from cactus_decoding.core.models.base import check_fits
     from cactus_decoding.core.models.tokenizers import as_chat_prompt
+    from cactus_decoding.lab.tuning.tuning import FEWEST_ANSWERS, FEWEST_TOKENS
 
     if chat is None:
         chat = problems is None and bool(getattr(pair.tokenizer, "chat_template", None))
     given = PROMPTS if problems is None else problems
     prompts = [as_chat_prompt(pair.tokenizer, each) if chat else each for each in given]
+    if len(prompts) < FEWEST_ANSWERS or len(prompts) * request.max_new_tokens < FEWEST_TOKENS:
+        raise ValueError(
+            f"{counted(len(prompts), 'prompt')} with up to {counted(request.max_new_tokens, 'token')} each are too few "
+            f"to tell: there must be {FEWEST_ANSWERS} answers with {FEWEST_TOKENS} tokens in all"
+        )
     for prompt in prompts:
         length = len(check_prompt(pair, prompt, request))
         for draft in drafts.values():
@@ -157,12 +163,15 @@ def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arg
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 140)
-    console.print(f"[bold]{escape(verdict(best))}[/bold]", soft_wrap=True)
-    if pays(best):
+    console.print(f"[bold]{escape(found.doubt or verdict(best))}[/bold]", soft_wrap=True)
+    if found.doubt is None and pays(best):
         console.print(f"[bold]Type:[/bold] {escape(_line(profile, asked))}", soft_wrap=True)
     console.print(_table(found))
     for line in _about(found):
         console.print(escape(line), soft_wrap=True)
+    if found.doubt is not None:
+        console.print("No profile is kept")
+        raise typer.Exit(1)
     if place is not None:
         content = {"schema": 1, "kind": "profile", "recommended": profile.as_dict(), "verdict": verdict(best)}
         content |= found.as_dict() | {"provenance": provenance(arguments)}
@@ -200,10 +209,7 @@ def _line(profile: Profile, asked: Request) -> str:
 
 
 def _about(found: Tuned) -> list[str]:
-    tokens = sum(len(each.token_ids) for each in found.answers)
-    lines = [
-        f"{tokens} tokens of {counted(len(found.answers), 'answer')}; the target reads with {_threads(found.threads)}"
-    ]
+    lines = [f"{found.measured}; the target reads with {_threads(found.threads)}"]
     for name, draft in found.drafts.items():
         kept = ", ".join(f"{found.acceptance(name, rule):.3f} by {rule}" for rule in found.rules)
         threads = _threads(found.draft_threads[name])

@@ -58,7 +58,7 @@ UNREADABLE = {
     "false": ({"allOf": [False]}, "schema is false"),
     "turned round": ({"type": "string", "minLength": 5, "maxLength": 2}, r"minLength \(5\) is greater than maxLength"),
     "a negative count": ({"type": "string", "maxLength": -1}, "'maxLength', got -1"),
-    "an unknown type": ({"properties": {"a": {"type": "strin"}}}, "Invalid type: strin"),
+    "an unknown type": ({"properties": {"a": {"type": "strin"}}}, "type at #/properties/a must be one of .*; did"),
     "nowhere": ({"$ref": "#/$defs/x"}, "'/\\$defs/x' does not exist"),
     "ahead": ({"type": "string", "pattern": "^(?=a).*$"}, "look-around"),
     "again": ({"type": "string", "pattern": r"^(a)\1$"}, "backreferences"),

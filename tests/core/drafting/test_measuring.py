@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -203,6 +204,12 @@ def test_times_of_a_busy_machine_are_kept_by_no_file(
     assert len([*(tmp_path / "cache").rglob("*.json")]) == kept
     if kept:
         assert dict(found.target) == pytest.approx({width: 1 + 0.1 * width for width in (1, 2, 3, 4, 8, 12, 16)})
+
+
+def test_times_of_a_busy_machine_are_kept_by_no_file_whoever_measured(target: CachedModel, tmp_path: Path) -> None:
+    for source, kept in ((module.BUSY, 0), ("given", 1)):
+        assert module.keep_times(replace(TIMES, source=source), target, NgramDrafter()).target == TIMES.target
+        assert len([*(tmp_path / "cache").rglob("*.json")]) == kept
 
 
 def test_a_damaged_file_is_measured_anew(target: CachedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,9 @@ from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
 
 get_ready = LlamaServer.get_ready
 
-def held(server, prepare, failed):
+def held(server, failed):
     if sys.stdin.readline().startswith("go"):
-        get_ready(server, prepare, failed)
+        get_ready(server, failed)
     else:
         server._ready.set_exception(MemoryError("there is no room"))
         failed()

@@ -101,6 +101,14 @@ def test_what_hardly_pays_is_said_not_to() -> None:
         told = Forecast("small", "lossless", 1, 1.0, 1.5, Interval(value, nan, nan))
         assert not pays(told)
         assert verdict(told) == f"Do not speculate here: {words} (small with 1 proposal)"
+    for interval, said in (
+        (Interval(1.2, 0.9, 1.5), "It cannot be told whether to speculate here: small with 1 proposal: 1.20 times"),
+        (Interval(0.98, 0.9, 1.06), "It cannot be told"),
+        (Interval(1.0, 0.97, 1.03), "Do not speculate here"),  # less than counts, whatever it is
+    ):
+        told = Forecast("small", "lossless", 1, 1.0, 1.5, interval)
+        assert not pays(told)
+        assert verdict(told).startswith(said)
     told = Forecast("small", "lossless", 7, 1.0, 1.5, Interval(1.5, 1.4, 1.62))
     assert (
         verdict(told) == "small with 7 proposals: 1.50 times as fast as none (95 % interval over prompts: 1.40 to 1.62)"

@@ -255,6 +255,12 @@ def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str
     """Return the value of a keyword whose value is no schema."""
     if word == "pattern" and isinstance(value, str):
         return without_lookahead(value)
+    if word == "type":
+        for kind in value if isinstance(value, list) else [value]:
+            if not isinstance(kind, str) or kind not in _TYPES:
+                allowed = ", ".join(sorted(_TYPES))
+                close = suggestion(kind, _TYPES)
+                raise refuse(f"type at {path} must be one of {allowed}, but is {short_repr(kind)}{close}")
     if word == "format" and (not isinstance(value, str) or value not in FORMATS):
         raise refuse(f"format {short_repr(value)} at {path} is not supported; known are {', '.join(FORMATS)}")
     if word == "$ref":

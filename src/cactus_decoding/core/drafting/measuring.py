@@ -39,7 +39,7 @@ _SHORT = 8
 """Short passes are repeated so often: it costs nothing, and threads that wait for each other disturb them most."""
 _SLICE, _ALIKE = 0.005, 1.25
 """Seconds for which a thread usually keeps its core, and how much longer an undisturbed pass may take."""
-_BUSY = "measured now on a busy machine, and not kept"
+BUSY = "measured now on a busy machine, and not kept"
 _ENGINES = ("torch", "transformers", "llama-cpp-python")
 
 
@@ -65,12 +65,12 @@ def measure(
         for run in timed:
             runs.append(run)
             repeats = _SHORT if runs[0][1] < _SLICE else _REPEATS
-            if len(runs) >= repeats and (len(runs) > _REPEATS or _agree(runs)):
+            if len(runs) >= repeats and (len(runs) > _REPEATS or agree(runs)):
                 break
-    best = {width: min(run[width] for run in runs if width in run) for width in sorted(runs[0])}
+    best = fastest(runs)
     draft, reading, pair = time_drafter(target, drafter, clock, repeats=repeats, until=until, now=now)
     taken = as_steps(best, clock, steps)
-    return PassTimes(tuple(taken.items()), draft, reading, "now" if _agree(runs) else _BUSY, pair)
+    return PassTimes(tuple(taken.items()), draft, reading, "now" if agree(runs) else BUSY, pair)
 
 
 def as_steps(passes: Mapping[int, float], clock: Clock, steps: StepSeconds | None) -> Mapping[int, float]:
@@ -90,7 +90,7 @@ def as_steps(passes: Mapping[int, float], clock: Clock, steps: StepSeconds | Non
     return {width: seconds + (more if width > 1 else beside) for width, seconds in passes.items()}
 
 
-def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
+def agree(runs: Sequence[Mapping[int, float]]) -> bool:
     """Whether two runs took about as long for every pass; passes shorter than a slice of a core always do."""
     nearest = [sorted(run[width] for run in runs if width in run)[:2] for width in runs[0]]
     return nearest[0][0] < _SLICE or all(each[-1] <= _ALIKE * each[0] for each in nearest)
@@ -99,17 +99,25 @@ def _agree(runs: Sequence[Mapping[int, float]]) -> bool:
 def time_passes(
     model: BaseCachedModel, widths: Sequence[int], clock: Clock, repeats: int = _REPEATS, until: float = math.inf
 ) -> dict[int, float]:
-    """Return the seconds of passes over so many tokens, by ascending width: the best of several, in turn.
+    """Return the seconds of passes over so many tokens, by ascending width: the best of several, see `time_runs`."""
+    return fastest(time_runs(model, widths, clock, repeats, until))
+
+
+def fastest(runs: Sequence[Mapping[int, float]]) -> dict[int, float]:
+    return {width: min(run[width] for run in runs if width in run) for width in sorted(runs[0])}
+
+
+def time_runs(
+    model: BaseCachedModel, widths: Sequence[int], clock: Clock, repeats: int, until: float = math.inf
+) -> list[dict[int, float]]:
+    """Time passes over so many tokens in turn, several times, and return the seconds by width of each time.
 
     The model forgets what it had read. The most important widths come first; those that the context window has no room
     for are left out. No further pass is begun that would end after ``until``, by `time.perf_counter`; the first four
     are always timed once.
     """
-    best: dict[int, float] = {}
     with closing(_timed_runs(model, widths, clock, until, _LEAST)) as runs:
-        for run in islice(runs, repeats):
-            best |= {width: min(seconds, best.get(width, math.inf)) for width, seconds in run.items()}
-    return dict(sorted(best.items()))
+        return [*islice(runs, repeats)]
 
 
 def _timed_runs(
@@ -252,7 +260,7 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
     Those of a busy machine are kept for this process alone.
     """
     path, about = place_of_pair(target, drafter)
-    if times.source != _BUSY:
+    if times.source != BUSY:
         source = f"kept in {path}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.validation import mistake
-from cactus_decoding.engines.openai.errors import UnknownFieldError
+from cactus_decoding.engines.openai.errors import UnknownFieldError, about
 from cactus_decoding.engines.openai.keys import (
     ALLOWED,
     FILE_KEY,
@@ -245,11 +245,12 @@ class Body(BaseModel):
         given, known = {name: value for name, value in given.items() if value is not None}, cls.model_fields
         unknown = [name for name in given if name not in known]
         if other := [name for name in unknown if name not in NOT_SERVED]:
-            raise UnknownFieldError(
-                f"a request has no {short_repr(other[0])}{suggestion(other[0], known)}; known are {', '.join(known)}"
-            )
+            meant = suggestion(other[0], known) or f"; known are {', '.join(known)}"
+            with about(other[0]):
+                raise UnknownFieldError(f"a request has no {short_repr(other[0])}{meant}")
         if unknown:
-            raise UnknownFieldError(f"{unknown[0]} is not served: {NOT_SERVED[unknown[0]]}")
+            with about(unknown[0]):
+                raise UnknownFieldError(f"{unknown[0]} is not served: {NOT_SERVED[unknown[0]]}")
         return given
 
     @classmethod
@@ -258,7 +259,8 @@ class Body(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise mistake(error, cls.model_fields, what="a request", words=_JSON_WORDS) from None
+            with about(str(next(iter(error.errors()[0]["loc"]), ""))):
+                raise mistake(error, cls.model_fields, what="a request", words=_JSON_WORDS) from None
 
     @property
     def given(self) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cactus_decoding.core.mistakes import PromptTooLongError
@@ -36,5 +38,19 @@ def code_of(error: Exception) -> str | None:
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
 
 
-def error_body(message: str, kind: str = INVALID, code: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": " ".join(message.split()), "type": kind, "param": None, "code": code}}
+@contextmanager
+def about(field: str) -> Iterator[None]:
+    """Note which field of a request an error is about, for `param_of`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        vars(error).setdefault("param", field)
+        raise
+
+
+def param_of(error: Exception) -> str | None:
+    return vars(error).get("param") or None
+
+
+def error_body(message: str, kind: str = INVALID, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": " ".join(message.split()), "type": kind, "param": param, "code": code}}

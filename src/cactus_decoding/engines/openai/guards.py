@@ -150,8 +150,8 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
             raise BadRequestError(f"a request may have {limit} bytes, but this one has more")
     try:
         value = json.loads(body)
-    except (ValueError, RecursionError):
-        raise BadRequestError("a request must be JSON, but this one is not") from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"a request must be JSON, but this one is not: {error}") from None
     if not isinstance(value, dict):
         raise BadRequestError("a request must be a JSON object")
     return value

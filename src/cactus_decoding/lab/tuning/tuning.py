@@ -25,6 +25,7 @@ from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.tuning.answers import WIDTHS, TunedAnswer, answer, use_fastest_threads
 
 WORTH = 0.05  # the least speedup that counts: smaller ones are within what answers and machines differ by
+FEWEST_ANSWERS, FEWEST_TOKENS = 3, 100  # of less nothing can be told
 
 
 @dataclass(frozen=True)
@@ -107,15 +108,18 @@ def best_of(found: Sequence[Forecast], rule: str) -> Forecast:
 
 def verdict(best: Forecast) -> str:
     value, low, high = best.speedup
+    ends = f" (95 % interval over prompts: {low:.2f} to {high:.2f})" if best.speedup.has_ends else ""
+    told = f"{best}: {value:.2f} times as fast as none{ends}"
+    if low <= 1 and high >= 1 + WORTH:
+        return f"It cannot be told whether to speculate here: {told}"
     if not pays(best):
         change = f"{100 * (value - 1):.0f} % faster" if value > 1 else f"{100 * (1 / value - 1):.0f} % slower"
         return f"Do not speculate here: at best {change} ({best})"
-    ends = f" (95 % interval over prompts: {low:.2f} to {high:.2f})" if best.speedup.has_ends else ""
-    return f"{best}: {value:.2f} times as fast as none{ends}"
+    return told
 
 
 def pays(best: Forecast) -> bool:
-    return best.speedup.value >= 1 + WORTH
+    return best.speedup.value >= 1 + WORTH and not best.speedup.low <= 1
 
 
 PASSES_SHARE = 0.25  # the share of the time for timing passes; the rest is for answers
@@ -136,6 +140,27 @@ class Tuned:
     draft_threads: Mapping[str, int]
     answers: Sequence[TunedAnswer]
     found: Sequence[Forecast]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(len(each.token_ids) for each in self.answers)
+
+    @property
+    def measured(self) -> str:
+        return f"{self.num_tokens} tokens of {len(self.answers)} answer{'s' * (len(self.answers) != 1)}"
+
+    @property
+    def doubt(self) -> str | None:
+        """Why there is no verdict; None if there is one."""
+        busy = self.times.source == measuring.BUSY
+        if len(self.answers) < FEWEST_ANSWERS or self.num_tokens < FEWEST_TOKENS:
+            where = "an idle machine; this one is busy" if busy else "an idle machine"
+            return f"Too little was measured to tell: {self.measured}; give it more time with --minutes, on {where}"
+        if busy:
+            return (
+                "The machine is too busy to tell: equal passes took times that differ much; try again when it is idle"
+            )
+        return None
 
     @property
     def rules(self) -> list[str]:
@@ -160,7 +185,7 @@ class Tuned:
                 for name, each in self.drafts.items()
             ],
             "prompts": len(self.answers),
-            "tokens": sum(len(each.token_ids) for each in self.answers),
+            "tokens": self.num_tokens,
             "forecasts": [vars(each) for each in self.found],
         }
         return dict(plain(about))
@@ -194,7 +219,7 @@ def tune(
         copies = passes.widths[-1] - 1
         answers.append(answer(target, drafts, prompt, request, rules, seconds=spent, copies=copies))
         besides = max(time.perf_counter() - now - spent, 0.0)
-    report("Answering", len(prompts), len(prompts), "")
+    report("Answering", len(answers), len(prompts), "" if len(answers) == len(prompts) else "the time is over")
     found = forecasts(answers, passes, costs)
     return Tuned(passes, threads, costs, own, answers, found)
 
@@ -225,11 +250,12 @@ def _time(
         report("Timing passes", number, total, name)
         taken[name] = measuring.time_drafter(model, draft, clock, request.sampling)
     report("Timing passes", total - 1, total, "")
-    seconds_of = as_steps(measuring.time_passes(model, WIDTHS, clock, SWEEPS, until), clock, target.step_seconds)
-    passes = PassTimes(tuple(seconds_of.items()))
+    runs = measuring.time_runs(model, WIDTHS, clock, SWEEPS, until)
+    seconds_of = as_steps(measuring.fastest(runs), clock, target.step_seconds)
+    passes = PassTimes(tuple(seconds_of.items()), source="given" if measuring.agree(runs) else measuring.BUSY)
     costs: dict[str, PassTimes] = {}
     for name, (seconds, reading, pair) in taken.items():
-        costs[name] = PassTimes(passes.target, seconds, reading, pair=max(pair, seconds))
+        costs[name] = PassTimes(passes.target, seconds, reading, passes.source, max(pair, seconds))
         keep_times(costs[name], model, drafts[name])
     keep_times(passes, model, target.drafter)
     report("Timing passes", total, total, "")

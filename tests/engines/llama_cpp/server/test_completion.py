@@ -317,3 +317,18 @@ def test_other_names_of_choices(ask, form, texts):
     assert choice["message"]["content"] in texts
     assert {each["choice"] for each in choice["choice_probabilities"]} == texts
     assert len(ask(messages=CHAT, n=3, **form).whole()["choices"]) == 3
+
+
+def test_a_rule_that_needs_cuts_and_has_none_is_warned_of_in_reports_and_once_in_the_log(ask, caplog):
+    def report(**body):
+        found = ask(prompt=QUESTION, seed=1, max_tokens=4, acceptance_report=True, **body).whole()
+        return found["metrics"]["speculative_decoding"]["acceptance_report"]
+
+    absurd = {"acceptance_rule": "cactus:delta=1"}
+    for _ in range(2):
+        assert "also lifts tokens that the target finds absurd" in report(**absurd)["warning"]
+    assert len([each for each in caplog.records if "finds absurd" in each.message]) == 1
+    for others in (absurd | {"top_p": 0.9}, absurd | {"speculative": False}, {"acceptance_rule": "clamped:width=1"}):
+        assert "warning" not in report(**others)
+    assert report(**absurd)["nats"] is None
+    assert report(**absurd, budget=1e9)["nats"] >= 0

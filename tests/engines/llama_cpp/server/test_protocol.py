@@ -63,18 +63,24 @@ def test_texts_and_conversations_become_tokens_and_back(server):
 @pytest.mark.slow
 def test_errors_have_openai_s_codes(server):
     long = [{"role": "user", "content": "word " * 2_000}]
-    for method, path, body, status, code in (
-        ("GET", "/v1/models/gpt-4o", None, 404, "model_not_found"),
-        ("POST", "/v1/completions", {"prompt": "word " * 2_000}, 400, "context_length_exceeded"),
-        ("POST", "/v1/completions", {"prompt": "word " * 2_000, "stream": True}, 400, "context_length_exceeded"),
-        ("POST", CHATS, {"messages": long}, 400, "context_length_exceeded"),
-        ("POST", CHATS, {"messages": [USER], "frob": 1}, 400, "unknown_parameter"),
-        ("POST", CHATS, {"messages": [USER], "seed": "x"}, 400, "invalid_type"),
-        ("POST", CHATS, {"messages": [USER], "top_p": 7}, 400, "invalid_value"),
-        ("POST", "/v1/embeddings", {}, 404, None),
+    schema = {"type": "json_schema", "json_schema": {"schema": {"properties": {"a": {"type": "strng"}}}}}
+    unread = {"type": "grammar", "syntax": "regex", "definition": "(a"}
+    for method, path, body, status, code, param in (
+        ("GET", "/v1/models/gpt-4o", None, 404, "model_not_found", None),
+        ("POST", "/v1/completions", {"prompt": "word " * 2_000}, 400, "context_length_exceeded", None),
+        ("POST", "/v1/completions", {"prompt": "word " * 2_000, "stream": True}, 400, "context_length_exceeded", None),
+        ("POST", CHATS, {"messages": long}, 400, "context_length_exceeded", None),
+        ("POST", CHATS, {"messages": [USER], "frob": 1}, 400, "unknown_parameter", "frob"),
+        ("POST", CHATS, {"messages": [USER], "seed": "x"}, 400, "invalid_type", "seed"),
+        ("POST", CHATS, {"messages": [USER], "top_p": 7}, 400, "invalid_value", "top_p"),
+        ("POST", CHATS, {"messages": [USER], "response_format": schema}, 400, "invalid_value", "response_format"),
+        ("POST", CHATS, {"messages": [USER], "response_format": unread}, 400, "invalid_value", "response_format"),
+        ("POST", CHATS, {"messages": [USER], "tools": [{}]}, 400, None, "tools"),
+        ("POST", "/v1/embeddings", {}, 404, None, None),
     ):
         found, answer = server.ask(method, path, body, "k")
-        assert (found, answer["error"]["code"]) == (status, code), answer
+        error = answer["error"]
+        assert (found, error["code"] if code else None, error["param"]) == (status, code, param), answer
     found, answer = server.ask("GET", "/v1/models")
     assert (found, answer["error"]["code"]) == (401, "invalid_api_key")
     assert server.ask("POST", "/tokenize", {"prompt": "a"})[0] == 401

@@ -46,6 +46,12 @@ def test_health_models_and_mistakes(server):
         ("/v1/completions", {"prompt": "Hi", "grammar": "frob"}, 400, "cannot read the grammar"),
         ("/v1/chat/completions", {"messages": []}, 400, "messages must be a list"),
         ("/v1/completions", b"[1]", 400, "a JSON object"),
+        (
+            "/v1/completions",
+            b'{"prompt": "Hi",}',
+            400,
+            "is not: Expecting property name enclosed in double quotes: line 1",
+        ),
         ("/v1/embeddings", {}, 404, "Not Found"),
     ):
         code, answer = server.ask("POST", path, body)
@@ -194,6 +200,16 @@ def test_a_file_alone_says_what_serves_it_and_what_drafts(run, tmp_path):
     looked_up, *_, mistake = err.splitlines()
     assert "proposals are looked up in the text (suffix)" in looked_up
     assert "cannot load the target" in mistake
+    assert mistake.endswith(": the file is damaged or incomplete; download it again")
+
+
+@pytest.mark.slow
+def test_passes_are_timed_before_the_address_is_announced(gguf, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with serving(*models(gguf), "--port", "0") as running:
+        timing, chosen = running.logged().splitlines()[:2]
+        assert timing == "Timing passes (a few seconds, once) …"
+        assert "proposes what pays by pass times measured now" in chosen
 
 
 def test_json_of_events_is_one_line():

@@ -44,11 +44,15 @@ def letter(kind: Any) -> str:
     return code.replace("Q", "L") if isinstance(code, str) and code not in "PzZ" else "P"
 
 
+_DAMAGED = re.compile("failed to read|corrupted or incomplete|invalid magic")
+
+
 def reason(errors: list[str]) -> str:
     """Return the first error without the names of the functions that report it."""
     if not errors:
         return "llama.cpp does not say why"
-    return re.sub(r"^(\w+: )+|error loading model: ", "", " ".join(errors[0].split()))
+    said = re.sub(r"^(\w+: )+|error loading model: ", "", " ".join(errors[0].split()))
+    return f"{said}: the file is damaged or incomplete; download it again" if _DAMAGED.search(said) else said
 
 
 def states_go_back(release: str) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import Any
 
@@ -88,6 +90,9 @@ class Completion:
             answer_to(pair, asked, prompts[index // asked.body.n], index, constraint if index == 0 else None)
             for index in range(len(prompts) * asked.body.n)
         ]
+        self._warning = self._answers[0].session.request.warning
+        if self._warning is not None:
+            _log_once(self._warning)
         kind = "chat.completion" if asked.chat else "text_completion"
         self._head = {
             "id": ("chatcmpl-" if asked.chat else "cmpl-") + secrets.token_hex(16),
@@ -205,8 +210,14 @@ class Completion:
         """The report, where vLLM's responses have it too; of several choices a list."""
         if not self._asked.body.acceptance_report:
             return {}
-        reports = [answer.counts.report() for answer in self._answers]
+        told = {} if self._warning is None else {"warning": self._warning}
+        reports = [answer.counts.report() | told for answer in self._answers]
         return {"metrics": {"speculative_decoding": {REPORT_KEY: reports[0] if len(reports) == 1 else reports}}}
+
+
+@cache
+def _log_once(warning: str) -> None:
+    logging.getLogger(__name__).warning("of a request: %s", warning)
 
 
 def _probabilities(answer: LlamaAnswer) -> dict[str, Any]:

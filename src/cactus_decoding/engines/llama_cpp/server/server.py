@@ -32,7 +32,6 @@ from cactus_decoding.core.constraints.base import Constraint, ConstraintError
 from cactus_decoding.core.constraints.thinking import thinking_marks
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.core.mistakes import short_repr
-from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.counters import RuleCounters
@@ -49,7 +48,7 @@ from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
 from cactus_decoding.engines.openai.description import description
-from cactus_decoding.engines.openai.errors import INVALID, UnknownModelError, code_of, error_body
+from cactus_decoding.engines.openai.errors import INVALID, UnknownModelError, about, code_of, error_body, param_of
 from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
 from cactus_decoding.engines.openai.keys import Marks
 from cactus_decoding.engines.openai.responses import ResponsesBody, ResponseWriter, chat_of
@@ -183,7 +182,11 @@ class LlamaServer:
 
     def _read(self, body: Mapping[str, Any], *, chat: bool) -> tuple[CompletionParams, Constraint | None]:
         asked = read_completion(body, self._defaults, chat=chat, marks=self._marks, thinking=self._thinking)
-        return asked, None if asked.grammar is None else self._constraints.make(asked.grammar)
+        if asked.grammar is None:
+            return asked, None
+        named = asked.grammar.name.split()[-1]
+        with about(named if named in type(asked.body).model_fields else "tools"):
+            return asked, self._constraints.make(asked.grammar)
 
     @cached_property
     def _marks(self) -> CallMarks | None:
@@ -199,14 +202,12 @@ class LlamaServer:
     def _readers(self) -> CapacityLimiter:
         return CapacityLimiter(_READERS)
 
-    def get_ready(self, prepare: Callable[[Pair], None], failed: Callable[[], None]) -> None:
-        """Do what takes seconds and what requests wait for, in a thread of its own."""
+    def get_ready(self, failed: Callable[[], None]) -> None:
+        """Do what takes a while and what requests wait for, in a thread of its own."""
         gc.disable()  # what is imported stays
         try:
             with self._preparing:
                 if not self._stopping.is_set():
-                    with self._seats.take([], self._stopping) as pair:
-                        prepare(pair)
                     self._constraints.prepare()
             self._ready.set_result(None)
         except Exception as error:
@@ -336,12 +337,11 @@ def serve(
     keys: Sequence[str],
     origins: Sequence[str],
     announce: Callable[[str], None],
-    prepare: Callable[[Pair], None],
 ) -> None:
     announce(address_of(host, listening))
     running = server_of(server.application(names_of(host), keys, origins))
     # that it is there is answered first
-    timer = threading.Timer(0.2, server.get_ready, (prepare, partial(setattr, running, "should_exit", True)))
+    timer = threading.Timer(0.2, server.get_ready, (partial(setattr, running, "should_exit", True),))
     timer.daemon = True
     timer.start()
     try:
@@ -354,7 +354,7 @@ def serve(
 def _sentence(status: int, kind: str) -> Callable[[Request, Exception], Response]:
     def answer(request: Request, error: Exception) -> Response:
         code = code_of(error) if kind == INVALID else None
-        return JSONResponse(error_body(str(error) or kind, kind, code), status_code=status)
+        return JSONResponse(error_body(str(error) or kind, kind, code, param_of(error)), status_code=status)
 
     return answer
 

@@ -12,6 +12,7 @@ from cactus_decoding.core.constraints.grammar import Grammar, as_grammar, schema
 from cactus_decoding.core.constraints.schema import checked_schema
 from cactus_decoding.core.mistakes import check_choice, short_repr
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks, embedded, written_call
+from cactus_decoding.engines.openai.errors import about
 from cactus_decoding.engines.openai.tool_calls import HERMES, CallReader
 
 MAX_CALLS = 16  # of an answer, where a grammar counts them
@@ -170,10 +171,14 @@ def form_of(
         forms.append("tools")
     if len(forms) > 1:
         raise ValueError(f"{forms[0]} and {forms[1]} exclude each other: each says what the answer looks like")
-    answer = None if forms in ([], ["tools"]) else _answer(forms[0], values)
+    answer = None
+    if forms not in ([], ["tools"]):
+        with about(forms[0]):
+            answer = _answer(forms[0], values)
     if tools is None or isinstance(answer, tuple) or (answer is not None and answer.kind != "json_schema"):
         return answer
-    return tools.grammar(marks, answer)
+    with about("tools"):
+        return tools.grammar(marks, answer)
 
 
 def _answer(form: str, values: Mapping[str, Any]) -> Grammar | tuple[str, ...] | None:
