@@ -14,7 +14,13 @@ from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.llama_cpp.server.completion import Completion, answer_to, prompts_of, read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import (
+    Completion,
+    _log_once,
+    answer_to,
+    prompts_of,
+    read_completion,
+)
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.tools import Tools
 from cactus_decoding.engines.openai.tool_calls import FORMATS, HERMES
@@ -324,6 +330,7 @@ def test_a_rule_that_needs_cuts_and_has_none_is_warned_of_in_reports_and_once_in
         found = ask(prompt=QUESTION, seed=1, max_tokens=4, acceptance_report=True, **body).whole()
         return found["metrics"]["speculative_decoding"]["acceptance_report"]
 
+    _log_once.cache_clear()
     absurd = {"acceptance_rule": "cactus:delta=1"}
     for _ in range(2):
         assert "also lifts tokens that the target finds absurd" in report(**absurd)["warning"]
