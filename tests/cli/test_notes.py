@@ -14,6 +14,12 @@ SHORT = ("--max-new-tokens", "3", "--seed", "1", "--json")
 TEMPLATE = "{% for message in messages %}Question: {{ message.content }}\nAnswer:{% endfor %}"
 
 
+@pytest.fixture(autouse=True)
+def _times_are_known(monkeypatch):
+    """Have no line say that passes are timed."""
+    monkeypatch.setattr("cactus_decoding.core.pair.Pair.pass_times", lambda *_: {"source": "given"})
+
+
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
     """The bundled target as anybody's model, with a chat template or without one."""
