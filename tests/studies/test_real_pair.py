@@ -172,9 +172,10 @@ def test_what_is_advised_elsewhere_is_what_was_measured() -> None:
     assert choices(result) in CHOOSING.read_text()
     best = json.loads((ROOT / "benchmarks/results/real_pair_bfloat16.json").read_text())["summary"]["best"]
     readme = (ROOT / "README.md").read_text()
-    relaxed, lossless = (f"{best[rule]['over_plain'][0]:.1f} times" for rule in ("Cactus 1", "lossless"))
-    said = rf"\[{relaxed}\]\(\S+ the tokens per second of plain decoding, where lossless makes {lossless}"
-    assert re.search(said, readme)
+    relaxed, lossless = ([f"{x:.1f}" for x in best[rule]["over_plain"]] for rule in ("clamped 2", "lossless"))
+    ends, plain = ([f"{low} to {high}", f"{value} times"] for value, low, high in (relaxed, lossless))
+    said = rf"`clamped:width=2` \| .*\[{ends[1]}\]\(\S+ the tokens per second of plain decoding \({ends[0]}\), "
+    assert re.search(rf"{said}where lossless makes {plain[1]} \({plain[0]}\)", readme)
 
 
 @pytest.mark.slow
