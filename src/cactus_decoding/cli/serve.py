@@ -304,7 +304,7 @@ def _serve_llama_cpp(
             from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
             from cactus_decoding.engines.llama_cpp.server.server import serve as run
 
-            if len(files) < 2 and not is_drafter(draft):  # else torch is imported when the server already answers
+            if len(files) < 2 and not is_drafter(draft):  # a draft of transformers
                 options.prepare(threads, small=False)
             loaded = PairPool.load(file.with_threads(threads), draft, parallel, kept_prompts)
         finally:
