@@ -27,7 +27,7 @@ NOT_RUN = {
     "docs/reproduce.md": 1,
     "docs/structured_answers.md": 1,
     "docs/traces_and_playground.md": 1,
-    "docs/vllm.md": 7,
+    "docs/vllm.md": 11,
     "docs/vllm_reference.md": 1,
 }
 

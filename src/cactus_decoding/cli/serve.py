@@ -227,11 +227,8 @@ def _serve_vllm(
     default = request_of(asked, any_pattern=True)
     if default is not None:
         server.check_plugin_loads()
-    if default is not None and getattr(default.rule, "lifts_absurd_tokens", False):
-        notes.say(
-            f"{default.rule} also lifts tokens that the target finds absurd in requests without top_p and top_k: "
-            "--override-generation-config '{\"top_p\": 0.95}' sets it for those that leave it out"
-        )
+        if default.warning is not None:
+            notes.say(f"{default.warning}: --override-generation-config '{{\"top_p\": 0.95}}' sets it for all requests")
     server.check_installed()
     if memory := server.memory_arguments(engine_arguments, server.free_memory()):
         notes.say(f"less than vLLM's usual share of memory is free, so it gets {' '.join(memory)}")
