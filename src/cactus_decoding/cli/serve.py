@@ -228,7 +228,8 @@ def _serve_vllm(
     if default is not None:
         server.check_plugin_loads()
         if default.warning is not None:
-            notes.say(f"{default.warning}: --override-generation-config '{{\"top_p\": 0.95}}' sets it for all requests")
+            where = "sets it where requests do not"
+            notes.say(f"{default.warning}: --override-generation-config '{{\"top_p\": 0.95}}' {where}")
     server.check_installed()
     if memory := server.memory_arguments(engine_arguments, server.free_memory()):
         notes.say(f"less than vLLM's usual share of memory is free, so it gets {' '.join(memory)}")
