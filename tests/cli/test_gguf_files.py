@@ -72,7 +72,7 @@ def test_eval(run, models, tmp_path):
     given = ("--rule", "lossless", "--rule", "clamped:width=1", "--num-speculative-tokens", "0,4", "--problems", "2")
     code, out, err = run("eval", *models, *given, "--output", "new.jsonl")
     assert code == 0, err
-    assert "clamped:width=1.0 ×4" in out
+    assert "clamped:width=1.0 coupled ×4" in out
     assert "llama_cpp" in (tmp_path / "new.jsonl").read_text()
 
 
