@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -105,6 +106,7 @@ def _measured(kind: str = "engine") -> Iterator[tuple[str, str, dict[str, Any], 
         result = read(path)
         drafts = result["provenance"]["arguments"]["set"].get("drafts")
         engine = result["report"]["engine"].replace(", method=eagle, model=tiny/eagle", "")
+        engine = re.sub(r"^vLLM [\d.]+", r"\g<0> CPU", engine)  # no other was measured
         name = engine + (f": {drafts}" if drafts else "")
         yield *SERVERS.get(path.stem.replace(kind, "engine"), (name, "")), result["report"], result["provenance"]
 
