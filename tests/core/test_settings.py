@@ -204,6 +204,23 @@ def test_what_imports_reads_files_or_takes_unlimited_time_is_refused_by_both_ser
     assert "antigravity" not in sys.modules
 
 
+SENT = {"rule": "cactus:delta=1", "protect": "digits", "relax_within": ["<a>", "</a>"], "stop": ["\n"]}
+"""What a client may send of settings that are no numbers."""
+OF_KINDS = {int: 3, float: 0.25, bool: True}
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("name", [name for name, each in SETTINGS.items() if each.setting.from_clients])
+def test_what_clients_may_send_is_among_the_settings_of_their_answer(name: str, chat: bool) -> None:
+    setting = SETTINGS[name]
+    value = SENT.get(name, OF_KINDS.get(setting.kind))
+    prompt = {"messages": [{"role": "user", "content": "Hi"}]} if chat else {"prompt": "Hi"}
+    read = read_completion(prompt | {RULE_KEY: "cactus:delta=1", setting.key: value}, beside(name), chat=chat).settings
+    meant = Request.from_dict(beside(name) | {name: tuple(value) if name == "stop" else value}).as_dict()[name]
+    assert meant != Request.from_dict(beside(name)).as_dict()[name]
+    assert Request.from_dict(read).as_dict()[name] == meant
+
+
 def test_a_rule_that_the_server_was_started_with_may_be_named() -> None:
     with pytest.raises(ValueError, match=r"acceptance_rule: rule 'somewhere:Nowhere' is not taken from here"):
         read_completion({"prompt": "Hi", RULE_KEY: "somewhere:Nowhere"}, {}, chat=False)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.verification.walk import Verifier
 
 
-MAX_SEED = 2**63 - 1
+MAX_SEED = 2**63 - 1  # the largest integer of 64 bits, which torch's generators take
 NUM_SPECULATIVE_TOKENS = 6
 """Proposals per step if a request says nothing: good for the bundled pair, and for schemes that judge equal blocks."""
 AUTO = "auto"  # the default draft length for other models: `cactus_decoding.AutoLength`

@@ -53,6 +53,7 @@ class LookUpDrafter(Drafter):
         return Proposal(found.token_ids, None, found.parents)
 
     def follow(self, token_ids: list[int]) -> None:
+        """Index the text so far, which may have lost tokens at its end since the last call."""
         self._response.index.follow(token_ids)
 
     @abstractmethod
@@ -63,6 +64,7 @@ class LookUpDrafter(Drafter):
         return self
 
     def twin(self) -> Self:
+        """Return a drafter with the same parameters that knows no text yet, for another response at the same time."""
         return replace(self)
 
 

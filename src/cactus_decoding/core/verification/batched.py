@@ -239,7 +239,7 @@ def verify_block(
     num_accepted, next_token, relaxed = [], [], torch.zeros(ids.shape, dtype=torch.bool)
     for row, count in enumerate(used.tolist()):
         proposal = Proposal(ids[row, :count].tolist(), None if draft is None else draft[row, :count])
-        tree = Tree(StepRows(target[row, : count + 1], proposal.token_ids, proposal, _as_given, _as_given))
+        tree = Tree(StepRows(target[row, : count + 1], proposal.token_ids, proposal, lambda rows, ids: rows, lambda rows, ids: rows))
         numbers = RandomNumbers(torch.cat([uniforms[row, :count], uniforms[row, -1:]]), count)
         walk = joint(tree, lambda position: rule, numbers)
         marked = walk.compared_with(joint(tree, lambda position: Lossless(), numbers.again()))
@@ -249,7 +249,3 @@ def verify_block(
             relaxed[row, trial.node] = trial.relaxed
     parts = [part.to(target.device) for part in (torch.tensor(num_accepted), torch.tensor(next_token), relaxed)]
     return Verification(*(part.squeeze(0) for part in parts)) if unbatched else Verification(*parts)
-
-
-def _as_given(rows: Tensor, token_ids: list[int]) -> Tensor:
-    return rows

@@ -28,10 +28,9 @@ from pydantic import (
     model_validator,
 )
 
-from cactus_decoding.core.declared import Declared, fields_of
+from cactus_decoding.core.declared import Declared
 from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.request import SETTINGS, Request
-from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.validation import mistake
 from cactus_decoding.engines.openai.errors import UnknownFieldError, about
 from cactus_decoding.engines.openai.keys import (
@@ -40,12 +39,13 @@ from cactus_decoding.engines.openai.keys import (
     KEYS,
     LIMITS,
     NOT_FROM_CLIENTS,
+    OF_ENGINES,
     RULE_KEY,
     Marks,
     read_keys,
 )
 
-MAX_SEED = 2**32 - 2
+MAX_BODY_SEED = 2**32 - 2  # what every server takes: 32 bits, of which the last asks llama.cpp to draw a seed
 MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS, MAX_PROPOSALS = 32, 16, 20, 64
 _COMPLETION_TOKENS = 16  # OpenAI's own limit of a completion, where a request says nothing; conversations have none
 _ROLES = {"developer": "system"}  # roles that chat templates do not know, and what they call them
@@ -294,7 +294,7 @@ class _Written(Body):
     seed: int | None = Field(
         default=None,
         ge=0,
-        le=MAX_SEED,
+        le=MAX_BODY_SEED,
         description="The same seed gives the same text. Further choices have the next seeds.",
     )
     stream: bool = Field(default=False, description="Whether the answer comes bit by bit.")
@@ -361,8 +361,12 @@ class _Written(Body):
             **defaults,
             **read_keys({key: given[key] for key in KEYS if key in given}, defaults, thinking=thinking),
         }
-        settings |= {each.name: getattr(self, each.key) for each in fields_of(SamplingParams)}
-        settings |= {"stop": self.stop, "seed": self.seed, "max_new_tokens": self.max_new_tokens}
+        settings |= {
+            name: getattr(self, each.key)
+            for name, each in SETTINGS.items()
+            if each.setting.from_clients and OF_ENGINES.intersection(each.groups)
+        }
+        settings["max_new_tokens"] = self.max_new_tokens  # for which a conversation has two keys
         if self.max_new_tokens is None:
             del settings["max_new_tokens"]
         if not self.speculative or self.num_speculative_tokens is not None:
@@ -379,7 +383,7 @@ def _field_of(setting: Declared) -> Any:
     elif setting.setting.from_clients is True:
         annotation: Any = setting.field.annotation
         kind = Annotated[annotation | None, *setting.field.metadata]
-    default = setting.default if "sampling" in setting.groups else None
+    default = setting.default if OF_ENGINES.intersection(setting.groups) else None
     return kind, Field(default=default, description=setting.doc)
 
 

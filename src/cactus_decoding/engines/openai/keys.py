@@ -9,11 +9,11 @@ from cactus_decoding.core.declared import switch
 from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.request import SETTINGS
 
-_OF_ENGINES = {"sampling", "answer"}  # groups with keys of the engine's own: temperature, seed and so on
+OF_ENGINES = {"sampling", "answer"}  # groups with keys of the engine's own: temperature, seed and so on
 _ASKED = {
     each.key: each
     for each in SETTINGS.values()
-    if each.setting.from_clients and not _OF_ENGINES.intersection(each.groups)
+    if each.setting.from_clients and not OF_ENGINES.intersection(each.groups)
 }
 FILE_KEY = "importance"  # the server is started with this file; a request may only turn it off
 KEYS = (*_ASKED, FILE_KEY)  # the keys of requests and of servers' own settings

@@ -50,15 +50,15 @@ def to_html(trace: Trace) -> str:
             script_digest=digest,
             data=embedded(_data(trace)),
             provenance=json.dumps(dict(trace.header.provenance), indent=2),
-            clean=clean,
+            printable=printable,
         )
     )
 
 
-def clean(text: str) -> str:
+def printable(text: str) -> str:
     r"""Return text without what no page may hold; line ends, tabs and all kinds of spaces stay.
 
-    >>> clean("a\x00\u3000b\r\n\tc")
+    >>> printable("a\x00\u3000b\r\n\tc")
     'a\ufffd\u3000b\n\tc'
     """
     kept = (
@@ -103,7 +103,7 @@ def settings_of(header: TraceHeader) -> list[tuple[str, str]]:
         *([("stop", ", ".join(map(repr, request.stop)))] if request.stop else []),
         ("seed", str(request.seed)),
     ]
-    return [(name, clean(value)) for name, value in settings]
+    return [(name, printable(value)) for name, value in settings]
 
 
 def _budget_of(budget: Budget | None) -> list[tuple[str, str]]:

@@ -12,7 +12,7 @@ from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.engines.openai.bodies import MAX_SEED
+from cactus_decoding.engines.openai.bodies import MAX_BODY_SEED
 from cactus_decoding.engines.openai.client import RefusedError, Reply, ServerClient, ServerError
 from cactus_decoding.engines.openai.counters import REPORT_KEY
 from cactus_decoding.engines.openai.keys import RULE_KEY
@@ -166,7 +166,7 @@ class ServerEngine:
             if each.key in ("temperature", "top_p", *self._sampling)
             or values[each.name] != getattr(defaults, each.name)
         }
-        fields = self._sampling | given | {"seed": (request.seed or 0) % (MAX_SEED + 1)}
+        fields = self._sampling | given | {"seed": (request.seed or 0) % (MAX_BODY_SEED + 1)}
         if not self._takes_rules:
             return fields
         return fields | self._keys(asked_of(request) | ({REPORT_KEY: True} if self.reports else {}))
