@@ -239,7 +239,8 @@ def verify_block(
     num_accepted, next_token, relaxed = [], [], torch.zeros(ids.shape, dtype=torch.bool)
     for row, count in enumerate(used.tolist()):
         proposal = Proposal(ids[row, :count].tolist(), None if draft is None else draft[row, :count])
-        tree = Tree(StepRows(target[row, : count + 1], proposal.token_ids, proposal, lambda rows, ids: rows, lambda rows, ids: rows))
+        rows = target[row, : count + 1]
+        tree = Tree(StepRows(rows, proposal.token_ids, proposal, lambda given, _: given, lambda given, _: given))
         numbers = RandomNumbers(torch.cat([uniforms[row, :count], uniforms[row, -1:]]), count)
         walk = joint(tree, lambda position: rule, numbers)
         marked = walk.compared_with(joint(tree, lambda position: Lossless(), numbers.again()))
