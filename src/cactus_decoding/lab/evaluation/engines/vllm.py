@@ -54,8 +54,8 @@ class VllmEngine:
     def check(self, request: Request) -> None:
         """Raise `ValueError` for what vLLM, or our plug-in in it, does not do."""
         request.check_chain("vLLM, which has removed tree attention,")
-        if not isinstance(request.num_speculative_tokens, FixedLength):
-            given = request.num_speculative_tokens
+        given = request.num_speculative_tokens
+        if not (isinstance(given, FixedLength) and given.fixed):
             raise ValueError(f"vLLM takes a fixed number of proposals for all requests and steps, but not '{given}'")
         budget = request.budget
         beyond = budget is not None and (budget.expected_tokens, budget.max_relaxed) != (None, None)
