@@ -10,7 +10,7 @@ import re
 
 import griffe
 
-FORMULA = re.compile(r"^( *)\.\. math:: *(.*?)$", re.MULTILINE)
+FORMULA = re.compile(r"^( *)\.\. math:: *(.*(?:\n\1 +\S.*)*)$", re.MULTILINE)
 INLINE = re.compile(r":math:`([^`]*)`")
 DOCTEST = re.compile(r"^( *)(>>> .*(?:\n\1\S.*)*)", re.MULTILINE)
 
@@ -44,7 +44,11 @@ def as_markdown(docstring: str) -> str:
 
     >>> as_markdown("Example:\n    >>> 1 + 1\n    2")
     'Example:\n    ```pycon\n    >>> 1 + 1\n    2\n    ```'
+    >>> as_markdown("Of two lines:\n\n.. math:: a +\n    b\n\nthen")
+    'Of two lines:\n\n$$\na + b\n$$\n\nthen'
     """
-    docstring = FORMULA.sub(r"\1$$\n\1\2\n\1$$", docstring)
+    docstring = FORMULA.sub(
+        lambda found: "{0}$$\n{0}{1}\n{0}$$".format(found[1], " ".join(found[2].split())), docstring
+    )
     docstring = INLINE.sub(r"`\1`", docstring)
     return DOCTEST.sub(r"\1```pycon\n\1\2\n\1```", docstring)

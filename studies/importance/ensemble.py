@@ -135,7 +135,7 @@ def shown(result: dict[str, Any]) -> dict[str, str]:
             "way": "{way}",
             "accepts": "{acceptance:.3f}",
             "KL, nats": "{kl:.4f}",
-            "× clamped": lambda row, cheapest=cheapest: f"{row['kl'] / cheapest:.2f}",
+            "KL ÷ clamped's": lambda row, cheapest=cheapest: f"{row['kl'] / cheapest:.2f}",
             "TV": "{tv:.3f}",
             "log-ratio, at most": "{max_log_ratio:.1f}",
             "spoilt answers per 1,000 positions": lambda row: (

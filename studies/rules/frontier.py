@@ -191,7 +191,8 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
 
 def shown(result: dict[str, Any], kind: str = "") -> dict[str, str]:
     """Return the tables that are of one pair."""
-    head = "rule", "accepts", "KL, nats", "× clamped", "TV", "log-ratio, at most", "regret", "clamped is no worse in"
+    head = ["rule", "accepts", "KL, nats", "KL ÷ clamped's"]
+    head += ["TV", "log-ratio, at most", "regret", "clamped is no worse in"]
     rows = []
     for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):
         if row["rule"] is None:
@@ -224,7 +225,7 @@ def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
         rows = sorted((row for row in result["table"] if row["rule"]), key=_factor, reverse=True)
         pairs.append({row["rule"].partition(":")[0]: row for row in rows})
     first, second = pairs
-    head, found = ("rule", "accepts", "KL", "× clamped", "real pair", "TV", "ratio", "regret", "dominated"), []
+    head, found = ("rule", "accepts", "KL", "KL ÷ clamped's", "real pair", "TV", "ratio", "regret", "dominated"), []
     for name, row in sorted(first.items(), key=lambda item: _factor(item[1])):
         real = f"{_factor(second[name]):.2f}" + r"\*" * ("rows" in second[name])
         costs, said = _costs(row)

@@ -21,6 +21,9 @@ from support.tables import all_of
 
 import cactus_decoding
 
+# LaTeX that a reader sees, outside of code
+SEEN_LATEX = re.compile(r"\$\$|\$\\|\\(?:[a-zA-Z]{2,}|[(\[])")
+UNSEEN = re.compile(r"<(pre|code|script|style|math|head)\b.*?</\1>", re.DOTALL)
 # What browsers fetch by themselves; links that a reader may follow are no such thing.
 FETCHED = re.compile(r"""<(?:script|img|iframe|source|audio|video)[^>]+?src=["']?(?:https?:)?//""")
 STYLED = re.compile(r"""<link[^>]+rel=["']?(?:stylesheet|preconnect|preload|icon)[^>]+href=["']?(?:https?:)?//""")
@@ -109,6 +112,7 @@ def test_the_site_is_whole(site: Path) -> None:
         assert not FETCHED.search(html), page
         assert not STYLED.search(html), page
         assert "arithmatex" not in html, f"{page}: a formula was not turned into MathML"
+        assert not SEEN_LATEX.findall(unescape(re.sub(r"<[^>]+>", "", UNSEEN.sub("", html)))), page
         assert not re.search(
             r"^\s*&gt;&gt;&gt;", re.sub(r"<[^>]+>", "", re.sub(r"<pre.*?</pre>", "", html, flags=re.S)), re.M
         )

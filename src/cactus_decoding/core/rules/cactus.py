@@ -62,8 +62,8 @@ class Cactus(Rule):
     presets = (
         Preset(
             "cactus:delta=0.5",
-            "Given the drafted token, KL(h‖target) ≤ delta while its lifted probability g ≤ 1/2; above that it can "
-            "overspend, up to log(1 + 2·delta), if delta is below 1.257. Not a bound on what is emitted on average.",
+            "Given the drafted token, KL(h‖target) ≤ delta while h(n) ≤ 1/2; above that it can overspend, up to "
+            "log(1 + 2·delta), if delta is below 1.257. Not a bound on what is emitted on average.",
             "to reproduce the paper; with deterministic drafts",
         ),
         Preset(

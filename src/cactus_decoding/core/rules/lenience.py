@@ -18,9 +18,8 @@ from cactus_decoding.core.types import Verdict
 class Lenience(Rule):
     """Accept as if the target were 1 / lenience times as sure: h(n) = q(n) / lenience, recovery from (q - lenience p)+.
 
-    No token becomes more than 1 / lenience times as likely by acceptance. As s is the same for every drafted token,
-    what is emitted does not depend on the drafted token either: it is min(p, q / lenience) + m (q - lenience p)+ / Z,
-    with m the mass that is rejected and Z a sum.
+    No token is emitted more than 1 / lenience times as often as by the target. What is emitted does not depend on the
+    drafted token: it is min(p, q / lenience) + m (q - lenience p)+ / Z, with m the mass that is rejected and Z a sum.
 
     Source: Leviathan et al. (arXiv 2211.17192), appendix on lenience.
 
@@ -40,7 +39,7 @@ class Lenience(Rule):
     presets = (
         Preset(
             "lenience:lenience=0.5",
-            "No accepted token is more than 1/lenience times as likely as under the target; "
+            "No token is emitted more than 1/lenience times as often as by the target; "
             "nothing about the whole distribution.",
             "where only too frequent tokens hurt",
         ),

@@ -85,7 +85,7 @@ VERIFICATIONS = MappingProxyType(
             ),
             SchemeDeclaration(
                 "block",
-                "all of a step jointly, which accepts more (for lossless, clamped and ensemble)",
+                "all of a step jointly, which accepts more (for rules that do not look at the drafted token)",
                 chains=True,
                 counterpart="joint",
             ),
@@ -115,7 +115,7 @@ VERIFICATIONS = MappingProxyType(
             ),
             SchemeDeclaration(
                 "coupled",
-                "one text per seed, whatever is proposed (for lossless, clamped and ensemble)",
+                "one text per seed, whatever is proposed (for rules that do not look at the drafted token)",
                 chains=True,
                 trees=True,
                 judges_steps=False,
