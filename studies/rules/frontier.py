@@ -213,7 +213,8 @@ def _costs(row: Mapping[str, Any]) -> tuple[list[str], str]:
     """Return cells of what a rule costs beside nats, and in what the clamped ratio is no worse."""
     ours, theirs = row["clamped"], {name: float(row[name]) for name in COLUMNS}
     others = COLUMNS if row["family"] != "clamped" else ()  # than itself it is no worse
-    better = [name for name in others if ours[name] <= theirs[name] * (1 + 1e-3) + 1e-6]
+    # by the digits shown: beyond them the acceptances, and so the costs, differ by the step of a knob
+    better = [name for name in others if round(ours[name], COLUMNS[name]) <= round(theirs[name], COLUMNS[name])]
     said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
     return [f"{theirs[name]:.{digits}f}" for name, digits in COLUMNS.items() if name != "kl"], said
 

@@ -15,15 +15,16 @@ from cactus_decoding.core.mistakes import check_number, short_repr
 class Budget(Model):
     r"""How far the distribution of a whole response may move from the target's.
 
-    A response that is decoded with a budget of B nats has KL(distribution of the response || the target's) <= B,
-    whatever the rule, the draft and the prompt. So no event (a right answer, a refusal, a broken format) has its
+    A response that is decoded at a temperature above 0 with a budget of B nats has KL(distribution of the response ||
+    the target's) <= B, whatever the rule, the draft and the prompt. So no event (a right answer, a refusal, a broken format) has its
     probability moved by more than
 
     .. math:: \min(\sqrt{B / 2},\ \sqrt{1 - e^{-B}})
 
     which are the bounds of Pinsker and of Bretagnolle and Huber. ``max_shift`` gives the budget by this consequence.
     Each verified position is charged its exact cost. Where the next position would overspend, it is judged by the
-    lossless rule, which costs nothing. Proofs are in the documentation on guarantees.
+    lossless rule, which costs nothing. Proofs are in the documentation on guarantees. With the rules for temperature 0
+    (``relaxed_greedy``, ``big_little``, ``mars``) ``nats`` limit the log-probability given up, and no event.
 
     Attributes:
         nats: the budget per response, 0 or more; infinity only measures. Give either this or ``max_shift``.
