@@ -16,8 +16,8 @@ class Budget(Model):
     r"""How far the distribution of a whole response may move from the target's.
 
     A response that is decoded at a temperature above 0 with a budget of B nats has KL(distribution of the response ||
-    the target's) <= B, whatever the rule, the draft and the prompt. So no event (a right answer, a refusal, a broken format) has its
-    probability moved by more than
+    the target's) <= B, whatever the rule, the draft and the prompt. So no event (a right answer, a refusal,
+    a broken format) has its probability moved by more than
 
     .. math:: \min(\sqrt{B / 2},\ \sqrt{1 - e^{-B}})
 
