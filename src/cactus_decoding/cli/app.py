@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cactus_decoding.cli.help import ASK, Application
+from cactus_decoding.cli.help import ASK, Application, long_options
 from cactus_decoding.core.mistakes import suggestion
 
 MISTAKE = 2
@@ -146,8 +146,7 @@ def _usage_sentence(error: Any, message: str, context: Any) -> str:
         option = getattr(error, "option_name", None)
         return f"{option} must follow a command, as in 'cactus generate PROMPT {option}'" if option else message
     if (option := getattr(error, "option_name", None)) is not None:
-        known = [name for each in context.command.params for name in each.opts if name.startswith("--")]
-        return f"there is no option {option}{suggestion(option, known)}"
+        return f"there is no option {option}{suggestion(option, long_options(context))}"
     if message.startswith("Got unexpected extra"):
         given = message.partition(") (")[2].rstrip(")")
         quotes = any(each.name == "prompt" for each in context.command.params)

@@ -148,3 +148,8 @@ def _short(parameter: Any) -> Any:
     if parameter.show_default == "none" or (parameter.default is None and parameter.show_default is True):
         short.show_default = False
     return short
+
+
+def long_options(context: Any) -> list[str]:
+    """Return the options of a context's command that begin with two dashes."""
+    return [name for each in context.command.params for name in each.opts if name.startswith("--")]

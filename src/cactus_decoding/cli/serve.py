@@ -15,6 +15,7 @@ import typer
 
 from cactus_decoding.cli import notes, options, profiles, raise_when_interrupted
 from cactus_decoding.cli.display import pass_times_text
+from cactus_decoding.cli.help import long_options
 from cactus_decoding.cli.options import RUNNING, option
 from cactus_decoding.core.models.loading import check_model_name
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
@@ -112,7 +113,7 @@ def serve(
     if engine is None:
         engine = "vllm" if target is None or parse_gguf(target) is None else "llama-cpp"
     check_choice("engine", engine, ENGINES)
-    known = [name for each in context.command.params for name in each.opts if name.startswith("--")]
+    known = long_options(context)
     for name in (each.partition("=")[0] for each in given if each.startswith("--")):
         if close := suggestion(name, known, cutoff=0.9):  # else it is handed on to vLLM
             raise ValueError(f"there is no option {name}{close}")

@@ -13,7 +13,7 @@ from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, W
 def multipath(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     r"""Choose one of m independent drafts, and verify it as a block by the distribution that the choice has.
 
-    Behind each token the draft's tokens are ranked by h(x) / p(x). The draft is chosen whose first token has the
+    After each token the draft's tokens are ranked by h(x) / p(x). The draft is chosen whose first token has the
     highest rank, among equal ones that whose second has, and so on. With s the share of drafts, of those that begin no
     higher than the tokens so far, that begin lower, and P(x) and P(<x) the draft's probabilities of tokens up to x and
     below it, :math:`b = s + (1 - s) P(x)` and :math:`a = s + (1 - s) P(<x)`, the chosen draft goes on with x with
@@ -21,7 +21,7 @@ def multipath(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
 
     .. math:: \frac{b^m - a^m}{1 - s^m} = p(x) \frac{\sum_{i<m} b^i a^{m-1-i}}{\sum_{i<m} s^i},
 
-    and s is a / b behind x. With m = 1 this is block verification. The arguments are those of `match`.
+    and s is a / b after x. With m = 1 this is block verification. The arguments are those of `match`.
 
     Raises:
         ValueError: for a rule whose h depends on the drafted token, and for trees of other shapes than ``independent``.

@@ -85,10 +85,11 @@ class AutoLength(LengthFactory):
         """Return what chooses and what proposes in a response of up to so many tokens."""
         copies, learns = isinstance(drafter, LookUpDrafter), free or self.learns == "always"
         times = self.times(target, drafter)
-        experience = Experience(times, self.max_draft_tokens)
         if learns:
             place = place_of_pair(target, drafter)[0] if self.profile is None else Path(self.profile)
             experience = experience_of(place, times, self.max_draft_tokens, kept=self.profile is None)
+        else:
+            experience = Experience(times, self.max_draft_tokens)
         chooser = Chooser(
             experience,
             self.max_draft_tokens,

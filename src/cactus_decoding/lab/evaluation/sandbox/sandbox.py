@@ -45,8 +45,8 @@ def run_program(program: str, limits: ProgramLimits | None = None) -> ProgramRes
     network, can write to no file system except that folder, and all its processes end with it; root becomes nobody.
     It can read what its user (or nobody) can read, and nothing keeps it from finding holes in the kernel.
     """
-    secret = secrets.token_hex(16)
-    arguments = json.dumps(asdict(limits or ProgramLimits()))
+    secret, limits = secrets.token_hex(16), limits or ProgramLimits()
+    arguments = json.dumps(asdict(limits))
     # what a program leaves there must not stop us from removing the folder
     with TemporaryDirectory(prefix="cactus-program-", ignore_cleanup_errors=True) as folder:
         reads, writes = os.pipe()
@@ -59,9 +59,7 @@ def run_program(program: str, limits: ProgramLimits | None = None) -> ProgramRes
         os.close(writes)
         try:
             with suppress(subprocess.TimeoutExpired):
-                process.communicate(
-                    f"{secret}\n{program}".encode(errors="replace"), (limits or ProgramLimits()).seconds
-                )
+                process.communicate(f"{secret}\n{program}".encode(errors="replace"), limits.seconds)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
