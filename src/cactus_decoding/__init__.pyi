@@ -3,8 +3,8 @@
 from .core.audit import Audit as Audit
 from .core.audit import audit as audit
 from .core.drafting.automatic import AutoLength as AutoLength
-from .core.drafting.lengths.base import ConfidenceStop as ConfidenceStop
-from .core.drafting.lengths.base import FixedLength as FixedLength
+from .core.drafting.lengths import ConfidenceStop as ConfidenceStop
+from .core.drafting.lengths import FixedLength as FixedLength
 from .core.drafting.lookup import NgramDrafter as NgramDrafter
 from .core.drafting.lookup import SuffixDrafter as SuffixDrafter
 from .core.drafting.model import ModelDrafter as ModelDrafter

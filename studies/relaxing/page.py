@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from cactus_decoding.core.drafting.lengths.base import FixedLength
+from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, resampled_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary, grouped, summarise

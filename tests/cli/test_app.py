@@ -146,7 +146,7 @@ def test_every_fate_has_a_look_of_its_own_and_controls_do_nothing():
     assert "␛[2J␇." in file.getvalue()
 
 
-CACTUS = "cactus_decoding.lab.conformance.engines:CactusEngine"
+CACTUS = "cactus_decoding.lab.conformance:CactusEngine"
 
 
 @pytest.mark.slow

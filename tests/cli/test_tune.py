@@ -142,7 +142,7 @@ def test_prompts_that_cannot_be_enough_are_refused(run, monkeypatch):
 def test_files_have_threads_of_their_own_and_our_prompts(run, gguf, tmp_path, monkeypatch):
     pretend(monkeypatch, lambda width, threads: cheap(width, threads) / threads, draft=0.001)
     monkeypatch.setattr("cactus_decoding.lab.tuning.answers.thread_counts", lambda: [1, 2])
-    monkeypatch.setattr("cactus_decoding.core.drafting.prompts.PROMPTS", ("Ann has 3 pens.", "Bob has 4 nuts."))
+    monkeypatch.setattr("cactus_decoding.core.drafting.measuring.PROMPTS", ("Ann has 3 pens.", "Bob has 4 nuts."))
     target, draft = f"{gguf('target', 'q8_0')}:context_size=256", f"{gguf('worded', 'q8_0')}:context_size=256"
     code, out, err = run("tune", target, draft, "--max-new-tokens", "12", "--seed", "1")
     assert code == 0, err

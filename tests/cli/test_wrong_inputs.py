@@ -90,7 +90,7 @@ CASES = [
     (("demo", "--protect", "("), "is neither"),
     (("conform",), "give an ENGINE"),
     (("conform", "--bad"), "there is no option --bad (see 'cactus conform --help')"),
-    (("conform", "cactus_decoding.lab.conformance.engines:CactusEngine", "--set", "rule=nothing"), "nothing"),
+    (("conform", "cactus_decoding.lab.conformance:CactusEngine", "--set", "rule=nothing"), "nothing"),
     (("trace", "nowhere"), "No such file"),
     (("trace", "gone.jsonl"), "an interrupted response left"),
     (("trace", "data.jsonl"), "data.jsonl, line 1: this is not a trace of cactus generate --trace"),

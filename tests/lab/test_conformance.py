@@ -16,7 +16,7 @@ from cactus_conform.processing import distribution
 from cactus_conform.truth import Truth
 
 from cactus_decoding import SamplingParams
-from cactus_decoding.lab.conformance.engines import CactusEngine, CactusLlamaEngine
+from cactus_decoding.lab.conformance import CactusEngine, CactusLlamaEngine
 
 ENGINES = {"cactus": CactusEngine, "cactus-llama": CactusLlamaEngine}
 CUTS = (

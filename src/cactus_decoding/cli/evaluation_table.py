@@ -156,7 +156,7 @@ def check_may_run(tasks: Iterable[Task], allowed: bool) -> None:
             "give --allow-code-execution"
         )
     from cactus_decoding.cli.notes import say
-    from cactus_decoding.lab.evaluation.sandbox.sandbox import missing_isolation
+    from cactus_decoding.lab.evaluation.sandbox import missing_isolation
 
     if missing := missing_isolation():
         say(f"this system permits no namespaces for: {missing}; programs are kept from these by Python alone")

@@ -130,7 +130,7 @@ def _prompts(
     pair: Pair, drafts: dict[str, ModelDrafter], problems: list[str] | None, chat: bool | None, request: Request
 ) -> list[str]:
     """Return prompts that fit into every context window."""
-    from cactus_decoding.core.drafting.prompts import PROMPTS
+    from cactus_decoding.core.drafting.measuring import PROMPTS
     from cactus_decoding.core.generate import check_prompt
     from cactus_decoding.core.models.base import check_fits
     from cactus_decoding.core.models.tokenizers import as_chat_prompt

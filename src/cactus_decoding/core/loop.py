@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cactus_decoding.core.drafting.lengths.base import LengthFactory, TimedLength
+from cactus_decoding.core.drafting.lengths import LengthFactory, TimedLength
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.core.sampling.rows import check_drawn

@@ -15,18 +15,16 @@ from weakref import ref
 import torch
 
 from cactus_decoding import zoo
-from cactus_decoding.core.drafting.lengths.base import FixedLength, LengthFactory
+from cactus_decoding.core.drafting.lengths import FixedLength, LengthFactory
 from cactus_decoding.core.drafting.lookup import SuffixDrafter
-from cactus_decoding.core.drafting.measuring import text_to_time
+from cactus_decoding.core.drafting.measuring import PROMPTS, text_to_time
 from cactus_decoding.core.drafting.model import ModelDrafter
-from cactus_decoding.core.drafting.prompts import PROMPTS
 from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.models.base import BaseCachedModel, SavedRoom
 from cactus_decoding.core.models.loading import load_cached, load_tokenizer, only_cached
 from cactus_decoding.core.models.placement import checked_device, checked_dtype, device_beside_files
-from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt
-from cactus_decoding.core.models.vocabularies import compare_vocabularies
+from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt, compare_vocabularies
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.core.session import check_models, stop_token_ids

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
-from cactus_decoding.core.drafting.lengths.base import FixedLength, LengthFactory
+from cactus_decoding.core.drafting.lengths import FixedLength, LengthFactory
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.keywords import RequestKeywords
 from cactus_decoding.core.keywords import Settings as Settings

@@ -16,8 +16,12 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from cactus_decoding import ModelDrafter, SamplingParams
 from cactus_decoding.core.models import tokenizers
-from cactus_decoding.core.models.tokenizers import as_chat_prompt, conversation_prompt
-from cactus_decoding.core.models.vocabularies import DifferingTokens, compare_vocabularies
+from cactus_decoding.core.models.tokenizers import (
+    DifferingTokens,
+    as_chat_prompt,
+    compare_vocabularies,
+    conversation_prompt,
+)
 from cactus_decoding.core.sampling.params import as_logits_to_probs
 
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from cactus_decoding import audit, parse_rule
-from cactus_decoding.core.rules import names, outside, recorded_rule
+from cactus_decoding.core.rules import base as names
+from cactus_decoding.core.rules import outside, recorded_rule
 from cactus_decoding.engines.vllm.extra_args import request_of
 from cactus_decoding.lab.playground.form import Limits, form, read_request
 

@@ -8,7 +8,7 @@ from support.rules_under_test import SPELLINGS, every_rule
 
 from cactus_decoding.core import rules
 from cactus_decoding.core.rules import RULES, parse_rule
-from cactus_decoding.core.rules.names import WAYS_TO_VERIFY
+from cactus_decoding.core.rules.base import WAYS_TO_VERIFY
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 

@@ -14,7 +14,7 @@ from transformers import GenerationConfig
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from cactus_decoding import Drafter, Metrics, ModelDrafter, NgramDrafter, Pair, Proposal, generate, speculative_generate
-from cactus_decoding.core.models import vocabularies
+from cactus_decoding.core.models import tokenizers as vocabularies
 from cactus_decoding.engines.transformers import assistance
 from cactus_decoding.engines.transformers.assistance import Assistance, ScheduledLength
 from cactus_decoding.engines.transformers.cached_model import CachedModel

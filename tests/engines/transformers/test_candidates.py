@@ -20,7 +20,7 @@ from cactus_decoding import (
     Metrics,
     speculative_generate,
 )
-from cactus_decoding.core.drafting.lengths.base import FixedLength
+from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.compatibility import required_arguments
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cactus_decoding.core.drafting.lengths.base import FixedLength
+from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, first_to_arrive, grow
 from cactus_decoding.core.drafting.trees.independent import IndependentDrafts
@@ -25,7 +25,7 @@ from cactus_decoding.core.types.proposals import one_hot, path_places, tree_inpu
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from cactus_decoding.core.models.vocabularies import DifferingTokens
+    from cactus_decoding.core.models.tokenizers import DifferingTokens
 
 
 class ModelDrafter(Drafter):

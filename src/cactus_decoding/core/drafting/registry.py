@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from cactus_decoding import zoo
 from cactus_decoding.core.drafting.automatic import AutoLength
-from cactus_decoding.core.drafting.lengths.base import ConfidenceStop, FixedLength
+from cactus_decoding.core.drafting.lengths import ConfidenceStop, FixedLength
 from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import cast
 
 from cactus_decoding.core.mistakes import short_repr
-from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.core.rules.base import WAYS_TO_VERIFY, Rule, registered_rules
 from cactus_decoding.core.rules.big_little import BigLittle
 from cactus_decoding.core.rules.cactus import Cactus
 from cactus_decoding.core.rules.cascade import Cascade
@@ -19,7 +19,6 @@ from cactus_decoding.core.rules.kl_gate import KLGate
 from cactus_decoding.core.rules.lenience import Lenience
 from cactus_decoding.core.rules.lossless import Lossless
 from cactus_decoding.core.rules.mars import Mars
-from cactus_decoding.core.rules.names import WAYS_TO_VERIFY, registered_rules
 from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy
 from cactus_decoding.core.rules.token_cascade import TokenCascade
 from cactus_decoding.core.rules.top_k import TopK

@@ -1,4 +1,4 @@
-"""What rules share: the base class, look-ups of probabilities, and the defaults of the protocol."""
+"""What rules share: the base class, their names, look-ups of probabilities, and the defaults of the protocol."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,9 +16,29 @@ from torch.nn import functional
 
 from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.declared import check_fields
-from cactus_decoding.core.rules.names import name_of
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import AcceptanceRule, Verdict
+
+GROUP = "cactus_decoding.rules"  # the entry points by which installed packages register rules
+# names of `verification.declarations.VERIFICATIONS`, which users may take for rules
+WAYS_TO_VERIFY = ("token", "block", "hsd", "joint", "recursive", "multipath", "traversal", "coupled", "fly")
+
+
+def registered_rules() -> tuple[EntryPoint, ...]:
+    """Return the rules that installed packages have registered, without importing them."""
+    return tuple(entry_points(group=GROUP))
+
+
+@cache
+def name_of(described: type[Any]) -> str:
+    """Return the name of a rule's class in the package or in the entry-point group, else its importable path."""
+    path = f"{described.__module__}:{described.__qualname__}"
+    if described.__module__.startswith("cactus_decoding.") or "<locals>" in path:
+        return str(described.name)
+    root = described.__module__.partition(".")[0]
+    near = (each for each in registered_rules() if each.module.partition(".")[0] == root)
+    return next((each.name for each in near if each.value == path or each.load() is described), path)
+
 
 _WHOLE_KNOBS = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 70, 100, 200, 500, 1000)
 

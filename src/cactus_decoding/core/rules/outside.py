@@ -15,8 +15,7 @@ from torch import Tensor
 
 from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.rules import RULES
-from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.core.rules.names import GROUP, registered_rules
+from cactus_decoding.core.rules.base import GROUP, Rule, registered_rules
 from cactus_decoding.core.spelling import fill
 from cactus_decoding.core.types import Verdict
 

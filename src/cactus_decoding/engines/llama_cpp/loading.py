@@ -8,7 +8,7 @@ from pathlib import Path
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import DRAFTERS, parse_drafter
 from cactus_decoding.core.models.loading import check_model_name, load_cached, load_tokenizer
-from cactus_decoding.core.models.vocabularies import compare_vocabularies
+from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel

@@ -11,11 +11,11 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from cactus_decoding.core.checks import check_choice, check_integer, check_number
-from cactus_decoding.core.drafting.lengths.base import ConfidenceStop, FixedLength, StatelessLength, confidence
+from cactus_decoding.core.drafting.lengths import ConfidenceStop, FixedLength, StatelessLength, confidence
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import as_draft_length
-from cactus_decoding.core.models.vocabularies import compare_vocabularies
+from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.core.types import Drafter, DraftLength
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
 from cactus_decoding.engines.transformers.candidates import CandidateGeneratorDrafter

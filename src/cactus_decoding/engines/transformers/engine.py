@@ -26,7 +26,7 @@ class TransformersEngine(Engine):
         return {"early_exit": EarlyExit, "skip": Skip}
 
     def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
-        from cactus_decoding.engines.transformers.names import check_folder_or_hub_name
+        from cactus_decoding.engines.transformers.loading import check_folder_or_hub_name
 
         check_folder_or_hub_name(role, name, words)
 

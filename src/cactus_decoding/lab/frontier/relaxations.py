@@ -10,8 +10,7 @@ from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, parse_rule, recorded_rule
-from cactus_decoding.core.rules.base import Family
-from cactus_decoding.core.rules.names import registered_rules
+from cactus_decoding.core.rules.base import Family, registered_rules
 from cactus_decoding.core.rules.outside import outside_class, respelled
 from cactus_decoding.lab.evaluation.tasks.task import Task, number
 

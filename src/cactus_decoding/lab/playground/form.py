@@ -16,8 +16,7 @@ from cactus_decoding.core.policy.protection import PATTERNS
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.rules import RULES, Lossless, Rule, parse_rule
-from cactus_decoding.core.rules.base import round_to
-from cactus_decoding.core.rules.names import name_of
+from cactus_decoding.core.rules.base import name_of, round_to
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
 from cactus_decoding.zoo import RELAXED

@@ -13,7 +13,7 @@ from support.tiny_models import tiny_llama
 from cactus_decoding import ModelDrafter, NgramDrafter, Pair, SamplingParams, generate
 from cactus_decoding.core.drafting.automatic import AutoLength, keeping
 from cactus_decoding.core.drafting.automatic.experience import Experience
-from cactus_decoding.core.drafting.lengths.base import FixedLength
+from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.measuring import place_of_pair
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import as_logits_to_probs

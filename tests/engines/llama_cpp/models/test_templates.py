@@ -6,7 +6,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from cactus_decoding.core.models import tokenizers
-from cactus_decoding.engines.llama_cpp.models.templates import _worker, render
+from cactus_decoding.engines.llama_cpp.models.tokenizer import _worker, render
 
 SAID = [{"role": "user", "content": "Hi é😀 \ud83d"}, {"role": "assistant", "content": None}]
 DOUBLED = "{% set ns = namespace(it=START) %}{% for i in range(70) %}{% set ns.it = MORE %}{% endfor %}{{ ns.it }}"

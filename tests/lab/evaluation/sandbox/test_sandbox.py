@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cactus_decoding.lab.evaluation.sandbox.sandbox import KINDS, ProgramLimits, missing_isolation, run_program
+from cactus_decoding.lab.evaluation.sandbox import KINDS, ProgramLimits, missing_isolation, run_program
 
 SHORT = ProgramLimits(seconds=5.0, cpu_seconds=1)
 C = "import ctypes, os, time\nlibc = ctypes.CDLL(None)\n"

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from cactus_decoding.core.drafting.automatic.experience import STAKE, CopyChances, DraftChances, Experience, Rate
-from cactus_decoding.core.drafting.lengths.base import TimedLength, confidence
+from cactus_decoding.core.drafting.lengths import TimedLength, confidence
 from cactus_decoding.core.drafting.suffix_index import Match
 
 Way = Literal["nothing", "copy", "draft"]

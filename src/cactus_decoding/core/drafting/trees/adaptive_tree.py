@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.drafting.lengths.base import confidence
+from cactus_decoding.core.drafting.lengths import confidence
 from cactus_decoding.core.drafting.timing import DraftCost, StepCosts, TokenCost
 from cactus_decoding.core.drafting.trees.best_first import PricedTree
 from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, Placed, PricedGrowth

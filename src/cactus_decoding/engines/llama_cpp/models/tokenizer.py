@@ -1,14 +1,36 @@
-"""The vocabulary of a GGUF file behind the part of transformers' interface that this package uses."""
+"""The tokenizer of a GGUF file; its chat template, a stranger's program, runs in another process."""
 
 from __future__ import annotations
 
-from functools import cached_property
+import atexit
+from collections.abc import Mapping
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-from cactus_decoding.engines.llama_cpp.models import library
+from cactus_decoding.core.models import tokenizers
+from cactus_decoding.core.worker import WorkerProcess
+from cactus_decoding.engines.llama_cpp.models import library, rendering
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
-from cactus_decoding.engines.llama_cpp.models.templates import render
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+
+
+def start() -> None:
+    """Start the process, so that the first conversation does not wait for it."""
+    _worker().start()
+
+
+def render(template: str, conversation: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
+    seconds = tokenizers.TEMPLATE_SECONDS
+    asked = {"template": template, "conversation": conversation, "options": dict(options), "seconds": seconds}
+    return _worker().text(asked | {"most": tokenizers.MAX_TEMPLATE_TEXT}, seconds, "text")
+
+
+@cache
+def _worker() -> WorkerProcess:
+    """Return the one process, which knows no file: each template comes with its conversation."""
+    made = WorkerProcess(rendering.__file__, b"{}", "renders chat templates")
+    atexit.register(made.close)
+    return made
 
 
 class Encoding(NamedTuple):

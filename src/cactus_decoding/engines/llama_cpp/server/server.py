@@ -35,7 +35,7 @@ from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.counters import RuleCounters
-from cactus_decoding.engines.llama_cpp.models import templates
+from cactus_decoding.engines.llama_cpp.models import tokenizer as templates
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.server.completion import (
     Completion,
@@ -47,7 +47,7 @@ from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
-from cactus_decoding.engines.openai.description import description
+from cactus_decoding.engines.openai.description import DetokenizeBody, TokenizeBody, description
 from cactus_decoding.engines.openai.errors import INVALID, UnknownModelError, about, code_of, error_body, param_of
 from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
 from cactus_decoding.engines.openai.keys import Marks
@@ -59,7 +59,6 @@ from cactus_decoding.engines.openai.serving import (
     address_of,
     server_of,
 )
-from cactus_decoding.engines.openai.tokens import DetokenizeBody, TokenizeBody
 
 MAX_BODY = 4 * 2**20  # bytes of a request
 _ASKS_FOR_KEY = ("/v1/", "/tokenize", "/detokenize")

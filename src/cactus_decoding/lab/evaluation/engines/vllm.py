@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding.core.drafting.lengths.base import FixedLength
+from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.extras import install
 from cactus_decoding.core.models.base import check_fits
 from cactus_decoding.core.models.loading import check_model_name

@@ -25,7 +25,7 @@ from cactus_decoding.lab.evaluation.runs.workers import Answered, Workers, check
 from cactus_decoding.lab.evaluation.tasks.task import Task
 
 if TYPE_CHECKING:
-    from cactus_decoding.lab.evaluation.runs.at_once import AtOnce
+    from cactus_decoding.lab.evaluation.runs.workers import AtOnce
 
 
 def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[RunConfig]:
@@ -101,7 +101,7 @@ def run(
     pool: Workers | None = None
     at_once: AtOnce | None = None
     if concurrency is not None:
-        from cactus_decoding.lab.evaluation.runs.at_once import AtOnce
+        from cactus_decoding.lab.evaluation.runs.workers import AtOnce
 
         at_once = AtOnce(concurrency, engines, tasks)
     elif workers is not None and todo:

@@ -11,7 +11,7 @@ from cactus_decoding.core.checks import check_choice, check_integer
 from cactus_decoding.core.extras import needing
 from cactus_decoding.core.files.jsonl import read_objects, text_of
 from cactus_decoding.lab.evaluation.engines.engine import Problem
-from cactus_decoding.lab.evaluation.sandbox.sandbox import run_program
+from cactus_decoding.lab.evaluation.sandbox import run_program
 from cactus_decoding.lab.evaluation.tasks.task import Task, after_hashes, final_number
 from cactus_decoding.zoo.word_problems import format_prompt
 

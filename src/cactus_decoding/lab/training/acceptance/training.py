@@ -20,7 +20,7 @@ from cactus_decoding.core.drafting.registry import check_names, parse_drafter
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, check_folder
 from cactus_decoding.core.models.loading import load_tokenizer, only_cached
-from cactus_decoding.core.models.vocabularies import compare_vocabularies
+from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.transformers.loading import load_model, stored_dtype

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from cactus_decoding.core.checks import check_integer
-from cactus_decoding.core.drafting.lengths.base import LengthFactory
+from cactus_decoding.core.drafting.lengths import LengthFactory
 from cactus_decoding.core.generate import stream
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request

@@ -9,7 +9,7 @@ from support.tables import all_of
 from cactus_decoding.core.constraints import compiling
 from cactus_decoding.core.constraints.compiling import Vocabulary
 from cactus_decoding.core.constraints.grammar import Grammar
-from cactus_decoding.core.constraints.worker import GrammarWorker
+from cactus_decoding.engines.llama_cpp.server.constraints import GrammarWorker
 
 
 def chained(rules: int) -> Grammar:

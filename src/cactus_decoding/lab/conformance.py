@@ -1,4 +1,4 @@
-"""This package's engines under `cactus conform`; cactus-conform, which judges them, finds them by an entry point."""
+"""How cactus-conform, a distribution of its own, asks the engines of this one."""
 
 from __future__ import annotations
 

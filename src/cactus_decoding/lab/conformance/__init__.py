@@ -1,1 +1,0 @@
-"""How cactus-conform, a distribution of its own, asks the engines of this one."""
