@@ -11,9 +11,8 @@ import torch
 
 from cactus_decoding import load_pair, zoo
 from cactus_decoding.zoo.word_problems import word_problems
-from factory.bundled import RECIPES
-from factory.disagreement import disagreement
-from factory.floors import check_floors, check_wording, evaluate_pair
+from factory.check_bundled import check_floors, check_wording, disagreement, evaluate_pair
+from factory.train_bundled import RECIPES
 
 
 def test_weights_take_at_most_24_megabytes_together():

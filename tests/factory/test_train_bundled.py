@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
-from factory.bundled import Recipe, train_bundled
 from factory.language_model import TrainingPlan
-from factory.train_bundled import train_roles
+from factory.train_bundled import Recipe, train_role, train_roles
 
 TINY = {
     role: Recipe(
@@ -58,7 +57,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(work, tmp_path, cap
     for checkpoint in work.glob("*.pt"):
         checkpoint.unlink()
     with pytest.raises(KeyboardInterrupt):
-        train_bundled(again, work, "draft", interrupt, recipes=TINY, seconds_between_checkpoints=0)
+        train_role(again, work, "draft", interrupt, recipes=TINY, seconds_between_checkpoints=0)
     assert not again.exists()
     capsys.readouterr()
     train_roles(again, work, ["draft"], TINY, force=False)
@@ -81,7 +80,7 @@ def test_a_model_is_replaced_as_a_whole_or_not_at_all(work, tmp_path):
         raise RuntimeError("no more power")
 
     with pytest.raises(RuntimeError, match="no more power"):
-        train_bundled(output, work, "draft", fail, recipes=TINY, overwrite=True)
+        train_role(output, work, "draft", fail, recipes=TINY, overwrite=True)
     assert (output / "draft" / "precious").exists()
     train_roles(output, work, ["draft"], TINY, force=True)
     assert not (output / "draft" / "precious").exists()
@@ -100,4 +99,4 @@ def test_checkpoints_that_do_not_fit_are_refused(work, tmp_path):
     with pytest.raises(ValueError, match="damaged or of another model"):
         train_roles(tmp_path, work, ["draft"], TINY, force=True)
     with pytest.raises(ValueError, match="role must be one of target, draft, but is 'teacher'"):
-        train_bundled(tmp_path, work, "teacher", print, recipes=TINY)
+        train_role(tmp_path, work, "teacher", print, recipes=TINY)

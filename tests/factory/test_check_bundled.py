@@ -12,10 +12,16 @@ import torch
 from cactus_decoding import Metrics, load_pair, zoo
 from cactus_decoding.lab.evaluation.score import Score
 from cactus_decoding.zoo.word_problems import word_problems
-from factory.check_bundled import check_bundled
+from factory.check_bundled import (
+    Disagreement,
+    PairScores,
+    check_bundled,
+    check_floors,
+    check_wording,
+    disagreement,
+    evaluate_pair,
+)
 from factory.command import main
-from factory.disagreement import Disagreement, disagreement
-from factory.floors import PairScores, check_floors, check_wording, evaluate_pair
 from factory.train_bundled import train_bundled
 
 
