@@ -13,18 +13,21 @@ import statistics
 import time
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cactus_decoding.lab.reporting.pictures import GREY, new_figure, style_of, to_svg
+from cactus_decoding.lab.reporting.pictures import style_of
 from scripts.pages import table
-from studies.planning.costs import StepTimes
-from studies.planning.fleet import Served, Workload, simulate
-from studies.planning.replicas import capacity
+from studies.planning.fleet import Served, StepTimes, Workload, capacity, simulate
+from studies.shown import picture
 from studies.study import study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RESULTS = Path(__file__).with_name("results") / "check.json.gz"
 RUNS = (("lossless", 4), ("lossless", 6), ("clamped:width=2", 4))
@@ -146,12 +149,38 @@ def measure(given: Namespace) -> dict[str, Any]:
 
 
 def shown(content: dict[str, Any]) -> dict[str, str]:
-    rows = [(run, [(served, planned(run, served["rate"], content["max_batch"])) for served in run["served"]])
+    """Return the table, and the picture of the seconds within which half and 95 % of the answers are complete."""
+    runs = [(run, [(each, planned(run, each["rate"], content["max_batch"])) for each in run["served"]])
             for run in content["runs"]]  # fmt: skip
+    rows = []
+    for run, found in runs:
+        for each, plan in found:
+            cells = [f"`{run['rule']}` ×{run['length']}", f"{100 * each['load']:.0f} %", f"{each['rate']:.1f}"]
+            for share in SHARES:
+                measured, told = float(np.quantile(each["latencies"], share)), plan.quantile(share)
+                cells += [f"{told:.3f} s", f"{measured:.3f} s", f"{told / measured:.2f}"]
+            rows.append(cells)
+
+    def draw(axes: Axes, share: float) -> None:
+        for turn, (run, found) in enumerate(runs):
+            colour, rates = style_of(run["rule"]).colour, [each["rate"] for each, _ in found]
+            measured = [float(np.quantile(each["latencies"], share)) for each, _ in found]
+            label = f"{run['rule']} ×{run['length']}" if share == SHARES[0] else None
+            line = ("-", "--", ":")[turn]
+            axes.plot(rates, [plan.quantile(share) for _, plan in found], color=colour, linestyle=line, label=label)
+            axes.plot(rates, measured, color=colour, linestyle="none", marker="os^"[turn], markerfacecolor="none")
+        axes.set(title=f"{100 * share:g} % of the answers", xlabel="requests a second")
+        axes.set_ylabel("complete within, seconds")
+        axes.set_ylim(bottom=0)
+        if share == SHARES[0]:
+            axes.legend(fontsize=8, title="lines: plan; marks: measured", title_fontsize=8)
+
     times = ("half within, plan", "measured", "ratio", "95 % within, plan", "measured", "ratio")
-    told = (_row(run, served, plan) for run, found in rows for served, plan in found)
-    check = table(("rule", "load", "requests/s", *times), told)
-    return {"check": check, "pictures/planning/plan-and-measured.svg": picture(rows)}
+    return {
+        "check": table(("rule", "load", "requests/s", *times), rows),
+        "pictures/planning/plan-and-measured.svg": picture(*(partial(draw, share=each) for each in SHARES),
+                                                           size=(9.0, 3.6)),
+    }  # fmt: skip
 
 
 def planned(run: dict[str, Any], rate: float, max_batch: int) -> Served:
@@ -160,33 +189,6 @@ def planned(run: dict[str, Any], rate: float, max_batch: int) -> Served:
     # many requests, so that the plan is not a matter of chance; the measured ones are as few as they are
     workload = Workload(rate, np.array(run["steps"]), 20_000)
     return simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
-
-
-def _row(run: dict[str, Any], served: dict[str, Any], plan: Served) -> list[str]:
-    cells = [f"`{run['rule']}` ×{run['length']}", f"{100 * served['load']:.0f} %", f"{served['rate']:.1f}"]
-    for share in SHARES:
-        measured = float(np.quantile(served["latencies"], share))
-        cells += [f"{plan.quantile(share):.3f} s", f"{measured:.3f} s", f"{plan.quantile(share) / measured:.2f}"]
-    return cells
-
-
-def picture(rows: Sequence[tuple[dict[str, Any], Sequence[tuple[dict[str, Any], Served]]]]) -> str:
-    """Return, of each run, the seconds within which half and 95 % of the answers are complete, planned and measured."""
-    figure = new_figure((9.0, 3.6))
-    for panel, share in zip(figure.subplots(1, 2), SHARES, strict=True):
-        for turn, (run, found) in enumerate(rows):
-            colour, rates = style_of(run["rule"]).colour, [served["rate"] for served, _ in found]
-            label, line = f"{run['rule']} ×{run['length']}", ("-", "--", ":")[turn]
-            plan = [plan.quantile(share) for _, plan in found]
-            measured = [float(np.quantile(served["latencies"], share)) for served, _ in found]
-            panel.plot(rates, plan, color=colour, linestyle=line, label=label)
-            panel.plot(rates, measured, color=colour, linestyle="none", marker="os^"[turn], markerfacecolor="none")
-        panel.set(title=f"{100 * share:g} % of the answers", xlabel="requests a second")
-        panel.set_ylabel("complete within, seconds")
-        panel.set_ylim(bottom=0)
-        panel.grid(alpha=0.3, color=GREY)
-    figure.axes[0].legend(fontsize=8, title="lines: plan; marks: measured", title_fontsize=8)
-    return to_svg(figure)
 
 
 if __name__ == "__main__":

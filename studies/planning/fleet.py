@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -12,13 +12,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.planning.costs import StepTimes
-
 if TYPE_CHECKING:
-    from simpy import Environment, Event
+    from simpy import Event
 
 WARM_UP = 0.2
 """Share of the requests that come before the measured ones: the fleet begins empty."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of a step by the number of requests that share it: linear between the sizes that are known.
+
+    Below the smallest size a step takes as long as there; above the largest it grows as between the last two.
+    """
+
+    by_batch: Mapping[int, float]
+
+    def __call__(self, batch: int) -> float:
+        """Return the seconds of one step."""
+        sizes = sorted(self.by_batch)
+        seconds = [self.by_batch[size] for size in sizes]
+        if batch <= sizes[-1]:
+            return float(np.interp(batch, sizes, seconds))
+        slope = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]) if len(sizes) > 1 else seconds[-1] / sizes[-1]
+        return float(seconds[-1] + max(slope, 0.0) * (batch - sizes[-1]))
+
+
+def capacity(times: StepTimes, steps: float, *, max_batch: int, prompt: float) -> float:
+    """Return how many requests a second one replica answers at most: max over b of b / (steps T(b) + b prompt)."""
+    return max(batch / (steps * times(batch) + batch * prompt) for batch in range(1, max_batch + 1))
 
 
 @dataclass(frozen=True)
@@ -64,83 +86,56 @@ class Served:
         return float(np.quantile(self.latencies, share))
 
 
-class _Replica:
-    """One engine: whoever waits joins at the next step, as far as there is room; all advance by a step together."""
-
-    def __init__(self, fleet: _Fleet) -> None:
-        self.fleet, self.waiting, self.running = fleet, deque[int](), list[tuple[int, int]]()
-        self.steps, self.measured, self.requests_in_steps, self.busy = 0, 0, 0, 0.0
-        self.idle: Event | None = None
-        fleet.environment.process(self.work())
-
-    def __len__(self) -> int:
-        return len(self.waiting) + len(self.running)
-
-    def give(self, request: int) -> None:
-        self.waiting.append(request)
-        if self.idle is not None:
-            idle, self.idle = self.idle, None
-            idle.succeed()
-
-    def work(self) -> Generator[Event, Any, None]:
-        fleet, environment = self.fleet, self.fleet.environment
-        while True:
-            if not len(self):
-                self.idle = environment.event()
-                yield self.idle
-            joining = 0
-            while self.waiting and len(self.running) < fleet.max_batch:
-                request = self.waiting.popleft()
-                heappush(self.running, (self.steps + int(fleet.steps[request]), request))
-                joining += 1
-            batch = len(self.running)
-            seconds = fleet.step_seconds[batch] + joining * fleet.prompt
-            yield environment.timeout(seconds)
-            self.steps += 1
-            if fleet.begins <= environment.now <= fleet.ends:
-                self.measured += 1
-                self.busy += seconds
-                self.requests_in_steps += batch
-            while self.running and self.running[0][0] <= self.steps:
-                fleet.finished[heappop(self.running)[1]] = environment.now
-
-
-class _Fleet:
-    def __init__(
-        self, environment: Environment, workload: Workload, times: StepTimes, replicas: int, max_batch: int,
-        prompt: float,
-    ) -> None:  # fmt: skip
-        self.environment, self.max_batch, self.prompt = environment, max_batch, prompt
-        self.arrivals, self.steps = workload.drawn
-        self.begins, self.ends = self.arrivals[workload.measured.start], self.arrivals[-1]
-        self.finished = np.full(workload.count, np.nan)
-        self.step_seconds = [0.0, *(times(batch) for batch in range(1, max_batch + 1))]
-        self.replicas = [_Replica(self) for _ in range(replicas)]
-        self.choices = np.random.default_rng((workload.seed, 1)).integers(replicas, size=(workload.count, 2))
-
-    def arrive(self) -> Generator[Event, Any, None]:
-        """Send each request to the one of two random replicas that has less to do."""
-        for request, time in enumerate(self.arrivals):
-            yield self.environment.timeout(time - self.environment.now)
-            first, second = (self.replicas[each] for each in self.choices[request])
-            (first if len(first) <= len(second) else second).give(request)
-
-
 def simulate(workload: Workload, times: StepTimes, *, replicas: int, max_batch: int, prompt: float = 0.0) -> Served:
     """Return what a fleet does with a workload; every request is answered.
 
-    A request goes to the less loaded of two random replicas ("power of two choices", Mitzenmacher 2001), waits there
-    for a place in the batch, and takes its steps with whoever else is there.
+    A request goes to the less loaded of two random replicas ("power of two choices", Mitzenmacher 2001). Whoever waits
+    there joins at the next step, as far as there is room; all advance by a step together.
 
     ``times`` are of a step, by batch size; ``prompt`` is seconds that a joining request adds to its first step.
     """
     from simpy import Environment  # here: engines are measured in environments without it
 
     environment = Environment()
-    fleet = _Fleet(environment, workload, times, replicas, max_batch, prompt)
-    environment.process(fleet.arrive())
+    arrivals, steps = workload.drawn
+    begins, ends = arrivals[workload.measured.start], arrivals[-1]
+    finished, step_seconds = np.full(workload.count, np.nan), [0.0, *map(times, range(1, max_batch + 1))]
+    choices = np.random.default_rng((workload.seed, 1)).integers(replicas, size=(workload.count, 2))
+    waiting = [deque[int]() for _ in range(replicas)]
+    running = [list[tuple[int, int]]() for _ in range(replicas)]  # heaps: the step that ends a request, and which
+    arrived = [environment.event() for _ in range(replicas)]
+    measured: list[tuple[float, int]] = []  # of each step its seconds and its batch
+
+    def replica(place: int) -> Generator[Event, Any, None]:
+        queue, batch, taken = waiting[place], running[place], 0
+        while True:
+            if not queue and not batch:
+                arrived[place] = environment.event()
+                yield arrived[place]
+            joining = min(len(queue), max_batch - len(batch))
+            for _ in range(joining):
+                request = queue.popleft()
+                heappush(batch, (taken + int(steps[request]), request))
+            seconds = step_seconds[len(batch)] + joining * prompt
+            yield environment.timeout(seconds)
+            taken += 1
+            if begins <= environment.now <= ends:
+                measured.append((seconds, len(batch)))
+            while batch and batch[0][0] <= taken:
+                finished[heappop(batch)[1]] = environment.now
+
+    def arrive() -> Generator[Event, Any, None]:
+        for request, time in enumerate(arrivals):
+            yield environment.timeout(time - environment.now)
+            place = min(choices[request], key=lambda each: len(waiting[each]) + len(running[each]))
+            waiting[place].append(request)
+            if not arrived[place].triggered:
+                arrived[place].succeed()
+
+    for place in range(replicas):
+        environment.process(replica(place))
+    environment.process(arrive())
     environment.run()
-    steps = sum(each.measured for each in fleet.replicas)
-    requests = sum(each.requests_in_steps for each in fleet.replicas)
-    busy = sum(each.busy for each in fleet.replicas) / (replicas * (fleet.ends - fleet.begins))
-    return Served((fleet.finished - fleet.arrivals)[workload.measured], min(busy, 1.0), requests / max(steps, 1))
+    busy, requests = (sum(each) for each in zip((0.0, 0), *measured, strict=True))
+    share = min(busy / (replicas * (ends - begins)), 1.0)
+    return Served((finished - arrivals)[workload.measured], share, requests / max(len(measured), 1))

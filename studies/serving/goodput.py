@@ -38,8 +38,7 @@ from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, res
 from scripts.pages import table
 from scripts.results import asked, read, write
 from studies.planning import check
-from studies.planning.costs import StepTimes
-from studies.planning.fleet import Workload, simulate
+from studies.planning.fleet import StepTimes, Workload, simulate
 from studies.study import study
 
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
