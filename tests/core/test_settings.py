@@ -22,7 +22,7 @@ from cactus_decoding.core.request import DECODING, SETTINGS
 from cactus_decoding.engines.llama_cpp.server.completion import read_completion
 from cactus_decoding.engines.openai.keys import BUDGET_KEY, KEYS, POLICY_KEYS, RULE_KEY
 from cactus_decoding.engines.vllm.extra_args import REQUEST_KEYS, request_of
-from cactus_decoding.lab.playground.form import Limits, form
+from cactus_decoding.lab.playground.form import FormLimits, form
 from scripts.write_keywords import FILE, keywords
 
 GIVEN = {"protect": "digits", "importance": "importance.safetensors", "recurring": 2}
@@ -128,7 +128,7 @@ GREEDY = SamplingParams(temperature=0)
 def test_a_setting_stands_wherever_it_can_be_made(name: str) -> None:
     setting = SETTINGS[name]
     assert {option.name for option in commands_of(app)["generate"].params} >= {name}
-    fields = [each["name"] for part in form(Limits(), models=True)["settings"] for each in part["fields"]]
+    fields = [each["name"] for part in form(FormLimits(), models=True)["settings"] for each in part["fields"]]
     assert (name in fields) is (name != "rule")  # which the page chooses in its own way
     assert name in Settings.__annotations__
     assert name in inspect.signature(speculative_generate).parameters or not {"decoding"} & groups_of(name)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cactus_decoding.engines.openai.guards import LOOPBACK_NAMES
 from cactus_decoding.engines.openai.serving import listen, server_of
-from cactus_decoding.lab.playground.form import Limits
+from cactus_decoding.lab.playground.form import FormLimits
 from cactus_decoding.lab.playground.server import Playground
 
 QUESTION = (
@@ -80,9 +80,9 @@ class Running:
 
 
 @contextmanager
-def running(limits: Limits | None = None, *, models: bool = True, hosts=LOOPBACK_NAMES) -> Iterator[Running]:
+def running(limits: FormLimits | None = None, *, models: bool = True, hosts=LOOPBACK_NAMES) -> Iterator[Running]:
     """Serve on a free port until the block ends."""
-    playground = Playground(limits or Limits(), models=models)
+    playground = Playground(limits or FormLimits(), models=models)
     playground.pairs.get(None, None)
     with listen("127.0.0.1", 0) as listening:
         server = server_of(playground.application(hosts))

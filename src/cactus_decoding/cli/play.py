@@ -70,10 +70,10 @@ def play(
     with needing("cactus play needs Starlette and uvicorn", "playground"):
         from cactus_decoding.engines.openai.guards import is_loopback
         from cactus_decoding.engines.openai.serving import listen
-        from cactus_decoding.lab.playground.form import Limits
+        from cactus_decoding.lab.playground.form import FormLimits
         from cactus_decoding.lab.playground.server import Playground, serve
 
-    limits = Limits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
+    limits = FormLimits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
     if not (target or draft is None or is_drafter(draft) or zoo.draft_path(draft)):
         raise ValueError(f"--draft {draft} needs --target: the bundled target goes with its own drafts or '{LOOK_UP}'")
     check_keeps_nothing(draft or LOOK_UP)

@@ -15,7 +15,7 @@ from cactus_decoding import audit, parse_rule
 from cactus_decoding.core.rules import base as names
 from cactus_decoding.core.rules import outside, recorded_rule
 from cactus_decoding.engines.vllm.extra_args import request_of
-from cactus_decoding.lab.playground.form import Limits, form, read_request
+from cactus_decoding.lab.playground.form import FormLimits, form, read_request
 
 MODULE = """
 from dataclasses import dataclass
@@ -135,14 +135,14 @@ def test_who_sends_requests_imports_nothing():
         parse_rule(SPELLING, importing=False)
     body = {"prompt": "Hi", "rules": [SPELLING], "seed": 3}
     with pytest.raises(ValueError, match="must be named"):
-        read_request(body, Limits(), models=True)
+        read_request(body, FormLimits(), models=True)
     with pytest.raises(ValueError, match="must be named"):
         request_of({"acceptance_rule": "outside_rules:MyRule,ratio=0.25"})
     assert "outside_rules" not in sys.modules
     rule = parse_rule(SPELLING)  # as who starts the server does
-    assert read_request(body, Limits(), models=True).requests[0].rule == rule
+    assert read_request(body, FormLimits(), models=True).requests[0].rule == rule
     assert request_of({"acceptance_rule": "outside_rules:MyRule,ratio=0.125"}).rule.ratio == 0.125
-    shown = form(Limits(), models=False, rules=[rule])["rules"][-1]
+    shown = form(FormLimits(), models=False, rules=[rule])["rules"][-1]
     assert (shown["name"], shown["presets"][0]["values"]) == ("outside_rules:MyRule", {"ratio": 0.5})
 
 

@@ -7,7 +7,7 @@ import pytest
 from support.playground_server import asked, running
 
 from cactus_decoding.engines.openai.serving import RequestQueue
-from cactus_decoding.lab.playground.form import Limits
+from cactus_decoding.lab.playground.form import FormLimits
 
 
 def test_everyone_in_the_queue_knows_their_place():
@@ -64,7 +64,7 @@ def test_so_many_as_there_are_seats_need_not_wait():
 
 
 def test_a_full_queue_turns_visitors_away():
-    with running(Limits(waiting=1)) as server, server.held(), server.following(asked()) as first:
+    with running(FormLimits(waiting=1)) as server, server.held(), server.following(asked()) as first:
         assert next(first)["event"] == "started"
         with server.following(asked()) as second:
             assert next(second)["event"] == "queued"

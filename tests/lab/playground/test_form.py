@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cactus_decoding import RULES, Request, parse_rule
-from cactus_decoding.lab.playground.form import Limits, form, read_request, rule
+from cactus_decoding.lab.playground.form import FormLimits, form, read_request, rule
 from cactus_decoding.zoo import RELAXED
 
 
@@ -59,12 +59,12 @@ def test_choices_and_ranges_are_those_that_the_rule_allows(name):
 
 
 def test_a_pair_of_the_user_begins_with_what_pays():
-    start = form(Limits(), models=False)["start"]
-    assert form(Limits(), models=False, proposals="auto")["start"] == start | {"num_speculative_tokens": "auto"}
+    start = form(FormLimits(), models=False)["start"]
+    assert form(FormLimits(), models=False, proposals="auto")["start"] == start | {"num_speculative_tokens": "auto"}
 
 
 def test_the_form_is_json_and_names_every_rule():
-    offered = json.loads(json.dumps(form(Limits(), models=False), allow_nan=False))
+    offered = json.loads(json.dumps(form(FormLimits(), models=False), allow_nan=False))
     assert [each["name"] for each in offered["rules"]] == list(RULES)
     assert len({each["question"] for each in offered["examples"]}) == len(offered["examples"])
     fields = [field for part in offered["settings"] for field in part["fields"]]
@@ -74,9 +74,9 @@ def test_the_form_is_json_and_names_every_rule():
 
 @pytest.mark.parametrize("models", [True, False])
 def test_what_the_form_begins_with_is_a_request(models):
-    fields = [field for part in form(Limits(), models=models)["settings"] for field in part["fields"]]
+    fields = [field for part in form(FormLimits(), models=models)["settings"] for field in part["fields"]]
     began = {field["name"]: field["start"] for field in fields if field["start"] != ""}
     kinds = {field["name"]: {"int": int, "float": float}.get(field["kind"], str) for field in fields}
     body = {"prompt": "Hi", "rules": [RELAXED["rule"]]} | {name: kinds[name](text) for name, text in began.items()}
-    [request] = read_request(body, Limits(), models=models).requests
+    [request] = read_request(body, FormLimits(), models=models).requests
     assert request == Request.from_dict(RELAXED | {"seed": 0})

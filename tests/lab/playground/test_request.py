@@ -7,7 +7,7 @@ from support.playground_server import asked
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import Budget, generate, load_pair, zoo
-from cactus_decoding.lab.playground.form import Limits, form, read_request
+from cactus_decoding.lab.playground.form import FormLimits, form, read_request
 from cactus_decoding.zoo import RELAXED
 from cactus_decoding.zoo.word_problems import as_prompt, extract_answer
 
@@ -91,7 +91,7 @@ def test_a_chat_model_is_asked_by_its_template_unless_it_is_not_wanted(server, t
 
 def test_what_a_visitor_compares_first_shows_what_a_rule_does():
     pair = load_pair()
-    start = form(Limits(), models=False)
+    start = form(FormLimits(), models=False)
     prompt, answers = as_prompt(start["examples"][0]["question"]), []
     for settings in ({**RELAXED}, {"rule": "lossless", "num_speculative_tokens": RELAXED["num_speculative_tokens"]}):
         answers.append(generate(pair, prompt, seed=0, **settings))
@@ -111,16 +111,16 @@ def test_models_by_name_need_leave():
         ({"num_speculative_tokens": "auto:profile=/etc/passwd"}, "auto's profile must be left out"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            read_request(asked() | change, Limits(), models=False)
-    assert read_request(asked(draft="ngram"), Limits(), models=False).draft == "ngram"
-    assert read_request(asked(draft="suffix"), Limits(), models=False).draft == "suffix"
+            read_request(asked() | change, FormLimits(), models=False)
+    assert read_request(asked(draft="ngram"), FormLimits(), models=False).draft == "ngram"
+    assert read_request(asked(draft="suffix"), FormLimits(), models=False).draft == "suffix"
     with pytest.raises(ValueError, match="earlier shows users each other's answers"):
-        read_request(asked(draft="suffix:earlier=9"), Limits(), models=True)
+        read_request(asked(draft="suffix:earlier=9"), FormLimits(), models=True)
 
 
 def test_there_is_one_request_a_rule_alike_but_for_the_rule():
     body = asked("cactus:delta=0.5", "clamped:width=1.0", top_k=5, num_speculative_tokens="auto", verification="token")
-    first, second = read_request(body, Limits(), models=False).requests
+    first, second = read_request(body, FormLimits(), models=False).requests
     assert (str(first.rule), str(second.rule)) == tuple(body["rules"])
     assert first.num_speculative_tokens is not second.num_speculative_tokens  # each learns from its own answer
     values = [request.as_dict() | {"rule": ""} for request in (first, second)]
@@ -130,13 +130,13 @@ def test_there_is_one_request_a_rule_alike_but_for_the_rule():
 
 def test_the_lossless_rule_has_no_budget_to_spend():
     body = asked("clamped:width=1.0", "lossless", budget={"max_shift": 0.1, "expected_tokens": 40})
-    relaxed, lossless = read_request(body, Limits(), models=False).requests
+    relaxed, lossless = read_request(body, FormLimits(), models=False).requests
     assert relaxed.budget == Budget(max_shift=0.1, expected_tokens=40)
     assert lossless.budget is None
 
 
 def test_a_seed_is_drawn_where_none_is_given():
     requests = [
-        read_request(asked("lossless", "typical", seed=None), Limits(), models=False).requests for _ in range(2)
+        read_request(asked("lossless", "typical", seed=None), FormLimits(), models=False).requests for _ in range(2)
     ]
     assert requests[0][0].seed == requests[0][1].seed != requests[1][0].seed

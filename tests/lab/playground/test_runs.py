@@ -7,7 +7,7 @@ from support.playground_server import QUESTION, asked, tokens
 from support.reads import reads
 
 from cactus_decoding import stream
-from cactus_decoding.lab.playground.form import Limits, read_request
+from cactus_decoding.lab.playground.form import FormLimits, read_request
 from cactus_decoding.lab.playground.runs import Runs
 from cactus_decoding.zoo.word_problems import format_prompt
 
@@ -33,7 +33,7 @@ def test_both_sessions_are_what_they_would_be_alone(server, pair):
 
 
 def test_the_oldest_run_is_forgotten(pair):
-    runs, request = Runs(2), read_request(asked(), Limits(), models=False)
+    runs, request = Runs(2), read_request(asked(), FormLimits(), models=False)
     names = [runs.begin(pair, request).name for _ in range(3)]
     assert len(set(names)) == 3
     with pytest.raises(ValueError, match="no longer kept"):
@@ -44,7 +44,7 @@ def test_the_oldest_run_is_forgotten(pair):
 def test_a_visitor_s_next_run_reads_on_behind_the_last_one_and_nobody_else_s_does(pair):
     def begin(runs, question, after=None, on=pair):
         body = asked("cactus:delta=1.0", "lossless", seed=3, max_new_tokens=8, after=after)
-        return runs.begin(on, read_request(body | {"prompt": question}, Limits(), models=False))
+        return runs.begin(on, read_request(body | {"prompt": question}, FormLimits(), models=False))
 
     def run(*given, **options):
         with reads() as found:

@@ -25,7 +25,7 @@ from cactus_decoding.engines.transformers.loading import load_model
 from cactus_decoding.lab.training import adaptation as adaptation_module
 from cactus_decoding.lab.training.acceptance.data import TokenSequence
 from cactus_decoding.lab.training.acceptance.row_cache import likeliest
-from cactus_decoding.lab.training.adaptation import DraftAdaptation, Text
+from cactus_decoding.lab.training.adaptation import DraftAdaptation, ServedText
 from cactus_decoding.zoo.word_problems import word_problems
 
 PROMPTS = [each.prompt for each in islice(word_problems("train"), 60)]
@@ -92,7 +92,7 @@ def test_at_temperature_0_nothing_that_is_said_changes() -> None:
 
 def test_the_rows_are_the_targets_at_each_emitted_token(monkeypatch) -> None:
     adaptation = DraftAdaptation(load_pair())
-    learned: list[Text] = []
+    learned: list[ServedText] = []
     monkeypatch.setattr(adaptation, "learn", lambda text, seconds: learned.append(text))
     token_ids = answer(adaptation, PROMPTS[0], seed=0)
     (text,) = learned
@@ -108,9 +108,9 @@ def test_the_rows_are_the_targets_at_each_emitted_token(monkeypatch) -> None:
     assert (text.top_ids[1:] == torch.tensor(token_ids)[:-1, None]).any(-1).float().mean() < 0.9
 
 
-def text_of(tokens: int) -> Text:
+def text_of(tokens: int) -> ServedText:
     nothing = torch.zeros(tokens - 1, 1)
-    return Text(TokenSequence([1] * tokens, 1), nothing.long(), nothing)
+    return ServedText(TokenSequence([1] * tokens, 1), nothing.long(), nothing)
 
 
 def of_a_clock(monkeypatch, seconds_per_token: float) -> None:
@@ -118,7 +118,7 @@ def of_a_clock(monkeypatch, seconds_per_token: float) -> None:
     clock = [0.0]
     monkeypatch.setattr("cactus_decoding.lab.training.adaptation.time.perf_counter", lambda: clock[0])
 
-    def step(self: DraftAdaptation, text: Text) -> None:
+    def step(self: DraftAdaptation, text: ServedText) -> None:
         clock[0] += seconds_per_token * len(text.sequence.token_ids)
         self.steps += 1
 
@@ -190,7 +190,7 @@ def test_the_same_responses_make_the_same_draft_and_a_bfloat16_draft_learns_too(
         for number in range(3):
             token_ids = adaptation.pair.tokenizer(PROMPTS[number]).input_ids
             sequence = TokenSequence([*token_ids, 5, 6, 7], len(token_ids))
-            text = Text(sequence, torch.tensor([[5], [6], [7]]), torch.zeros(3, 1))
+            text = ServedText(sequence, torch.tensor([[5], [6], [7]]), torch.zeros(3, 1))
             assert adaptation.learn(text, SLOW_SECONDS)
         made.append(weights_of(adaptation.pair))
         assert not torch.equal(made[-1], before)

@@ -24,7 +24,7 @@ from cactus_decoding.zoo.word_problems import EXAMPLES
 
 
 @dataclass(frozen=True)
-class Limits:
+class FormLimits:
     """Upper limits that keep one visitor from blocking the server for the others."""
 
     prompt_characters: int = 8000
@@ -66,7 +66,7 @@ class RunRequest:
     after: str | None = None  # the name of the visitor's last run
 
 
-def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> RunRequest:
+def read_request(body: Mapping[str, Any], limits: FormLimits, *, models: bool) -> RunRequest:
     """Check what the page sent: the keys in `_OWN`, and what `Request.from_dict` takes.
 
     The fields of a `Budget` are an object of their own. ``models`` says whether visitors may name models.
@@ -103,7 +103,7 @@ def read_request(body: Mapping[str, Any], limits: Limits, *, models: bool) -> Ru
     return RunRequest(prompt or "", requests, target, draft, chat, system, after)
 
 
-def _request(values: dict[str, Any], limits: Limits, models: bool) -> Request:
+def _request(values: dict[str, Any], limits: FormLimits, models: bool) -> Request:
     if not models:
         values = _from_visitor(values)
     if isinstance(values["rule"], Lossless):
@@ -161,7 +161,9 @@ _FINEST, _WIDEST = 0.02, 20.0
 """The range of a slider without a studied range, relative to its start."""
 
 
-def form(limits: Limits, *, models: bool, rules: Sequence[Rule] = (), proposals: str | None = None) -> dict[str, Any]:
+def form(
+    limits: FormLimits, *, models: bool, rules: Sequence[Rule] = (), proposals: str | None = None
+) -> dict[str, Any]:
     """Return everything that the page needs to draw itself, for JSON: the package's rules and those of the server.
 
     ``proposals`` is the number that the page begins with, by default what suits the bundled pair.
@@ -193,7 +195,7 @@ _SUGGESTED = {
 }
 
 
-def settings(limits: Limits, *, models: bool, proposals: str | None = None) -> list[dict[str, Any]]:
+def settings(limits: FormLimits, *, models: bool, proposals: str | None = None) -> list[dict[str, Any]]:
     """Return the fields of the page's form: every setting of a request except its rule, part by part.
 
     Settings that read files are left out unless visitors may name models.

@@ -69,7 +69,7 @@ SESSION_BYTES = 256 * 2**20
 """Memory for one session's rows; positions after that keep none, and cannot be asked about."""
 
 
-class Session:
+class PlaygroundSession:
     """A response that grows step by step, and answers questions about its positions.
 
     Nothing else uses the caches of its models.
@@ -152,7 +152,9 @@ class Run:
         self.seed = request.requests[0].seed
         self._pair, self._twins = pair, [] if before is None else before.give_up(pair)
         self._twins += [pair.twin() for _ in request.requests[len(self._twins) :]]
-        self.sessions = [Session(twin, prompt, each) for twin, each in zip(self._twins, request.requests, strict=False)]
+        self.sessions = [
+            PlaygroundSession(twin, prompt, each) for twin, each in zip(self._twins, request.requests, strict=False)
+        ]
 
     def give_up(self, pair: Pair) -> list[Pair]:
         """Return what the sessions ran on, with its caches, if they are of this pair; they take no more steps."""
@@ -166,7 +168,7 @@ class Run:
     def describe(self) -> list[dict[str, Any]]:
         return [session.header for session in self.sessions]
 
-    def session(self, index: object) -> Session:
+    def session(self, index: object) -> PlaygroundSession:
         check_integer("session", index, 0, len(self.sessions) - 1)
         return self.sessions[index]  # type: ignore[call-overload, no-any-return]
 

@@ -29,7 +29,7 @@ from cactus_decoding.engines.openai.serving import (
     address_of,
     server_of,
 )
-from cactus_decoding.lab.playground.form import Limits, RunRequest, form, read_request
+from cactus_decoding.lab.playground.form import FormLimits, RunRequest, form, read_request
 from cactus_decoding.lab.playground.runs import PairStore, Runs, UnknownRunError
 from cactus_decoding.lab.tracing.page import PAGE as SHARED
 
@@ -40,8 +40,8 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Run
     """Wait, load, generate: the sessions take turns, a step each, so that the one with fewer steps ends first.
 
     Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and
-    its ``sessions``), ``step`` (with ``session`` and what `Session.step` returns), ``ended`` (with ``session`` and what
-    `Session.end` returns), ``finished``, or at any point ``error`` (with a ``message``) as the last.
+    its ``sessions``), ``step`` (with ``session`` and what its `PlaygroundSession.step` returns), ``ended`` (with
+    ``session`` and what its ``end`` returns), ``finished``, or at any point ``error`` (with a ``message``) as the last.
     """
     with queue.join() as place:  # only here: an answer that is never begun must not hold a place
         try:
@@ -90,7 +90,7 @@ class Playground:
 
     def __init__(
         self,
-        limits: Limits,
+        limits: FormLimits,
         *,
         models: bool,
         pair: tuple[str | None, str | None] = (None, None),

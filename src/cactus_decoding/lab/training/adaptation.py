@@ -34,14 +34,14 @@ _RECORD = "adaptation.json"
 _SAVE_SECONDS = 60.0  # between savings while responses go on
 
 
-class Text(NamedTuple):
+class ServedText(NamedTuple):
     """A response to learn from, with the target's likeliest tokens at each position, ``[response, top]``."""
 
     sequence: TokenSequence
     top_ids: Tensor
     top_log_probs: Tensor
 
-    def cut(self, positions: int) -> Text:
+    def cut(self, positions: int) -> ServedText:
         """Return a text of at most so many positions, 2 or more.
 
         The response loses its end, down to half of the positions, and then the prompt its beginning.
@@ -49,7 +49,7 @@ class Text(NamedTuple):
         (token_ids, prompt), ids, log_probs = self
         kept = min(len(token_ids) - prompt, max(positions - prompt, positions // 2))
         start = max(prompt + kept - positions, 0)
-        return Text(TokenSequence(token_ids[start : prompt + kept], prompt - start), ids[:kept], log_probs[:kept])
+        return ServedText(TokenSequence(token_ids[start : prompt + kept], prompt - start), ids[:kept], log_probs[:kept])
 
 
 class _Record(NamedTuple):
@@ -196,9 +196,9 @@ class DraftAdaptation:
             prompt = response.prompt_token_ids
             ids, log_probs = (torch.cat(part) for part in zip(*rows, strict=True))
             sequence = TokenSequence([*prompt, *response.token_ids], len(prompt))
-            self.learn(Text(sequence, ids, log_probs), response.metrics.seconds)
+            self.learn(ServedText(sequence, ids, log_probs), response.metrics.seconds)
 
-    def learn(self, text: Text, seconds: float) -> bool:
+    def learn(self, text: ServedText, seconds: float) -> bool:
         """Take a step on a response that took so many seconds, if there is time; return whether it did."""
         self.response_seconds += seconds
         if self.seconds >= self._share * self.response_seconds:
@@ -213,7 +213,7 @@ class DraftAdaptation:
         return True
 
     @torch.enable_grad()
-    def _step(self, text: Text) -> None:
+    def _step(self, text: ServedText) -> None:
         """Take one step; a loss that is not finite changes nothing."""
         device = self._parameters[0].device
         batch = {name: values.to(device) for name, values in collate([text.sequence]).items()}

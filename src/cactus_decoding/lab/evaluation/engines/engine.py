@@ -131,9 +131,11 @@ class Engine(Protocol):
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for a request that it cannot serve, before any work."""
+        return None
 
     def check_prompt(self, prompt: Prompt, request: Request) -> None:
         """Raise `ValueError` for a prompt that does not fit, before any work."""
+        return None
 
     def answer(self, prompt: Prompt, request: Request) -> Answer:
         """Answer one prompt."""

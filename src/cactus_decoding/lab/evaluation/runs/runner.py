@@ -251,12 +251,6 @@ class StoredAnswers(Engine):
             for place, (text, reason) in enumerate(zip(texts, reasons, strict=True))
         }
 
-    def check(self, request: Request) -> None:
-        pass
-
-    def check_prompt(self, prompt: Prompt, request: Request) -> None:
-        pass
-
     def answer(self, prompt: Prompt, request: Request) -> Answer:
         """Return the stored answer, which includes those of further turns."""
         assert request.seed is not None  # a run's requests have one

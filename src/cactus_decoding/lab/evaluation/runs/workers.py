@@ -229,12 +229,6 @@ class _Recorder(Engine):
     def __init__(self) -> None:
         self.asked: dict[int, tuple[Prompt, Request]] = {}
 
-    def check(self, request: Request) -> None:
-        pass
-
-    def check_prompt(self, prompt: Prompt, request: Request) -> None:
-        pass
-
     def answer(self, prompt: Prompt, request: Request) -> Answer:
         self.asked[request.seed or 0] = prompt, request
         return Answer("", "stop")
