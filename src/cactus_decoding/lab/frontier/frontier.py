@@ -221,11 +221,11 @@ def chance_kept(rule: AcceptanceRule, target: Tensor, draft: Tensor, count: int,
 
 def _kept_beside(rule: AcceptanceRule, target: Tensor, draft: Tensor, num_fixed: int, *, drawn: bool) -> Tensor:
     fixed = draft.topk(num_fixed, dim=-1).indices
-    law = without(draft, fixed) if drawn else torch.zeros_like(draft)
+    rest = without(draft, fixed) if drawn else torch.zeros_like(draft)
     if num_fixed:  # if nothing is left to draw, the first one is judged
-        first = torch.zeros_like(law).scatter(-1, fixed[:, :1], 1.0)
-        law = torch.where(law.sum(-1, keepdim=True) > 0, law, first)
-    return audit_beside(rule, target, draft, law, fixed).acceptance
+        first = torch.zeros_like(rest).scatter(-1, fixed[:, :1], 1.0)
+        rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, first)
+    return audit_beside(rule, target, draft, rest, fixed).acceptance
 
 
 SCHEMA, KIND = 1, "frontier"
