@@ -19,8 +19,8 @@ from pairing import benchmark
 
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
+from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.completion import answer_to, prompts_of, read_completion
 
 QUESTIONS = (

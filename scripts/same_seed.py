@@ -38,7 +38,7 @@ from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.llama_cpp.server.seats import PairPool
+from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.zoo.word_problems import word_problems
 
 TIE = 1e-4

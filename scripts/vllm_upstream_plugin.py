@@ -9,8 +9,9 @@ import torch
 from vllm.platforms import current_platform
 from vllm.v1.sample import rejection_sampler
 
-from cactus_decoding.engines.vllm import cpu_repairs, v1
+from cactus_decoding.engines.vllm import v1
 from cactus_decoding.engines.vllm.extra_args import ServerConfig
+from cactus_decoding.engines.vllm.patches import repair_expansion
 from cactus_decoding.engines.vllm.plugin import register
 
 MODE = os.environ["UPSTREAM_MODE"]
@@ -18,7 +19,7 @@ CPU = torch.device("cpu")
 SERVER = ServerConfig()
 
 current_platform.register_triton_kernel_overrides()
-cpu_repairs.repair_expansion(rejection_sampler, CPU)
+repair_expansion(rejection_sampler, CPU)
 if MODE != "repaired":
     register()
     v1.replace(rejection_sampler, "rejection_sample", v1.with_relaxation)

@@ -23,7 +23,7 @@ import torch
 
 from cactus_decoding import Pair, generate, load_pair, zoo
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.engines.transformers.loading import load_model
+from cactus_decoding.engines.transformers.engine import load_model
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import ROOT, put, table
 from scripts.results import parser, read, write

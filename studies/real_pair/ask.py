@@ -29,7 +29,7 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.llama_cpp.server.seats import PairPool
+from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Answer, TransformersEngine
 from cactus_decoding.lab.evaluation.run_config import RunConfig

@@ -18,7 +18,7 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.types import Drafter, Proposal
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.llama_cpp.server.seats import PairPool
+from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.same_seed import DRAFTERS as NAMED

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cactus_decoding.engines.openai.guards import LOOPBACK_NAMES
-from cactus_decoding.engines.openai.serving import listen, server_of
+from cactus_decoding.engines.openai.serving import LOOPBACK_NAMES, listen, server_of
 from cactus_decoding.lab.playground.form import FormLimits
 from cactus_decoding.lab.playground.server import Playground
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from cactus_conform.causes import reused_noise, reused_number
 from cactus_conform.checks import BATCH, COUPLED, GREEDY, LOGPROBS, SEEDS, Check, checks_of
-from cactus_conform.coupled import arrival_times, expected_token, philox
 from cactus_conform.engine import VOCABULARY, EngineAnswer, EngineError, Query, Sampling
 from cactus_conform.evidence import Evidence, deviation_not_excluded
 from cactus_conform.models import PROMPTS
@@ -23,7 +22,7 @@ from cactus_conform.mutants import MUTANTS, CertainDraft
 from cactus_conform.reference import Reference
 from cactus_conform.report import ConformanceReport, Finding, gate_verdict, line, verdict
 from cactus_conform.suite import FALSE_ALARM, conform
-from cactus_conform.truth import Truth, Wanted
+from cactus_conform.truth import Truth, Wanted, arrival_times, expected_token, philox
 
 pytest_plugins = ["pytester"]
 FIRST = {

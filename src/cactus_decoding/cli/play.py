@@ -68,8 +68,7 @@ def play(
         proposals = AUTO
     rules = [parse_rule(text) for text in rule or []]
     with needing("cactus play needs Starlette and uvicorn", "playground"):
-        from cactus_decoding.engines.openai.guards import is_loopback
-        from cactus_decoding.engines.openai.serving import listen
+        from cactus_decoding.engines.openai.serving import is_loopback, listen
         from cactus_decoding.lab.playground.form import FormLimits
         from cactus_decoding.lab.playground.server import Playground, serve
 

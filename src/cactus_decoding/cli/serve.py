@@ -270,8 +270,7 @@ def _serve_llama_cpp(
     from cactus_decoding.engines.llama_cpp.models.weights import begin_to_load
 
     with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
-        from cactus_decoding.engines.openai.guards import is_loopback
-        from cactus_decoding.engines.openai.serving import listen
+        from cactus_decoding.engines.openai.serving import is_loopback, listen
     if not is_loopback(place.host) and not place.keys:
         raise ValueError(
             f"whoever reaches {place.host} could use the server: give --api-key, or a key in {KEY}, or listen on "
@@ -299,7 +298,7 @@ def _serve_llama_cpp(
                 begin_to_load(each)  # in the background, while modules are imported
             from cactus_decoding.core.drafting.automatic import AutoLength
             from cactus_decoding.core.request import AUTO
-            from cactus_decoding.engines.llama_cpp.server.seats import PairPool
+            from cactus_decoding.engines.llama_cpp.pairs import PairPool
             from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
             from cactus_decoding.engines.llama_cpp.server.server import serve as run
 

@@ -14,9 +14,8 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from cactus_decoding import load_pair, zoo
 from cactus_decoding.core.models import placement
 from cactus_decoding.core.models.placement import MEMORY_SHARE, SMALL, fastest_dtype
-from cactus_decoding.engines.transformers import loading
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.loading import lay_out_for_small_products
+from cactus_decoding.engines.transformers.engine import faster_dtype, lay_out_for_small_products, stored_dtype
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 LARGE = SMALL + 1
@@ -70,11 +69,11 @@ def test_auto_reads_a_small_model_in_float32_and_says_so(stored_in_bfloat16, cap
         "the draft is read in float32",
     ]
     assert load_pair(stored_in_bfloat16, "ngram", device="cpu", dtype="bfloat16").target.model.dtype == HALF
-    assert loading.stored_dtype(stored_in_bfloat16) == HALF
+    assert stored_dtype(stored_in_bfloat16) == HALF
 
 
 def test_what_cannot_be_read_is_left_to_its_loader(tmp_path: Path) -> None:
-    assert loading.faster_dtype(tmp_path, CPU) is None
+    assert faster_dtype(tmp_path, CPU) is None
 
 
 def test_the_command_line_says_it_once_for_each_model(run, stored_in_bfloat16) -> None:

@@ -8,8 +8,8 @@ import pytest
 from support.client_requests import CHATS, TEXTS
 from support.tables import all_of
 
-from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
 from cactus_decoding.zoo.word_problems import EXAMPLES
 from scripts.bundled_gguf import write_bundled

@@ -9,8 +9,7 @@ from support.loop_runs import run
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import ModelDrafter, Request, parse_rule
-from cactus_decoding.engines.llama_cpp.counters import RuleCounters, conditional_nats
-from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES
+from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, RuleCounters, conditional_nats
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 

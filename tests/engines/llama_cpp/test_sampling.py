@@ -9,9 +9,9 @@ import torch
 from llama_cpp import LlamaGrammar
 
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.engines.llama_cpp.grammar import GrammarMask
 from cactus_decoding.engines.llama_cpp.models.library import CANDIDATE
 from cactus_decoding.engines.llama_cpp.sampling import (
+    GrammarMask,
     LlamaSampling,
     LogitBias,
     Penalties,

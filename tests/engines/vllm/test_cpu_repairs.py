@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from cactus_decoding.engines.vllm.cpu_repairs import (
+from cactus_decoding.engines.vllm.patches import (
+    is_replaced,
     repair_empty_steps,
     repair_expansion,
     repair_generators,
     with_generators_withheld,
 )
-from cactus_decoding.engines.vllm.patches import is_replaced
 
 
 def broken(x: torch.Tensor, ends: torch.Tensor, num_tokens: int, *_: int) -> torch.Tensor:

@@ -12,11 +12,10 @@ from support.code_blocks import ROOT
 
 from cactus_decoding import Metrics
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.engines.vllm import frontend
-from cactus_decoding.engines.vllm.frontend import with_check
+from cactus_decoding.engines.vllm import plugin
 from cactus_decoding.engines.vllm.offline import StepCounts, keep_stdout_clean, parse_engine_arguments
 from cactus_decoding.engines.vllm.patches import RECORDED, STOCK, is_replaced, replace
-from cactus_decoding.engines.vllm.plugin import check_version
+from cactus_decoding.engines.vllm.plugin import check_version, with_check
 
 
 class VLLMValidationError(ValueError):
@@ -42,7 +41,7 @@ def check_of(seen: list, **config: object):
 
 
 def test_it_is_light_to_import() -> None:
-    code = "import sys; from cactus_decoding.engines.vllm import frontend; print(*sys.modules)"
+    code = "import sys; from cactus_decoding.engines.vllm import plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"transformers", "tokenizers", "typer", "vllm"} & set(loaded)
 
@@ -78,7 +77,7 @@ def test_bad_ones_do_not(asked: dict, config: dict, said: str) -> None:
 )
 def test_what_the_vocabulary_does_not_allow_is_refused(words, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = None if words is None else Vocabulary(words)
-    monkeypatch.setattr(frontend, "vocabulary_of", lambda vllm_config: vocabulary)
+    monkeypatch.setattr(plugin, "vocabulary_of", lambda vllm_config: vocabulary)
     check, protected = check_of(seen := []), {"acceptance_rule": "cactus:delta=1", "protect": "digits"}
     with pytest.raises(VLLMValidationError, match=said):
         check(SimpleNamespace(extra_args=protected))
@@ -87,7 +86,7 @@ def test_what_the_vocabulary_does_not_allow_is_refused(words, said: str, monkeyp
         check_of([], additional_config=protected)
     with pytest.raises(ValueError, match=said):  # for rules that requests bring
         check_of([], additional_config=protected | {"acceptance_rule": "lossless"})
-    monkeypatch.setattr(frontend, "vocabulary_of", lambda vllm_config: Vocabulary(("a", " 2")))
+    monkeypatch.setattr(plugin, "vocabulary_of", lambda vllm_config: Vocabulary(("a", " 2")))
     check_of(seen)(SimpleNamespace(extra_args=protected))
     assert len(seen) == 1
 

@@ -17,10 +17,9 @@ from typing import Any, NoReturn
 from cactus_conform.comparison import compare, said
 from cactus_conform.engines import open_engine
 from cactus_conform.engines.server import ServerEngine
-from cactus_conform.files import provenance, writing
 from cactus_conform.models import write_models
 from cactus_conform.mutants import self_test
-from cactus_conform.report import ConformanceReport, Finding, as_dict, gate_verdict, line, verdict
+from cactus_conform.report import ConformanceReport, Finding, as_dict, gate_verdict, line, provenance, verdict, writing
 from cactus_conform.suite import FALSE_ALARM, SAMPLES, conform
 
 RIGHT, WRONG, MISTAKE, INTERRUPTED = 0, 1, 2, 130

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,3 +139,13 @@ def check_drawn(samples: int, false_alarm: float) -> None:
         raise ValueError(f"samples must be an integer of at least 1, but is {samples!r}")
     if not 0 < false_alarm < 1:
         raise ValueError(f"false_alarm must be in (0, 1), but is {false_alarm!r}")
+
+
+@contextmanager
+def needing(package: str) -> Iterator[None]:
+    """Import a package, or raise `ValueError` with the command that installs it."""
+    try:
+        yield
+    except ImportError:
+        command = f"{sys.executable or 'python'} -m pip install {package}"
+        raise ValueError(f"{package} is not installed: run {command}") from None

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_conform.engine import END, LETTERS
-from cactus_conform.extras import needing
+from cactus_conform.engine import END, LETTERS, needing
 from cactus_conform.models import CONFIG, norms, weights_of
 
 

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from cactus_conform.checks import BATCH, COUPLED, GREEDY, LOGPROBS, SEEDS, TOGETHER, Check, checks_of
-from cactus_conform.coupled import expected_token
 from cactus_conform.engine import (
     DRAFTS,
     END,
@@ -30,7 +29,7 @@ from cactus_conform.engine import (
 from cactus_conform.evidence import UNNAMED, Evidence, Found, deviation_not_excluded, together
 from cactus_conform.processing import Rows
 from cactus_conform.report import Acceptance, ConformanceReport, Finding
-from cactus_conform.truth import Scored, Truth
+from cactus_conform.truth import Scored, Truth, expected_token
 
 SAMPLES, FALSE_ALARM = 200, 1e-3
 GATE_SECONDS = 60.0

@@ -16,14 +16,14 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request, with_default_proposals
 from cactus_decoding.core.session import begin, begin_choice
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.counters import ResponseCounts
-from cactus_decoding.engines.llama_cpp.grammar import GrammarMask
 from cactus_decoding.engines.llama_cpp.sampling import (
+    GrammarMask,
     LlamaSampling,
     Penalties,
     RowProcessor,
     without_penalties,
 )
+from cactus_decoding.engines.openai.counters import ResponseCounts
 
 _PENALISED = 64  # how many of the last tokens penalties look at, as in llama.cpp
 MIN_LOGPROB = -9999.0  # what clients are told in the place of minus infinity, which JSON does not have

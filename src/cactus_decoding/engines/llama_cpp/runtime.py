@@ -16,12 +16,12 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.session import Session
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer
-from cactus_decoding.engines.llama_cpp.loading import load_drafter
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.passes import SequenceSlot
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.engines.llama_cpp.pairs import load_drafter
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias, as_sampling_params, row_processor
 
 

@@ -32,7 +32,6 @@ from cactus_decoding.core.declared import Declared
 from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.validation import mistake
-from cactus_decoding.engines.openai.errors import UnknownFieldError, about
 from cactus_decoding.engines.openai.keys import (
     ALLOWED,
     FILE_KEY,
@@ -42,6 +41,8 @@ from cactus_decoding.engines.openai.keys import (
     OF_ENGINES,
     RULE_KEY,
     Marks,
+    UnknownFieldError,
+    about,
     read_keys,
 )
 

@@ -1,12 +1,13 @@
-"""What requests to servers may ask for by this package's own keys."""
+"""What requests to servers may ask for by this package's own keys, and how errors are told in OpenAI's JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from cactus_decoding.core.declared import switch
-from cactus_decoding.core.mistakes import short_repr
+from cactus_decoding.core.mistakes import PromptTooLongError, short_repr
 from cactus_decoding.core.request import SETTINGS
 
 OF_ENGINES = {"sampling", "answer"}  # groups with keys of the engine's own: temperature, seed and so on
@@ -77,3 +78,51 @@ def _own_file(given: object) -> NoReturn:
         f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
         f"{short_repr(given)}: a request may set {LIMITS} only"
     )
+
+
+INVALID = "invalid_request_error"
+
+
+class UnknownFieldError(ValueError):
+    """A request with a field that is not known, or not served."""
+
+
+class UnknownModelError(ValueError):
+    """A question for a model that is not here."""
+
+
+_CODES: dict[type[Exception], str] = {
+    PromptTooLongError: "context_length_exceeded",
+    UnknownFieldError: "unknown_parameter",
+    UnknownModelError: "model_not_found",
+    TypeError: "invalid_type",
+    ValueError: "invalid_value",
+}
+
+
+def code_of(error: Exception) -> str | None:
+    """Return OpenAI's code of an error.
+
+    Example:
+        >>> code_of(PromptTooLongError("…")), code_of(ValueError("…")), code_of(KeyError("…"))
+        ('context_length_exceeded', 'invalid_value', None)
+    """
+    return next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+
+
+@contextmanager
+def about(field: str) -> Iterator[None]:
+    """Note which field of a request an error is about, for `param_of`."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        vars(error).setdefault("param", field)
+        raise
+
+
+def param_of(error: Exception) -> str | None:
+    return vars(error).get("param") or None
+
+
+def error_body(message: str, kind: str = INVALID, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": " ".join(message.split()), "type": kind, "param": param, "code": code}}

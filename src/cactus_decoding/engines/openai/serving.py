@@ -1,14 +1,25 @@
-"""What servers need beside an engine: a queue of requests, a port, and streams that end well."""
+"""What servers need beside an engine: guards, a queue of requests, a port, and streams that end well."""
 
 from __future__ import annotations
 
+import hmac
+import ipaddress
+import json
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
+from typing import Any
+from urllib.parse import urlsplit
 
 import anyio
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cactus_decoding.engines.openai.keys import error_body
 
 
 class QueueIsFullError(ValueError):
@@ -118,3 +129,143 @@ class StreamedResponse:
             raise failure
         if begun and not left:
             await send({"type": "http.response.body", "body": b""})
+
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+ANY_ORIGIN = "*"
+WHO = "cactus_decoding.key"  # in a request's scope: the number of its key
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+class BadRequestError(ValueError):
+    """A request that no honest client sends: invalid JSON, or too much of it."""
+
+
+class Guards:
+    """Wraps the application: checks where a request comes from, and adds headers to the answer.
+
+    A page elsewhere can make a visitor's browser send requests here. Requests under another host name than ours (DNS
+    rebinding) are refused by their ``Host``, requests from another page by their ``Origin``.
+
+    ``hosts`` are the allowed names, without port; None allows any, for a server that does not listen on loopback only.
+    ``origins`` are other pages that may ask, such as ``https://chat.example.org``, or ``*`` for all of them.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...] | None, origins: Sequence[str] = ()) -> None:
+        self._hosts, self._origins = hosts, frozenset(origins)
+        self._app = CORSMiddleware(app, origins, ["GET", "POST"], ["*"]) if origins else app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        refusal = self._refusal(Headers(scope=scope))
+        app = self._app if refusal is None else PlainTextResponse(refusal + "\n", status_code=403)
+        await app(scope, receive, send_with_headers)
+
+    def _refusal(self, headers: Headers) -> str | None:
+        host = headers.get("host", "")
+        if self._hosts is not None and _name_of(host) not in self._hosts:
+            return f"this server answers to {', '.join(self._hosts)} only, but was asked for {host!r}"
+        origin = headers.get("origin")
+        if origin is not None and not _is_of(host, origin) and not {origin, ANY_ORIGIN} & self._origins:
+            return f"a page of {origin!r} may not ask this server"
+        return None
+
+
+class KeyGuard:
+    """Wraps the application: answers addresses with some beginnings only to those who bring a key, and notes which."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], prefixes: tuple[str, ...]) -> None:
+        self._app, self._prefixes, self._expected = app, prefixes, [f"Bearer {key}".encode() for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
+            given = Headers(scope=scope).get("authorization", "").encode()
+            # takes the same time, however much of the key is right
+            found = [hmac.compare_digest(given, each) for each in self._expected]
+            if any(found):
+                scope[WHO] = found.index(True)
+            else:
+                message = "a key is needed: Authorization: Bearer KEY"
+                app = JSONResponse(
+                    error_body(message, "authentication_error", "invalid_api_key"),
+                    status_code=401,
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+        await app(scope, receive, send)
+
+
+def _is_of(host: str, origin: str) -> bool:
+    try:
+        return urlsplit(origin).netloc == host
+    except ValueError:  # such as http://[
+        return False
+
+
+def _name_of(host: str) -> str:
+    """Return a host without its port, in lower case.
+
+    >>> _name_of("LocalHost:8000"), _name_of("[::1]:8000"), _name_of("127.0.0.1")
+    ('localhost', '[::1]', '127.0.0.1')
+    """
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdigit() else host.lower()
+
+
+def names_of(host: str) -> tuple[str, ...] | None:
+    """Return the names under which a server that listens on an address may be asked; None for any name.
+
+    >>> names_of("127.0.0.2"), names_of("0.0.0.0")
+    (('localhost', '127.0.0.1', '[::1]', '127.0.0.2'), None)
+    """
+    return tuple(dict.fromkeys((*LOOPBACK_NAMES, host))) if is_loopback(host) else None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address to listen on can be reached from this machine only.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def read_json(request: Request, limit: int) -> dict[str, Any]:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # which a form on another page cannot send
+        raise BadRequestError(f"a request must be application/json, but is {kind or 'nothing'!r}")
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit:
+            raise BadRequestError(f"a request may have {limit} bytes, but this one has more")
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"a request must be JSON, but this one is not: {error}") from None
+    if not isinstance(value, dict):
+        raise BadRequestError("a request must be a JSON object")
+    return value

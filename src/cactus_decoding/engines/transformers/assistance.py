@@ -19,7 +19,7 @@ from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.core.types import Drafter, DraftLength
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
 from cactus_decoding.engines.transformers.candidates import CandidateGeneratorDrafter
-from cactus_decoding.engines.transformers.positions import position_limit
+from cactus_decoding.engines.transformers.generate_arguments import position_limit
 
 DEFAULT_NUM_SPECULATIVE_TOKENS = 6
 SCHEDULES = ("constant", "heuristic", "heuristic_transient")

@@ -43,10 +43,11 @@ from cactus_decoding.engines.transformers.generate_arguments import (
     StoppingCheck,
     check_call,
     left_padding,
+    position_limit,
+    read_in_blocks,
     sampling_of,
     with_stop_strings,
 )
-from cactus_decoding.engines.transformers.positions import position_limit, read_in_blocks
 
 ASKED = ("budget", *DECODING)  # what a call may ask for: settings of a request
 

@@ -1,14 +1,20 @@
-"""What vLLM calls in each of its processes, by the entry point ``vllm.general_plugins``."""
+"""What vLLM calls in each of its processes (entry point ``vllm.general_plugins``), and the patch of its front end."""
 
 from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from packaging.version import Version
 
-from cactus_decoding.engines.vllm.patches import RECORDED, closest_version, differences
+from cactus_decoding.engines.openai.keys import RULE_KEY
+from cactus_decoding.engines.vllm import reports, v1, v2
+from cactus_decoding.engines.vllm.extra_args import ServerConfig, check_request_texts, check_texts, vocabulary_of
+from cactus_decoding.engines.vllm.patches import RECORDED, closest_version, differences, replace
 
 ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
 
@@ -17,9 +23,9 @@ def register() -> None:
     import vllm
 
     check_version(vllm.__version__, os.environ.get(ANY_VERSION) == "1", Path(vllm.__file__).parent)
-    from cactus_decoding.engines.vllm import frontend, reports, v1, v2
+    from vllm.v1.engine.input_processor import InputProcessor
 
-    frontend.install()
+    replace(InputProcessor, "_build_logits_processors_params_validator", with_check)
     reports.install()
     v1.install()
     v2.install()
@@ -49,3 +55,28 @@ def check_version(version: str, any_version: bool = False, package: Path | None 
             f"set {ANY_VERSION}=1 to use it all the same, or {instead}"
         )
     warnings.warn(f"{first}; names and signatures passed the check, numbers were not compared", stacklevel=2)
+
+
+def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any], Callable[[Any], None]]:
+    """Refuse bad values before they reach a worker: the server's own when it starts, and each request's."""
+
+    def build(processor: Any) -> Callable[[Any], None]:
+        config = ServerConfig.of(processor.vllm_config)
+        vocabulary = cache(lambda: vocabulary_of(processor.vllm_config))  # where nobody asks, nobody waits for it
+        if config.default is not None:  # also without a rule, for requests that bring one
+            check_texts(config.default.policy, vocabulary)
+        check = stock(processor)
+
+        def validate(params: Any) -> None:
+            from vllm.exceptions import VLLMValidationError
+
+            try:
+                asked, _ = config.read(params.extra_args)
+                check_request_texts(asked, vocabulary)
+            except (TypeError, ValueError) as error:
+                raise VLLMValidationError(str(error), parameter=RULE_KEY) from error
+            check(params)
+
+        return validate
+
+    return build

@@ -21,12 +21,15 @@ from starlette.types import ASGIApp
 
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.core.rules import Rule
-from cactus_decoding.engines.openai.guards import BadRequestError, Guards, names_of, read_json
 from cactus_decoding.engines.openai.serving import (
+    BadRequestError,
+    Guards,
     QueueIsFullError,
     RequestQueue,
     StreamedResponse,
     address_of,
+    names_of,
+    read_json,
     server_of,
 )
 from cactus_decoding.lab.playground.form import FormLimits, RunRequest, form, read_request

@@ -12,8 +12,8 @@ from cactus_decoding.core.constraints.grammar import as_grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate
-from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.completion import (
     Completion,
     _log_once,

@@ -8,13 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.interruptions import lines_of
 
+from cactus_decoding.engines.llama_cpp import pairs as seats_module
 from cactus_decoding.engines.llama_cpp.models import passes
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.engines.llama_cpp.server import seats as seats_module
+from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
-from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 USUAL = {"num_speculative_tokens": 4}

@@ -9,8 +9,8 @@ from support.tables import all_of
 from support.thinking_models import thinking_pair
 
 from cactus_decoding.engines.llama_cpp.llama import CactusLlama
-from cactus_decoding.engines.llama_cpp.loading import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
 from scripts.bundled_gguf import write_gguf
 

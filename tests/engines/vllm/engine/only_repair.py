@@ -15,8 +15,7 @@ def register() -> None:
     """Replace the function below which vLLM 0.32 loses temperatures (vLLM issue 55005)."""
     from vllm.v1.sample import rejection_sampler
 
-    from cactus_decoding.engines.vllm.cpu_repairs import expand_batch_to_tokens
-    from cactus_decoding.engines.vllm.patches import replace
+    from cactus_decoding.engines.vllm.patches import expand_batch_to_tokens, replace
 
     replace(rejection_sampler, "expand_batch_to_tokens", lambda stock: expand_batch_to_tokens)
 

@@ -11,8 +11,7 @@ from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from cactus_decoding import zoo
-from cactus_decoding.engines.vllm.cpu_repairs import repair_generators
-from cactus_decoding.engines.vllm.patches import is_replaced
+from cactus_decoding.engines.vllm.patches import is_replaced, repair_generators
 
 REQUESTS, CHUNK = 60, 64
 ASKED = (

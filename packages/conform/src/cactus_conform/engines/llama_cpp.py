@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cactus_conform.engine import CUTS, LOOK_UP, PENALTIES, Engine, EngineAnswer, Query, Sampling
+from cactus_conform.engine import CUTS, LOOK_UP, PENALTIES, Engine, EngineAnswer, Query, Sampling, needing
 from cactus_conform.engines.server import answer_of
-from cactus_conform.extras import needing
 from cactus_conform.models import gbnf, text_of, write_models
 
 

@@ -10,8 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from cactus_conform.engine import CUTS, DRAFTS, END, LOOK_UP, Engine, EngineAnswer, Query, Sampling
-from cactus_conform.extras import needing
+from cactus_conform.engine import CUTS, DRAFTS, END, LOOK_UP, Engine, EngineAnswer, Query, Sampling, needing
 from cactus_conform.models import tokens_of, write_models
 
 

@@ -19,8 +19,8 @@ from cactus_conform.engine import (
     EngineError,
     Query,
     Sampling,
+    needing,
 )
-from cactus_conform.extras import needing
 from cactus_conform.models import POSITIONS, write_models
 
 

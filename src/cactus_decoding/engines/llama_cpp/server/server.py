@@ -34,9 +34,9 @@ from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.counters import RuleCounters
 from cactus_decoding.engines.llama_cpp.models import tokenizer as templates
 from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
+from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.engines.llama_cpp.server.completion import (
     Completion,
     CompletionParams,
@@ -45,18 +45,21 @@ from cactus_decoding.engines.llama_cpp.server.completion import (
 )
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
-from cactus_decoding.engines.llama_cpp.server.seats import PairPool
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
+from cactus_decoding.engines.openai.counters import RuleCounters
 from cactus_decoding.engines.openai.description import DetokenizeBody, TokenizeBody, description
-from cactus_decoding.engines.openai.errors import INVALID, UnknownModelError, about, code_of, error_body, param_of
-from cactus_decoding.engines.openai.guards import WHO, Guards, KeyGuard, names_of, read_json
-from cactus_decoding.engines.openai.keys import Marks
+from cactus_decoding.engines.openai.keys import INVALID, Marks, UnknownModelError, about, code_of, error_body, param_of
 from cactus_decoding.engines.openai.responses import ResponsesBody, ResponseWriter, chat_of
 from cactus_decoding.engines.openai.serving import (
+    WHO,
+    Guards,
+    KeyGuard,
     QueueIsFullError,
     RequestQueue,
     StreamedResponse,
     address_of,
+    names_of,
+    read_json,
     server_of,
 )
 

@@ -12,7 +12,7 @@ from cactus_decoding.core.constraints.grammar import Grammar, as_grammar, schema
 from cactus_decoding.core.constraints.schema import checked_schema
 from cactus_decoding.core.mistakes import check_choice, short_repr
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks, embedded, written_call
-from cactus_decoding.engines.openai.errors import about
+from cactus_decoding.engines.openai.keys import about
 from cactus_decoding.engines.openai.tool_calls import HERMES, CallReader
 
 MAX_CALLS = 16  # of an answer, where a grammar counts them
