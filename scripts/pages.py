@@ -13,7 +13,7 @@ from cactus_decoding.core.files.writing import write_atomically
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 Cell = str | Callable[[Any], object]
-"""What a column shows of a row: a format of its fields, or a function."""
+"""What a column shows of a row: a format of its fields, which a tuple has by their places, or a function."""
 
 
 def insert(page: str, name: str, text: str) -> str:
@@ -68,7 +68,13 @@ def columns(
     | `lossless` | 0.00125 |
     """
     pairs = [*shown.items()] if isinstance(shown, Mapping) else [*shown]
-    cells = ([cell.format_map(row) if isinstance(cell, str) else cell(row) for _, cell in pairs] for row in rows)
+
+    def shown_of(cell: Cell, row: Any) -> object:
+        if not isinstance(cell, str):
+            return cell(row)
+        return cell.format(*row) if isinstance(row, tuple) else cell.format_map(row)
+
+    cells = ([shown_of(cell, row) for _, cell in pairs] for row in rows)
     return table([head for head, _ in pairs], cells, names, notes)
 
 

@@ -36,7 +36,7 @@ def study(
     /,
     needed: Sequence[str] = (),
     **options: Any,
-) -> None:
+) -> Namespace:
     """Measure and write the result file, unless there is only to render, and put what it shows on the page.
 
     Args:
@@ -46,7 +46,7 @@ def study(
         measure: returns the result.
         shown: returns tables and pictures of a result by their names, as `put` takes them.
         needed: options without which nothing can be measured.
-        options: of the command line, as `scripts.results.parser` takes them.
+        options: of the command line, as `scripts.results.parser` takes them; what was given is returned.
     """
     places = {"only_measure": False, "only_render": False, "results": results, "page": ROOT / "docs" / page}
     made = parser(about, **options, **places)
@@ -59,6 +59,7 @@ def study(
         write(given.results, measure(given), {"study": name} | asked(given))
     if not given.only_measure:
         put(given.page, shown(read(given.results)))
+    return given
 
 
 def parser_of_answers(about: str | None, samplings: Collection[str], folder: Path, **options: Any) -> ArgumentParser:

@@ -17,8 +17,6 @@ from cactus_decoding.lab.frontier.recorded_rows import TAIL, PackedRows, Recorde
 
 FORMAT = Format("real_pair", schema=1, described="of rows of a study")
 PROTECTED = ("digits", "numbers_and_operators", "code")
-UNFINISHED = ".part"
-"""Ends the name of an answer's file while it grows."""
 _AT_ONCE = 2**21
 """Probabilities of each model that are looked at together."""
 
@@ -83,7 +81,7 @@ def read_answers(folder: Path, tasks: Sequence[str], tail: float = TAIL) -> Answ
     """Return all answers of a folder, task after task, their rows shortened once more for a larger tail."""
     about, parts, whole, positions = [], [], {}, 0
     for task in tasks:
-        for path in found_answers(folder, task):
+        for path in sorted(folder.glob(f"{task}-*.safetensors")):
             tensors, said = read_tensors(path, FORMAT)
             for place, rows in zip(tensors["whole_places"].tolist(), tensors.get("whole", ()), strict=True):
                 whole[positions + place] = rows
@@ -108,20 +106,3 @@ def _shorter(tensors: dict[str, Tensor], tail: float) -> dict[str, Tensor]:
         ids.append(token_ids[pairs[-1].token_ids])
     packed = {key: torch.cat([pair[role] for pair in pairs]).float() for role, key in ((1, "target"), (2, "draft"))}
     return packed | {"ids": torch.cat(ids), "counts": torch.tensor([len(each) for each in ids])}
-
-
-def found_answers(folder: Path, task: str) -> list[Path]:
-    """Return the files of a task's answers, ended or not: leaving out what has not ended would prefer short answers."""
-    ended = list(folder.glob(f"{task}-*.safetensors"))
-    running = (path for path in folder.glob(f"{task}-*{UNFINISHED}") if path.with_suffix(".safetensors") not in ended)
-    return sorted([*ended, *running])
-
-
-def file_of(task: str, place: int | str) -> str:
-    """Return the name of an answer's file.
-
-    Example:
-        >>> file_of("gsm8k", 12)
-        'gsm8k-0012.safetensors'
-    """
-    return f"{task}-{int(place):04d}.safetensors"

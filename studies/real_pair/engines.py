@@ -32,32 +32,29 @@ PROBLEMS, TOKENS = 8, 48
 
 
 def in_transformers(folder: str, prompts: list[str], dtype: torch.dtype) -> dict[str, Any]:
-    """Return how many greedy texts are `generate`'s own, both speeds, and what steps brought."""
+    """Return how many greedy texts are `generate`'s own, how much faster they are, and what steps brought."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     shared = {"do_sample": False, "max_new_tokens": TOKENS, "pad_token_id": tokenizer.eos_token_id}
-    metrics, seconds, equal, written = Metrics(), [0.0, 0.0], 0, [0, 0]
+    metrics = Metrics()
     ours = {"custom_generate": speculative_generate, "drafter": SuffixDrafter(), "metrics": metrics}
+    texts, seconds = ([], []), [0.0, 0.0]
     for prompt in prompts:
         inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
-        texts = []
         for place, more in enumerate(({}, ours)):
             began = time.process_time()
             found = model.generate(**inputs, **shared, **more)[0, inputs.input_ids.shape[1] :]
             seconds[place] += time.process_time() - began
-            texts.append(found.tolist())
-            written[place] += len(found)
-        equal += texts[0] == texts[1]
-    speeds = [count / taken for count, taken in zip(written, seconds, strict=True)]
-    return {"texts": len(prompts), "equal": equal, "ratio": speeds[1] / speeds[0], "steps": metrics.acceptance_length}
+            texts[place].append(found.tolist())
+    own, mine = (sum(map(len, each)) / taken for each, taken in zip(texts, seconds, strict=True))
+    equal = sum(a == b for a, b in zip(*texts, strict=True))
+    return {"texts": len(prompts), "equal": equal, "ratio": mine / own, "steps": metrics.acceptance_length}
 
 
-def in_vllm(folder: str, task: str, work: Path) -> list[dict[str, Any]]:
+def in_vllm(folder: str, task: str, out: Path) -> list[dict[str, Any]]:
     """Return what `cactus eval` says of vLLM's answers, by rule."""
-    out = work / "vllm.jsonl"
     given = ["eval", "--engine", "vllm", "--target", folder, "--draft", "ngram", "--task", task, "--chat"]
-    for rule in RULES:
-        given += ["--rule", rule]
+    given += [part for rule in RULES for part in ("--rule", rule)]
     given += ["--problems", str(PROBLEMS), "--max-new-tokens", str(TOKENS), "--num-speculative-tokens", "3"]
     subprocess.run([str(VLLM), "-c", CACTUS, *given, "--output", str(out)], check=True)
     return [
@@ -73,9 +70,11 @@ if __name__ == "__main__":
     with TemporaryDirectory() as work:
         folder = str(Path(work) / "model")
         unpack(given.file.resolve(), Path(folder), "float32")
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        problems = parse_task(given.task, PROBLEMS, chat=True).problems
+        tokenizer, problems = (
+            AutoTokenizer.from_pretrained(folder),
+            parse_task(given.task, PROBLEMS, chat=True).problems,
+        )
         prompts = [as_chat_prompt(tokenizer, each.prompt) for each in problems]
         found = {str(dtype): in_transformers(folder, prompts, dtype) for dtype in (torch.float32, torch.bfloat16)}
-        result = {"transformers": found, "vllm": in_vllm(folder, given.task, Path(work))}
+        result = {"transformers": found, "vllm": in_vllm(folder, given.task, Path(work) / "vllm.jsonl")}
     write(given.results, result, {"study": "real_pair.engines", "file": given.file.name, "problems": PROBLEMS})

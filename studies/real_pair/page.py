@@ -1,4 +1,4 @@
-"""Tables of the study of a real pair, from its result file."""
+"""Tables of the study of a real pair, from its result files."""
 
 from __future__ import annotations
 
@@ -28,41 +28,60 @@ TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench",
 SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols",
         "learned": "what is learned to matter"}  # fmt: skip
 SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper": "0.6, top-p 0.95, top-k 20"}
-Points = Mapping[tuple[str, str, str, str], Mapping[str, Any]]
+Point = Mapping[str, Any]
+Points = Mapping[tuple[str, str, str, str], Point]
+"""By sampling, rule, what is protected, and task."""
 
 
-def shown(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tables, those of what `studies.real_pair.ask` answered too."""
-    answered = (read_results(each.with_suffix("")) for each in sorted(RESULTS.glob("answers_*.jsonl.gz")))
-    points = {
+def points_of(result: Mapping[str, Any]) -> Points:
+    return {
         (sampling, each["rule"], each["protect"], each["task"]): each
         for sampling, found in result["samplings"].items()
         for each in found
     }
-    engines, rejections = _read("engines"), result["rejections"]
+
+
+def shown(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the tables, those of stored answers too."""
+    answered = (read_results(each.with_suffix("")) for each in sorted(RESULTS.glob("answers_*.jsonl.gz")))
+    points, rejections = points_of(result), result["rejections"]
+    engines, trained = _read("engines"), _read("smollm2_training")
+    ordered = sorted(result["categories"], key=lambda one: one["acceptance"]["lossless"])
     return {
-        "rules": _rules(points[("plain", rule, "", "all")] for rule in MAIN),
+        "rules": columns([points["plain", rule, "", "all"] for rule in MAIN], {
+            "rule": "`{rule}`", "acceptance": lambda one: with_ends(one["acceptance"], 3), "nats a position": _nats,
+            **{f"×{length}": _steps_cell(length) for length in LENGTHS},
+        }),
         "protected": _protected(points),
         "tasks": _tasks(points, rejections),
         "rejections": _rejections(rejections),
-        "classes": _classes(rejections[-1]),
+        "classes": columns(_by_rejection(rejections[-1]), {
+            "class": "{0}", "what the target writes": "{1:.1f} %", "what is rejected": "{2:.1f} %",
+            "what is written in its place": "{3:.1f} %",
+        }),
         "classes by task": _classes_by_task(rejections),
         "samplings": _samplings(points),
         "time": _time(points),
-        "categories": _categories(result["categories"]),
+        "categories": columns(ordered, {
+            "category": "{category}", "answers": "{answers}", "positions": "{positions}",
+            **{SHORT[rule]: _accepts(rule) for rule in ("lossless", "clamped:width=2.0")},
+        }),
         "checks": _checks(result),
         "children": _children(_read("children")["rules"]),
         "transformers": columns(engines["transformers"].items(), {
             "precision": lambda one: one[0].removeprefix("torch."),
-            "texts that are `generate`'s": lambda one: f"{one[1]['equal']} of {one[1]['texts']}",
-            "speed over its": lambda one: f"{one[1]['ratio']:.2f}",
-            "tokens a step": lambda one: f"{one[1]['steps']:.2f}",
+            "texts that are `generate`'s": "{1[equal]} of {1[texts]}",
+            "speed over its": "{1[ratio]:.2f}", "tokens a step": "{1[steps]:.2f}",
         }),
         "vllm": columns(engines["vllm"], {
             "rule": "`{rule}`", "answers": "{answers}", "tokens": "{tokens_per_answer:.1f}",
             "tokens a step": "{acceptance_length:.2f}",
         }),
-        "trained": _trained(_read("smollm2_training")),
+        "trained": columns(trained["after"].items(), {
+            "rule": "`{0}`", "tokens a step before": lambda one: with_ends(trained["before"][one[0]]["length"], 2),
+            "after": lambda one: with_ends(one[1]["length"], 2),
+            "acceptance after": lambda one: with_ends(one[1]["rate"], 2),
+        }),
         "tuned": _tuned(_read("smollm2_profile")),
         "answers": _answers(summary for results in answered for summary in summarise(results)),
         "tables/real_pair.csv": _all(points),
@@ -71,59 +90,54 @@ def shown(result: Mapping[str, Any]) -> dict[str, str]:
 
 def choices(result: Mapping[str, Any]) -> str:
     """Return the table of the page on choosing a rule: tokens a step of 7, and nats a position in brackets."""
-    points = {(sampling, each["rule"], each["protect"]): each for sampling, found in result["samplings"].items()
-              for each in found if each["task"] == "all"}  # fmt: skip
-    rows = []
+    points, rows = points_of(result), []
     for rule in TIMED:
         digits = "" if rule == "lossless" else "digits"
-        found = (points[key] for key in (("plain", rule, ""), ("plain", rule, digits), ("paper", rule, "")))
-        cells = ((each["tokens_per_step"][LENGTHS.index(SEVEN)][0], each["kl"][0]) for each in found)
-        rows.append([f"`{rule}`", *(f"{tokens:.2f} ({nats:.3f})" for tokens, nats in cells)])
+        found = (points[*key, "all"] for key in (("plain", rule, ""), ("plain", rule, digits), ("paper", rule, "")))
+        rows.append([f"`{rule}`", *(f"{_of_seven(each):.2f} ({each['kl'][0]:.3f})" for each in found)])
     what = "tokens per step with 7 proposals (nats per position)"
     return table([what, SAMPLINGS["plain"], "digits protected", SAMPLINGS["paper"]], rows)
 
 
-def _steps(point: Mapping[str, Any]) -> list[str]:
-    """Return tokens per step of each length, that of 7 with its interval."""
-    steps = zip(LENGTHS, point["tokens_per_step"], strict=True)
-    return [with_ends(each if length == SEVEN else [*each[:1], None, None], 2) for length, each in steps]
+def _of_seven(point: Point) -> float:
+    return float(point["tokens_per_step"][LENGTHS.index(SEVEN)][0])
 
 
-def _nats(point: Mapping[str, Any], *, alone: bool = False) -> str:
-    """Return nats a position with their interval, or alone; lossless spends none."""
-    return "0" if point["rule"] == "lossless" else with_ends([point["kl"][0], None, None] if alone else point["kl"], 4)
+def _steps_cell(length: int) -> Cell:
+    """Show tokens per step of a length; those of 7 have their interval."""
+    place, ends = LENGTHS.index(length), 3 if length == SEVEN else 1
+    return lambda point: with_ends([*point["tokens_per_step"][place][:ends], None, None][:3], 2)
 
 
-def _rules(points: Iterable[Mapping[str, Any]]) -> str:
-    head = ["rule", "acceptance", "nats a position", *(f"×{length}" for length in LENGTHS)]
-    return table(
-        head, ([f"`{each['rule']}`", with_ends(each["acceptance"], 3), _nats(each), *_steps(each)] for each in points)
-    )
+def _nats(point: Point) -> str:
+    """Return nats a position with their interval; lossless spends none."""
+    return "0" if point["rule"] == "lossless" else with_ends(point["kl"], 4)
+
+
+def _accepts(rule: str) -> Cell:
+    return lambda one: f"{one['acceptance'][rule]:.3f}"
+
+
+def _percent(interval: Sequence[Any]) -> str:
+    return with_ends(interval, 0, 100) + " %"
 
 
 def _protected(points: Points) -> str:
-    seven = LENGTHS.index(SEVEN)
+    sets = [name for name in SETS if ("plain", GUARDED[0], name, "all") in points]
     rows = []
     for rule in GUARDED:
-        found = [points["plain", rule, name, "all"] for name in _sets(points)]
-        rows.append(
-            [f"`{rule}`", *(f"{each['tokens_per_step'][seven][0]:.2f} ({_nats(each, alone=True)})" for each in found)]
-        )
-    return table(["rule", *(SETS[name] for name in _sets(points))], rows)
-
-
-def _sets(points: Points) -> list[str]:
-    """Return what was protected: nothing, sets of tokens, and what an importance was learned for, if it was."""
-    return [name for name in SETS if ("plain", GUARDED[0], name, "all") in points]
+        found = (points["plain", rule, name, "all"] for name in sets)
+        rows.append([f"`{rule}`", *(f"{_of_seven(each):.2f} ({each['kl'][0]:.4f})" for each in found)])
+    return table(["rule", *(SETS[name] for name in sets)], rows)
 
 
 def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
-    seven, rows = LENGTHS.index(SEVEN), []
+    rows = []
     for each in found:
         of = [points["plain", rule, "", each["task"]] for rule in TIMED]
-        tokens = (f"{point['tokens_per_step'][seven][0]:.2f}" for point in of)
         digits = _percent(each["protected"]["digits"]["rejections"])
         counts = f"{each['answers']}, {each['positions']:,}"
+        tokens = (f"{_of_seven(point):.2f}" for point in of)
         rows.append([TASKS[each["task"]], counts, with_ends(of[0]["acceptance"], 3), digits, *tokens])
     head = ["", "answers, positions", "lossless accepts", "rejects at digits", *(SHORT[rule] for rule in TIMED)]
     return table(head, rows)
@@ -131,54 +145,48 @@ def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
 
 def _answers(summaries: Iterable[RunSummary]) -> str:
     head = ["", "rule", "answers", "right, %", "against lossless, points", "tokens", "cut, %", "tokens a step"]
+    figures = (("score", 0, 100), ("score_difference", 0, 100), ("tokens_per_answer", 0, 1), ("truncated", 0, 100),
+               ("acceptance_length", 2, 1))  # fmt: skip
     rows = []
     for each in summaries:
-        sampling = each.config.request.sampling
-        task = TASKS[each.config.task] + (f", {SAMPLINGS['paper']}" if sampling.truncates else "")
-        shares = (each.known(name).shown(0, scale=100) for name in ("score", "score_difference"))
-        cut = each.known("truncated").shown(0, scale=100)
-        tokens, steps = each.known("tokens_per_answer").shown(0), each.known("acceptance_length").shown(2)
+        task = TASKS[each.config.task]
+        task += f", {SAMPLINGS['paper']}" if each.config.request.sampling.truncates else ""
         rule, _, policy = each.config.label.partition(" ×")[0].partition(" ")
-        rows.append([task, f"`{rule}` {policy}".strip(), str(len(each.group.ids)), *shares, tokens, cut, steps])
+        cells = (each.known(name).shown(digits, scale=scale) for name, digits, scale in figures)
+        rows.append([task, f"`{rule}` {policy}".strip(), str(len(each.group.ids)), *cells])
     return table(head, rows)
 
 
 def _rejections(found: Sequence[Mapping[str, Any]]) -> str:
     names = [name for name in SETS if name in found[-1]["protected"]]
-    head = ["", *(f"{SETS[name]}: positions / rejections" for name in names)]
     rows = []
     for each in found:
         cells = (each["protected"][name] for name in names)
         shares = (f"{100 * cell['positions']:.0f} % / {_percent(cell['rejections'])}" for cell in cells)
         rows.append([TASKS[each["task"]], *shares])
-    return table(head, rows)
+    return table(["", *(f"{SETS[name]}: positions / rejections" for name in names)], rows)
 
 
-def _percent(interval: Sequence[Any]) -> str:
-    return with_ends(interval, 0, 100) + " %"
-
-
-def _classes(found: Mapping[str, Any]) -> str:
-    head = ["class", "what the target writes", "what is rejected", "what is written in its place"]
+def _by_rejection(found: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Return classes with their shares in per cent, those that are rejected most first."""
     ordered = sorted(found["classes"].items(), key=lambda item: -item[1][1])
-    return table(head, ([name, *(f"{100 * share:.1f} %" for share in shares)] for name, shares in ordered))
+    return [(name, *(100 * share for share in shares)) for name, shares in ordered]
 
 
 def _classes_by_task(found: Sequence[Mapping[str, Any]]) -> str:
-    ordered = sorted(found[-1]["classes"].items(), key=lambda item: -item[1][1])
-    tasks = [each["classes"] for each in found[:-1]]
-    rows = (
-        [name, *(f"{100 * each[name][0]:.1f} / {100 * each[name][1]:.1f} %" for each in tasks)] for name, _ in ordered
-    )
-    return table(["class", *(f"{TASKS[each['task']]}: written / rejected" for each in found[:-1])], rows)
+    def both(task: Mapping[str, Any]) -> Cell:
+        shares = {name: f"{written:.1f} / {rejected:.1f} %" for name, written, rejected, _ in _by_rejection(task)}
+        return lambda each: shares[each[0]]
+
+    heads = {f"{TASKS[each['task']]}: written / rejected": both(each) for each in found[:-1]}
+    return columns(_by_rejection(found[-1]), {"class": "{0}", **heads})
 
 
 def _samplings(points: Points) -> str:
-    rules = ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0")
     rows = []
-    for rule in rules:
-        found = [points[sampling, rule, "", "all"] for sampling in SAMPLINGS]
-        cells = ((with_ends(each["acceptance"], 3), _steps(each)[LENGTHS.index(SEVEN)], _nats(each)) for each in found)
+    for rule in ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0"):
+        found = (points[sampling, rule, "", "all"] for sampling in SAMPLINGS)
+        cells = ((with_ends(each["acceptance"], 3), _steps_cell(SEVEN)(each), _nats(each)) for each in found)
         rows.append([f"`{rule}`", *("; ".join(cell) for cell in cells)])
     return table(["rule", *(f"{title}: acceptance; tokens a step of 7; nats" for title in SAMPLINGS.values())], rows)
 
@@ -202,36 +210,23 @@ def _time(points: Points) -> str:
         tokens = [each[0] for each in points["plain", rule, "", "all"]["tokens_per_step"]]
         cells = []
         for passes, draft in curves().values():
-            per_token = {k: (passes[k + 1] + k * draft) / each for k, each in zip(LENGTHS, tokens, strict=True)}
-            best = min(per_token, key=per_token.__getitem__)
-            cells.append(f"{per_token[best]:.2f} ({best})")
+            per_token = ((passes[k + 1] + k * draft) / each for k, each in zip(LENGTHS, tokens, strict=True))
+            taken, best = min(zip(per_token, LENGTHS, strict=True))
+            cells.append(f"{taken:.2f} ({best})")
         rows.append([f"`{rule}`", *cells])
     return table(["rule", *curves()], rows)
 
 
-def _categories(found: Sequence[Mapping[str, Any]]) -> str:
-    def accepts(rule: str) -> Cell:
-        return lambda one: f"{one['acceptance'][rule]:.3f}"
-
-    ordered = sorted(found, key=lambda each: each["acceptance"]["lossless"])
-    counts: dict[str, Cell] = {"category": "{category}", "answers": "{answers}", "positions": "{positions}"}
-    return columns(ordered, counts | {SHORT[rule]: accepts(rule) for rule in ("lossless", "clamped:width=2.0")})
-
-
 def _checks(result: Mapping[str, Any]) -> str:
     whole = result["whole_rows"]
-    rows = ([f"`{rule}`", *(f"{each:.1e}" for each in found["most"])] for rule, found in whole["rules"].items())
-    along = (
-        [str(each["length"]), f"{each['by_acceptance']:.3f}", f"{each['exact']:.3f}"] for each in result["along_texts"]
-    )
-    return "\n\n".join(
-        [
-            f"Greatest difference from whole rows at {whole['positions']} positions (bound: {whole['tail']:g}):",
-            table(["rule", "acceptance", "nats"], rows),
-            "Tokens of a lossless step from any position:",
-            table(["proposals", "by acceptances", "exactly"], along),
-        ]
-    )
+    heads = {"rule": "`{0}`", "acceptance": "{1[most][0]:.1e}", "nats": "{1[most][1]:.1e}"}
+    along = {"proposals": "{length}", "by acceptances": "{by_acceptance:.3f}", "exactly": "{exact:.3f}"}
+    return "\n\n".join([
+        f"Greatest difference from whole rows at {whole['positions']} positions (bound: {whole['tail']:g}):",
+        columns(whole["rules"].items(), heads),
+        "Tokens of a lossless step from any position:",
+        columns(result["along_texts"], along),
+    ])  # fmt: skip
 
 
 def _children(rules: Mapping[str, Any]) -> str:
@@ -242,17 +237,7 @@ def _children(rules: Mapping[str, Any]) -> str:
         for rule, kinds in rules.items()
         for kind, kept in kinds.items()
     )
-    return table(["rule", "children", *map(str, counts)], rows)
-
-
-def _trained(found: Mapping[str, Any]) -> str:
-    """Return what training brought, of steps of 6 proposals."""
-    return columns(found["after"].items(), {
-        "rule": lambda one: f"`{one[0]}`",
-        "tokens a step before": lambda one: with_ends(found["before"][one[0]]["length"], 2),
-        "after": lambda one: with_ends(one[1]["length"], 2),
-        "acceptance after": lambda one: with_ends(one[1]["rate"], 2),
-    })  # fmt: skip
+    return table(["rule", "children", *counts], rows)
 
 
 def _tuned(found: Mapping[str, Any]) -> str:
@@ -261,9 +246,9 @@ def _tuned(found: Mapping[str, Any]) -> str:
     speeds = {(each["draft"], each["num_speculative_tokens"]): each for each in found["forecasts"]}
     rows = []
     for count in (0, 1, 2, 3, 4, 8, 15):
-        ways = [speeds.get((name, count)) or speeds["suffix", 0] for name in ("suffix", draft["draft"])]
+        ways = (speeds.get((name, count)) or speeds["suffix", 0] for name in ("suffix", draft["draft"]))
         cells = (f"{each['tokens_per_second']:.1f} ({each['tokens_per_step']:.2f})" for each in ways)
-        rows.append([str(count), f"{1000 * passes[count + 1]:.0f}", *cells])
+        rows.append([count, f"{1000 * passes[count + 1]:.0f}", *cells])
     head = ["proposals", "target's pass, ms", "look-up: tokens/s (a step)"]
     return table([*head, f"draft, {1000 * draft['seconds']:.1f} ms each"], rows)
 
@@ -275,13 +260,12 @@ def _read(name: str) -> Any:
 def _all(points: Points) -> str:
     """Return every number with the ends of its 95 % interval, as comma-separated values."""
     measured = ["acceptance", "nats", *(f"tokens_per_step_of_{length}" for length in LENGTHS)]
-    ended = [f"{name}{end}" for name in measured for end in ("", "_low", "_high")]
-    head = ["sampling", "rule", "protected", "task", *ended]
     written = io.StringIO()
     rows = csv.writer(written, lineterminator="\n")
-    rows.writerow(head)
-    for (sampling, *_), each in points.items():
-        names = [SAMPLINGS[sampling], each["rule"], SETS[each["protect"]], TASKS[each["task"]]]
-        numbers = [*each["acceptance"], *each["kl"], *(end for steps in each["tokens_per_step"] for end in steps)]
-        rows.writerow([*names, *(f"{round(float(number), 4):g}" for number in numbers)])
+    rows.writerow(["sampling", "rule", "protected", "task",
+                   *(f"{name}{end}" for name in measured for end in ("", "_low", "_high"))])  # fmt: skip
+    for (sampling, rule, protect, task), each in points.items():
+        numbers = (end for interval in (each["acceptance"], each["kl"], *each["tokens_per_step"]) for end in interval)
+        rows.writerow([SAMPLINGS[sampling], rule, SETS[protect], TASKS[task],
+                       *(f"{round(float(number), 4):g}" for number in numbers)])  # fmt: skip
     return written.getvalue()

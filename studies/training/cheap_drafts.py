@@ -28,13 +28,13 @@ from cactus_decoding.core.drafting.lookup import SuffixDrafter
 from cactus_decoding.core.drafting.measuring import time_passes
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gguf
-from cactus_decoding.lab.evaluation.chat import tokenizer_of
+from cactus_decoding.lab.evaluation.chat import Chat, tokenizer_of
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+from cactus_decoding.lab.evaluation.tasks.task import in_chat
 from scripts.pages import table as as_table
 from scripts.results import parse, read, write
 from studies.real_pair.answers import Answers, read_answers
-from studies.real_pair.collect import prompt_of
 
 RESULT = Path("studies/training/results/cheap_drafts.json")
 LENGTHS, ROUNDS, CONTEXT = range(8), 3, 1024
@@ -70,8 +70,12 @@ def looked_up(prompt: Sequence[int], answer: Sequence[int], limit: int) -> int:
 
 def measure(given: Namespace) -> None:
     """Write the result file, again after each task."""
-    problems = {spelled.partition(":")[0]: parse_task(spelled, chat=True).problems for spelled in given.task}
-    answers, tokenizer = read_answers(given.answers, list(problems)), tokenizer_of(given.target)
+    tokenizer = tokenizer_of(given.target)
+    problems = {
+        spelled.partition(":")[0]: in_chat(parse_task(spelled, chat=True), tokenizer, Chat()).problems
+        for spelled in given.task
+    }
+    answers = read_answers(given.answers, list(problems))
     named = [("target", given.target), *(each.split("=", 1) for each in given.draft)]
     files = {label: file for label, path in named if (file := parse_gguf(path)) is not None}
     models = {label: load(file) for label, file in files.items()}
@@ -89,7 +93,7 @@ def measure(given: Namespace) -> None:
         chances: dict[str, list[Tensor]] = {label: [] for label in models}
         steps, positions = [0 for _ in LENGTHS], 0
         for i in places:
-            prompt = prompt_of(problems[name][answers.about[i]["place"]], tokenizer)
+            prompt = tokenizer(problems[name][answers.about[i]["place"]].prompt).input_ids
             written = answers.written[answers.problem == i].tolist()
             for label, model in models.items():
                 chances[label].append(acceptance(model, prompt, answers, i))

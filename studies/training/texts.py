@@ -3,7 +3,7 @@
     python -m studies.training.texts FILE ANSWERS --target T.gguf --task gsm8k:path=gsm8k_test.jsonl
         --asked answers_gsm8k.jsonl.gz --files "/usr/lib/python3/**/*.py" --tokens 1500000
 
-ANSWERS is the folder of `studies.real_pair.collect`, and what is asked a result of `studies.real_pair.ask`. The first
+ANSWERS is the folder of `studies.real_pair.collect`, and what is asked a result of `cactus eval`. The first
 answers of each task, along which drafts are measured, are left out with all other answers to these problems. An answer
 comes ``--times``, the files' beginnings once, as many as make up the tokens; FILE is JSON Lines of texts, shuffled.
 """

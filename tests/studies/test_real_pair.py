@@ -29,12 +29,10 @@ from studies.real_pair.answers import read_answers
 from studies.real_pair.engines import in_transformers
 from studies.real_pair.page import choices
 from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
-from studies.stored import read_results
 
 PAGE = ROOT / "docs" / "studies" / "real_pair.md"
 QUESTION = "Ann has 3 apples and buys {} more. How many apples does Ann have?"
 PRECISE = ":cache=float32"
-ask = partial(run_script, "studies.real_pair.ask")
 collect = partial(run_script, "studies.real_pair.collect")
 run = partial(run_script, "studies.real_pair.run")
 cheap_drafts = partial(run_script, "studies.training.cheap_drafts")
@@ -54,16 +52,14 @@ def asked(tmp_path_factory, gguf) -> tuple[Path, Path, Path]:
         f"{draft}{PRECISE}",
         "--task",
         f"gsm8k:path={folder / 'gsm8k.jsonl'}",
-        "--lanes",
-        3,
         "--prompt-tokens",
         320,
     )
-    done = collect(folder / "answers", *given, "--max-new-tokens", 24)
+    done = collect(folder / "answers", *given, "--max-new-tokens", 48)
     assert done.returncode == 0, done.stderr
     times = {path: path.stat().st_mtime_ns for path in (folder / "answers").glob("gsm8k-*")}
     assert len(times) == 8
-    again = collect(folder / "answers", *given, "--max-new-tokens", 24)
+    again = collect(folder / "answers", *given, "--max-new-tokens", 48)
     assert again.returncode == 0, again.stderr
     assert times == {path: path.stat().st_mtime_ns for path in times}, "nothing is answered twice"
     return folder, target, draft
@@ -103,7 +99,9 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
     page, results = copied_page(PAGE, tmp_path), tmp_path / "rows.json"
     given = ("--answers", folder / "answers", "--target", target)
     that_protects("digits", target).save(tmp_path / "digits.safetensors")
-    done = run(*given, "--importance", tmp_path / "digits.safetensors", "--results", results, "--page", page)
+    rows, several = tmp_path / "rows.safetensors", tmp_path / "children.json"
+    more = ("--importance", tmp_path / "digits.safetensors", "--rows", rows, "--positions", 60, "--children", several)
+    done = run(*given, *more, "--results", results, "--page", page)
     assert done.returncode == 0, done.stderr
     result = json.loads(results.read_text())
     learned, digits = (
@@ -118,36 +116,12 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
     by_rule = {each["rule"]: each["acceptance"][0] for each in result["samplings"]["plain"] if not each["protect"]}
     assert by_rule["lossless"] < by_rule["clamped:width=1.0"] < by_rule["clamped:width=5.0"]
     assert "temperature 1,top_k:k=10,code symbols," in (tmp_path / "tables/real_pair.csv").read_text()
-    rows = tmp_path / "rows.safetensors"
-    assert run(*given, "--rows", rows).returncode == 0
     assert read_rows(rows).positions == sum(each["positions"] for each in result["rejections"][:-1])
-    several = tmp_path / "children.json"
-    done = run_script("studies.real_pair.children", rows, "--positions", 60, "--results", several)
-    assert done.returncode == 0, done.stderr
-    kept = json.loads(several.read_text())["rules"]
+    kept = read(several)["rules"]
     fixed = [each[0] for each in kept["lossless"]["fixed"]]
     assert fixed == sorted(fixed), "another fixed child adds its own probability"
     for kinds in kept.values():
         assert all(intervals[7][0] > intervals[0][0] for intervals in kinds.values())
-
-
-@pytest.mark.slow
-def test_answers_of_every_setting_are_to_the_same_problems_wherever_it_was_stopped(asked, tmp_path: Path) -> None:
-    folder, target, draft = asked
-    file, task = tmp_path / "answers.jsonl", f"gsm8k:path={folder / 'gsm8k.jsonl'}"
-    names = ("--target", f"{target}{PRECISE},context_size=700", "--draft", f"{draft}{PRECISE}")
-    given = (file, *names, "--task", task, "--problems", 3, "--at-once", 3)
-    stopped = ask(*given, "--minutes", 0)
-    assert stopped.returncode == 1
-    assert "no problem is answered under all 4 settings yet" in stopped.stderr
-    assert len(ask(*given).stdout.splitlines()) == 12
-    again = ask(*given)
-    assert (again.returncode, again.stdout) == (0, ""), "what was answered is kept"
-    results = read_results(file)
-    assert [each.config.label for each in results] == [
-        "lossless ×3", "clamped:width=2.0 ×3", "clamped:width=2.0 protecting digits ×3", "clamped:width=2.0 ≤1 nats ×3",
-    ]  # fmt: skip
-    assert {tuple(each.answers["id"]) for each in results} == {("1", "2", "3")}
 
 
 @pytest.mark.slow
