@@ -17,7 +17,7 @@ import torch
 from pairing import benchmark, paired
 
 from cactus_decoding import load_pair, stream
-from cactus_decoding.core.models.placement import SMALL, fastest_dtype, instructions
+from cactus_decoding.core.models.loading import SMALL, fastest_dtype, instructions
 from cactus_decoding.lab.training import TrainingSettings, train_draft
 from cactus_decoding.zoo.word_problems import EXAMPLES
 

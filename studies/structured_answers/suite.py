@@ -25,9 +25,8 @@ import torch
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-from cactus_decoding.core.constraints.base import ConstraintError
+from cactus_decoding.core.constraints.base import ConstraintError, schema_grammar
 from cactus_decoding.core.constraints.compiling import Vocabulary
-from cactus_decoding.core.constraints.grammar import schema_grammar
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary
 from scripts.results import parse, write
 

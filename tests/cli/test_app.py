@@ -16,7 +16,7 @@ from transformers import AutoTokenizer
 from cactus_decoding import RULES, Fate, parse_rule, zoo
 from cactus_decoding.cli import main
 from cactus_decoding.cli.display import styles, write
-from cactus_decoding.core.detokenizer import TextPart
+from cactus_decoding.core.models.tokenizers import TextPart
 
 COMMANDS = (
     "generate",

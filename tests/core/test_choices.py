@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from cactus_decoding import NgramDrafter, Pair, generate, zoo
 from cactus_decoding.core.choices import MAX_CHOICES, ChoiceTokens, check_choices, choose, enum_choices
-from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.core.constraints.base import Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.engines.transformers.cached_model import CachedModel

@@ -6,8 +6,7 @@ import itertools
 
 import torch
 
-from cactus_decoding.core.constraints.base import ConstrainedSampling
-from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.core.constraints.base import ConstrainedSampling, Grammar
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from support.constraints import small_vocabulary
 from support.tree_enumeration import Models

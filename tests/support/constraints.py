@@ -9,8 +9,8 @@ import torch
 from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
+from cactus_decoding.core.constraints.base import Grammar, as_grammar
 from cactus_decoding.core.constraints.compiling import Vocabulary
-from cactus_decoding.core.constraints.grammar import Grammar, as_grammar
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary
 
 BYTES = [bytes([i]) for i in range(256)]

@@ -13,8 +13,8 @@ import pytest
 from cactus_decoding import Request
 from cactus_decoding.zoo import LOSSLESS, RELAXED
 from cactus_decoding.zoo.word_problems import extract_answer, split_of, word_problems
-from cactus_decoding.zoo.word_problems.examples import unlike_stories
 from cactus_decoding.zoo.word_problems.families import FAMILIES
+from cactus_decoding.zoo.word_problems.generator import unlike_stories
 
 EQUATION = re.compile(r"(\d+) ([-+*/]) (\d+) = (\d+)")
 COMPUTE = {"+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b, "/": lambda a, b: a / b}

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cactus_decoding.cli.help import ASK, Application, long_options
-from cactus_decoding.core.mistakes import suggestion
+from cactus_decoding.core.checks import suggestion
 
 MISTAKE = 2
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cactus_decoding import Fate, Outcome, Response
-    from cactus_decoding.core.detokenizer import TextPart
-    from cactus_decoding.core.models.tokenizers import Tokenizer
+    from cactus_decoding.core.models.tokenizers import TextPart, Tokenizer
     from cactus_decoding.core.types import Choice
     from cactus_decoding.lab.tracing import TracedStep
 
@@ -57,7 +56,7 @@ def legend(console: Console) -> Text:
 
 def show(steps: Iterable[Outcome | TracedStep], tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
     """Write a response's steps to stdout as they come, styled by fate if stdout is a terminal."""
-    from cactus_decoding.core.detokenizer import IncrementalDetokenizer
+    from cactus_decoding.core.models.tokenizers import IncrementalDetokenizer
 
     console = Console(highlight=False, soft_wrap=True)
     if console.is_terminal:

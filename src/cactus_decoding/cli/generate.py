@@ -217,7 +217,7 @@ def _response_format(json_schema: Path | None, regex: str | None) -> dict[str, A
         raise ValueError(f"cannot read {json_schema}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{json_schema} must be a JSON schema, but is no JSON: {error}") from None
-    from cactus_decoding.core.constraints.grammar import as_grammar
+    from cactus_decoding.core.constraints.base import as_grammar
 
     found = {"type": "json_schema", "json_schema": {"schema": schema}}
     as_grammar(found, str(json_schema))  # whose message names the file

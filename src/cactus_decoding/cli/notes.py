@@ -37,7 +37,7 @@ def say_of_prompt(pair: Pair, prompt: str, *, chat: bool, raw: bool) -> None:
 
 
 def _of_prompt(pair: Pair, prompt: str, chat: bool) -> Iterator[str]:
-    from cactus_decoding.zoo.word_problems.examples import unlike_stories
+    from cactus_decoding.zoo.word_problems.generator import unlike_stories
 
     if pair.bundled:
         if unlike := unlike_stories(prompt):

@@ -101,7 +101,7 @@ def serve(
     settings: options.Settings,
 ) -> int:  # fmt: skip
     """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
-    from cactus_decoding.core.mistakes import check_choice, check_number, suggestion
+    from cactus_decoding.core.checks import check_choice, check_number, suggestion
     from cactus_decoding.core.rules import parse_rule
 
     given = list(arguments or ())
@@ -166,7 +166,7 @@ def serve(
 
 def _origins(given: Sequence[str]) -> list[str]:
     """Return sites as browsers name them, or ``*``; raise `ValueError` for what is none."""
-    from cactus_decoding.core.mistakes import short_repr
+    from cactus_decoding.core.checks import short_repr
 
     for each in given:
         parts = urlsplit(each)
@@ -178,7 +178,7 @@ def _origins(given: Sequence[str]) -> list[str]:
 
 def _proposals(text: str | None, engine: str) -> int | str | None:
     """Return a number, ``auto``, or None if llama.cpp's server is to choose; `ValueError` for anything else."""
-    from cactus_decoding.core.mistakes import check_integer, short_repr
+    from cactus_decoding.core.checks import check_integer, short_repr
     from cactus_decoding.core.request import AUTO
 
     if text is not None and text.strip() == AUTO and engine == "vllm":

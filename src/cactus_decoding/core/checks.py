@@ -1,16 +1,90 @@
-"""Checks of tensors that users pass in: each error names the argument, what was given, and what is allowed."""
+"""Checks of what users pass in: each error says in one sentence what was given, and what is allowed."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
-from cactus_decoding.core.mistakes import check_choice as check_choice
-from cactus_decoding.core.mistakes import check_integer as check_integer
-from cactus_decoding.core.mistakes import check_number as check_number
-from cactus_decoding.core.mistakes import short_repr as short_repr
+
+def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> str:
+    """Return ``; did you mean 'cactus'?`` for a name that is close to a known one or begins one, else nothing.
+
+    ``cutoff`` is how similar they must be, up to 1 for equal names: more where the name may belong to somebody else.
+
+    Example:
+        >>> suggestion("cactos", ["lossless", "cactus"]), suggestion("magic", ["lossless", "cactus"])
+        ("; did you mean 'cactus'?", '')
+        >>> suggestion("gen", ["frontier", "generate"])
+        "; did you mean 'generate'?"
+    """
+    folded = {name.lower(): name for name in known}
+    name = str(given).strip().lower()
+    close = get_close_matches(name, folded, n=1, cutoff=cutoff)
+    if not close and len(name) >= _BEGINNING:
+        close = [each for each in folded if each.startswith(name)][:1]
+    return f"; did you mean {folded[close[0]]!r}?" if close else ""
+
+
+class PromptTooLongError(ValueError):
+    """A prompt that a model's context window does not hold."""
+
+
+_BEGINNING = 3  # letters that are enough to tell which name somebody began
+_MAX_SHOWN = 100
+MAX_WIDTH = 500.0
+"""The largest width of a clamped ratio, in nats: far beyond any ratio that matters, and its exponential is finite."""
+
+
+def check_number(
+    name: str, value: object, low: float, high: float, *, low_open: bool = False, high_open: bool = False
+) -> float:
+    """Return a number between the bounds as Python's own; NumPy's numbers and fractions are taken too."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, but is {short_repr(value)}")
+    try:
+        wide = float(value)
+    except OverflowError:  # an integer beyond all floats is in no interval of floats
+        wide = math.nan
+    below = wide <= low if low_open else wide < low
+    above = wide >= high if high_open else wide > high
+    if math.isnan(wide) or below or above:
+        interval = f"{'(' if low_open else '['}{low:g}, {high:g}{')' if high_open else ']'}"
+        raise ValueError(f"{name} must be in {interval}, but is {short_repr(value)}")
+    return int(value) if isinstance(value, Integral) else wide
+
+
+def check_integer(name: str, value: object, low: int, high: int | None = None) -> int:
+    """Return an integer from ``low`` to ``high`` as Python's own; NumPy's are taken too."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be an integer, but is {short_repr(value)}")
+    number = int(value)
+    if number < low or (high is not None and number > high):
+        allowed = f"at least {low}" if high is None else f"between {low} and {high}"
+        raise ValueError(f"{name} must be {allowed}, but is {short_repr(number)}")
+    return number
+
+
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if not isinstance(value, str) or value not in allowed:
+        close = suggestion(value, allowed) if isinstance(value, str) else ""
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, but is {short_repr(value)}{close}")
+
+
+def short_repr(value: object) -> str:
+    """Return the shortened representation by which an error shows what was given."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with too many digits to print
+        return f"an integer of {int(value).bit_length()} bits"  # type: ignore[call-overload]
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 3]}..."
+
 
 _FLOATS = ("torch.float16", "torch.bfloat16", "torch.float32", "torch.float64")
 _INTEGERS = ("torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64")
@@ -20,6 +94,8 @@ _WIDENED = 2.0**-8
 
 def check_floats(name: str, values: object, what: str = "values") -> Tensor:
     """Return a detached floating-point tensor whose last dimension is a vocabulary of at least one token."""
+    import torch
+
     if not isinstance(values, torch.Tensor) or str(values.dtype) not in _FLOATS:
         raise TypeError(f"{name} must be a floating-point tensor of {what}, but is {_kind(values)}")
     _check_has_values(name, values)
@@ -32,6 +108,8 @@ def check_floats(name: str, values: object, what: str = "values") -> Tensor:
 
 def check_probabilities(name: str, probs: object) -> Tensor:
     """Return a detached float tensor whose last dimension holds probabilities that sum to 1."""
+    import torch
+
     rows = check_floats(name, probs, "probabilities")
     least = rows.amin() if rows.numel() else rows.new_zeros(())  # NaN where there is one: a single pass finds both
     if least.isnan():
@@ -56,6 +134,8 @@ def sum_tolerance(dtype: torch.dtype, vocabulary: int) -> float:
     falls below the least positive number of the precision adds half of it each. Any row may have been widened from 16
     bits, whose rounding may be one-sided, so the tolerance is never below :math:`2^{-8}`.
     """
+    import torch
+
     unit, kept = 2.0**-24, torch.finfo(dtype)
     rounding = max(kept.eps / 2, unit) * (1 + math.log(vocabulary))
     explained = unit * (vocabulary + 8) + rounding + vocabulary * kept.smallest_normal * kept.eps / 2
@@ -71,6 +151,8 @@ def check_token_ids(name: str, token_ids: object, vocabulary: int) -> Tensor:
 
 
 def check_integers(name: str, values: object) -> Tensor:
+    import torch
+
     if not isinstance(values, torch.Tensor) or str(values.dtype) not in _INTEGERS:
         raise TypeError(f"{name} must be an integer tensor, but is {_kind(values)}")
     _check_has_values(name, values)
@@ -78,6 +160,8 @@ def check_integers(name: str, values: object) -> Tensor:
 
 
 def _check_has_values(name: str, values: Tensor) -> None:
+    import torch
+
     if values.is_meta or values.layout != torch.strided:
         given = "on the meta device" if values.is_meta else f"in the layout {values.layout}"
         raise ValueError(f"{name} must be an ordinary tensor that holds values, but is {given}")
@@ -89,6 +173,8 @@ def check_device(name: str, value: Tensor | None, device: torch.device) -> None:
 
 
 def check_generator(generator: object, device: torch.device) -> None:
+    import torch
+
     if generator is None:
         return
     if not isinstance(generator, torch.Generator):
@@ -98,4 +184,6 @@ def check_generator(generator: object, device: torch.device) -> None:
 
 
 def _kind(value: object) -> str:
+    import torch
+
     return f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else repr(type(value).__name__)

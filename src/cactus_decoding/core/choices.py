@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.constraints.schema import checked_schema
-from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal
 from cactus_decoding.core.models.tokenizers import Tokenizer
 from cactus_decoding.core.rules import Lossless

@@ -27,7 +27,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
-from cactus_decoding.core.mistakes import short_repr
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.validation import choices_of, kinds_of, mistake
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)

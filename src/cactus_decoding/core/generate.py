@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.choices import enum_choices
-from cactus_decoding.core.constraints.base import Constraint
-from cactus_decoding.core.constraints.grammar import as_grammar
+from cactus_decoding.core.constraints.base import Constraint, as_grammar
 from cactus_decoding.core.constraints.thinking import Thinking
 from cactus_decoding.core.loop import cut_at_stop
 from cactus_decoding.core.request import Request, Settings, with_default_proposals

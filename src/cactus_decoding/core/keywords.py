@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
     from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
     from cactus_decoding.core.policy.protection import Protection
-    from cactus_decoding.core.policy.rejections import RejectionMemory
-    from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+    from cactus_decoding.core.policy.relaxation import RejectionMemory, RelaxationPolicy
     from cactus_decoding.core.sampling.params import SamplingParams
     from cactus_decoding.core.types import AcceptanceRule, DraftLength
 

@@ -22,15 +22,21 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.models.base import BaseCachedModel, SavedRoom
-from cactus_decoding.core.models.loading import load_cached, load_tokenizer, only_cached
-from cactus_decoding.core.models.placement import checked_device, checked_dtype, device_beside_files
+from cactus_decoding.core.models.loading import (
+    checked_device,
+    checked_dtype,
+    device_beside_files,
+    load_cached,
+    load_tokenizer,
+    only_cached,
+)
 from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt, compare_vocabularies
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
 from cactus_decoding.core.session import check_models, stop_token_ids
 from cactus_decoding.core.spelling import kept_limits
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
-from cactus_decoding.core.types.drafting import check_drafter
+from cactus_decoding.core.types.proposals import check_drafter
 from cactus_decoding.zoo import BUNDLED
 from cactus_decoding.zoo.word_problems import word_problems
 

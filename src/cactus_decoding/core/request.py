@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
 
+from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
 from cactus_decoding.core.drafting.lengths import FixedLength, LengthFactory
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.keywords import RequestKeywords
 from cactus_decoding.core.keywords import Settings as Settings
-from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
-from cactus_decoding.core.types.drafting import check_drafter
+from cactus_decoding.core.types.proposals import check_drafter
 from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_scheme
 
 if TYPE_CHECKING:

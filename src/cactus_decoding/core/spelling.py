@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from cactus_decoding.core.checks import check_integer, short_repr, suggestion
 from cactus_decoding.core.declared import Declared, fields_of
-from cactus_decoding.core.mistakes import check_integer, short_repr, suggestion
 
 Spelled = TypeVar("Spelled")
 

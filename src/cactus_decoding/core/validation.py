@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from cactus_decoding.core.mistakes import check_choice, check_integer, check_number, short_repr, suggestion
+from cactus_decoding.core.checks import check_choice, check_integer, check_number, short_repr, suggestion
 
 _WORDS: dict[type, str] = {bool: "True or False", str: "a text"}
 

@@ -22,8 +22,7 @@ from support.tables import all_of
 from support.tiny_tokenizers import TOKENIZERS, tiny_tokenizer
 
 from cactus_decoding.core.constraints import compiling
-from cactus_decoding.core.constraints.base import ConstraintError
-from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.core.constraints.base import ConstraintError, Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary, vocabulary_of
 
 TEXT = {"type": "string"}

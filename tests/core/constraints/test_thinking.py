@@ -10,7 +10,7 @@ from support.tables import all_of
 from support.thinking_models import MAY_OPEN, thinking_pair, thinking_tokenizer
 
 from cactus_decoding import generate, load_pair
-from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.core.constraints.base import Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.constraints.thinking import Thinking, ThinkingFirst
 from cactus_decoding.core.models.tokenizers import as_chat_prompt

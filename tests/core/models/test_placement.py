@@ -12,8 +12,8 @@ from support.tiny_models import tiny_llama
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import load_pair, zoo
-from cactus_decoding.core.models import placement
-from cactus_decoding.core.models.placement import MEMORY_SHARE, SMALL, fastest_dtype
+from cactus_decoding.core.models import loading as placement
+from cactus_decoding.core.models.loading import MEMORY_SHARE, SMALL, fastest_dtype
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.engine import faster_dtype, lay_out_for_small_products, stored_dtype
 

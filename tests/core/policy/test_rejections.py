@@ -13,8 +13,7 @@ from support.tree_enumeration import Models, distance, divergence, product_law, 
 
 from cactus_decoding import Budget, Request, generate, load_pair, parse_rule, stream
 from cactus_decoding.core.policy.decide import Policy
-from cactus_decoding.core.policy.rejections import Pair, RejectionMemory
-from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
+from cactus_decoding.core.policy.relaxation import Pair, RejectionMemory, RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.verification.walk import SCHEMES
 from cactus_decoding.zoo.word_problems import word_problems
 

@@ -1,14 +1,17 @@
-"""What restricts the tokens of a response, and how it reaches the probabilities that tokens are drawn from."""
+"""What restricts the tokens of a response: what clients write, and how it reaches what tokens are drawn from."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
-import torch
 from torch import Tensor
 
+from cactus_decoding.core.checks import check_choice, short_repr
+from cactus_decoding.core.constraints.schema import checked_schema
 from cactus_decoding.core.sampling.params import RowSampling
 
 
@@ -61,9 +64,79 @@ class ConstrainedSampling:
         return self._constraint.forced(token_ids[self._prompt_length :], limit) if limit > 0 else []
 
     def _masked(self, logits: Tensor, token_ids: list[int]) -> Tensor:
+        import torch
+
         first = len(token_ids) - len(logits) + 1
         rows = []
         for i, row in enumerate(logits):
             allowed = self._constraint.allowed(token_ids[self._prompt_length : first + i])
             rows.append(row if allowed is None else row.masked_fill(~allowed.to(row.device), -math.inf))
         return torch.stack(rows)
+
+
+Kind = Literal["json_schema", "regex", "lark", "gbnf"]
+MAX_BYTES = 2**18  # of a schema, an expression or a grammar, as text
+RESPONSE_FORMATS = ("text", "json_object", "json_schema", "grammar")
+_SYNTAXES = ("regex", "lark", "gbnf")
+
+
+@dataclass(frozen=True)
+class Grammar:
+    kind: Kind  # ``json_schema``, ``regex``, ``lark`` or ``gbnf``
+    text: str  # the description; a schema as JSON
+    name: str
+    # grammars that this one is made of; where it cannot be compiled, the message names the first of these that cannot
+    # be compiled either
+    parts: tuple[Grammar, ...] = field(default=(), compare=False)
+
+    def __post_init__(self) -> None:
+        try:
+            size = len(self.text.encode())
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"cannot read {self.name}: it has half of a surrogate pair, which is no character"
+            ) from None
+        if size > MAX_BYTES:
+            raise ValueError(f"cannot read {self.name}: it may have {MAX_BYTES:,} bytes, but has {size:,}")
+
+
+def schema_grammar(name: str, schema: Any, *, closed: bool = False) -> Grammar:
+    checked = checked_schema(name, schema, closed=closed)
+    if checked is False:
+        raise ValueError(f"cannot read {name}: it is false, which allows nothing")
+    return Grammar("json_schema", json.dumps({} if checked is True else checked), name)
+
+
+def as_grammar(response_format: Mapping[str, Any] | None, name: str = "response_format") -> Grammar | None:
+    """Return the grammar that a ``response_format`` asks for; None for ordinary text.
+
+    Args:
+        response_format: as OpenAI's API has it: ``{"type": "json_object"}``, or ``{"type": "json_schema",
+            "json_schema": {"schema": …}}``, where ``"strict": True`` beside the schema closes its objects. Grammars, as
+            OpenAI's custom tools have them, are taken too: ``{"type": "grammar", "syntax": "regex", "definition": …}``;
+            the syntax is ``regex``, ``lark`` or ``gbnf``.
+        name: what messages call it.
+    """
+    if response_format is None:
+        return None
+    if not isinstance(response_format, Mapping):
+        raise TypeError(f"{name} must be an object with a type, but is {short_repr(response_format)}")
+    kind = response_format.get("type")
+    if kind not in RESPONSE_FORMATS:
+        raise ValueError(f"{name} must be of type {', '.join(RESPONSE_FORMATS)}, but is {short_repr(kind)}")
+    if kind == "text":
+        return None
+    if kind == "grammar":
+        syntax, definition = response_format.get("syntax"), response_format.get("definition")
+        check_choice(f"the syntax of {name}", syntax, _SYNTAXES)
+        if not isinstance(definition, str):
+            raise TypeError(f"the definition of {name} must be a text, but is {short_repr(definition)}")
+        return Grammar(syntax, definition, f"the {syntax} of {name}")  # type: ignore[arg-type]
+    if kind == "json_object":
+        schema, closed = response_format.get("schema") or {"type": "object"}, False
+    else:
+        described = response_format.get("json_schema")
+        if not isinstance(described, Mapping) or not isinstance(described.get("schema"), dict | bool):
+            raise ValueError(f"{name} must have a json_schema with a schema, but it is {short_repr(described)}")
+        schema, closed = described["schema"], described.get("strict") is True
+    return schema_grammar(f"the JSON schema of {name}", schema, closed=closed)

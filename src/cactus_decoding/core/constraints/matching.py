@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.constraints import compiling
-from cactus_decoding.core.constraints.base import ConstraintError
-from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.core.constraints.base import ConstraintError, Grammar
 from cactus_decoding.core.extras import needing
 
 _KEPT_MASKS = 64  # masks of the newest tokens; no step goes back further. An older one is worked out again

@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 from urllib.parse import unquote
 
-from cactus_decoding.core.mistakes import short_repr, suggestion
+from cactus_decoding.core.checks import short_repr, suggestion
 
 _LOCAL = r"[A-Za-z0-9_'+\-]"
 _EMAIL = rf"^({_LOCAL}+\.)*{_LOCAL}*[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{{2,}}$"

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.checks import MAX_WIDTH
 from cactus_decoding.core.divergences.rows import RatioOrder, order_by_ratio, sums_before
-from cactus_decoding.core.mistakes import MAX_WIDTH
 
 _MAX_EVALUATIONS = 300
 

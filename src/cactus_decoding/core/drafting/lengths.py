@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.declared import Setting, check_fields
-from cactus_decoding.core.mistakes import check_integer
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter, DraftLength
 
@@ -143,3 +143,34 @@ class ConfidenceStop(FixedLength):
 
 def confidence(logits: Tensor) -> float:
     return float(logits.float().softmax(-1).max())
+
+
+class Rates:
+    """Running rates of success by kind, each beginning with a guess that counts as ``weight`` observations.
+
+    An observation keeps a share of its weight (``memory``) when another one of its kind comes, and so does the guess.
+    """
+
+    def __init__(self, guesses: Iterable[float], weight: float, memory: float) -> None:
+        self._kept = [weight * guess for guess in guesses]
+        self._seen, self._memory = [weight] * len(self._kept), memory
+
+    @property
+    def weighted(self) -> list[tuple[float, float]]:
+        """Each rate, and as how many observations it counts."""
+        return [*zip(self, self._seen, strict=True)]
+
+    @weighted.setter
+    def weighted(self, values: Iterable[tuple[float, float]]) -> None:
+        rates, self._seen = map(list, zip(*values, strict=True))
+        self._kept = [rate * seen for rate, seen in zip(rates, self._seen, strict=True)]
+
+    def __getitem__(self, kind: int) -> float:
+        return self._kept[kind] / self._seen[kind]
+
+    def __iter__(self) -> Iterator[float]:
+        return (kept / seen for kept, seen in zip(self._kept, self._seen, strict=True))
+
+    def learn(self, kind: int, kept: bool) -> None:
+        self._seen[kind] = self._memory * self._seen[kind] + 1
+        self._kept[kind] = self._memory * self._kept[kind] + kept

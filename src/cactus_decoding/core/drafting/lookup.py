@@ -12,10 +12,10 @@ from typing import Annotated, Any, ClassVar, Self
 import torch
 from pydantic import Field
 
+from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.suffix_index import END, Match, SuffixIndex
 from cactus_decoding.core.drafting.trees.shape import LookupTree, TreeShape
-from cactus_decoding.core.mistakes import check_integer
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
 

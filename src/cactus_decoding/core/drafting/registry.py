@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cactus_decoding import zoo
+from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.drafting.automatic import AutoLength
 from cactus_decoding.core.drafting.lengths import ConfidenceStop, FixedLength
 from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
@@ -16,7 +17,6 @@ from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
 from cactus_decoding.core.drafting.trees.independent import IndependentDrafts
 from cactus_decoding.core.drafting.trees.shape import StaticTree, TreeShape
-from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.models.loading import check_model_name, engines
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.core.types import Drafter, DraftLength

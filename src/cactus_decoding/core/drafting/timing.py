@@ -1,28 +1,21 @@
-"""How long steps take: by passes that were measured before, or as running averages of the steps so far."""
+"""How long steps take: by passes that were measured before, and then by the steps themselves."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
 
-from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.files.jsonl import read_as, read_json
 
 Clock = Callable[[], float]
-DraftCost = Annotated[
-    float | None, Field(ge=0, lt=math.inf, description="of a draft forward"), Setting("target forwards")
-]
-TokenCost = Annotated[float | None, Field(ge=0, lt=math.inf, description="of a proposal"), Setting("target forwards")]
-"""What `StepCosts` may be told, as the knobs of what chooses by it."""
 _SINGLY = 8
 
 
@@ -105,105 +98,117 @@ def part_of_profile(path: Path, name: str) -> dict[str, Any]:
     return dict(values[name])
 
 
-_MEMORY = 0.99
-"""Share of its weight that an observation keeps from one step to the next."""
-_KNOWN, _LONG = 10.0, 3.0
-"""From how many steps on a time is known, and how many times that long counts as an interruption by something else."""
+_LONGEST = 3.0
+"""How many times as long as expected a step may take: the rest is an interruption by something else."""
+_CHANGED, _PATIENCE = math.log(1.25), 4
+"""How far steps must be off to time a pass over one token again, and after how many steps at the earliest."""
+_STEP = math.log(1.5)
+"""How much a single step counts at most as being off."""
+_SEEN = 3
+"""After so many steps, their times are believed and not the profile's."""
 
 
-class _Line:
-    """Seconds as a line over counts, fitted by least squares."""
+class StepTimes:
+    """What steps take, in passes over one token.
 
-    def __init__(self) -> None:
-        self._sums = np.zeros(5)  # of 1, k, k^2, seconds, k * seconds
+    Passes over one token tell how fast the machine is just now, and all others how long they take beside these.
 
-    def learn(self, count: int, seconds: float) -> float:
-        """Learn from a step, and return its seconds without what was an interruption."""
-        steps, counts, _, total, _ = self._sums.tolist()
-        slope = self.slope()
-        if steps > _KNOWN and slope is not None:
-            expected = total / steps + slope * (count - counts / steps)
-            seconds = min(seconds, _LONG * max(expected, 0.5 * total / steps))
-        self._sums = _MEMORY * self._sums + np.array([1, count, count * count, seconds, count * seconds])
-        return seconds
-
-    @property
-    def mean(self) -> float:
-        _, k, _, seconds, _ = self._sums.tolist()
-        return float(seconds / k) if k else 0.0
-
-    def slope(self, *others: _Line) -> float | None:
-        """Return the seconds of one more, by the steps of other lines too; None as long as all steps had as many."""
-        n, k, kk, seconds, k_seconds = sum((other._sums for other in others), self._sums).tolist()
-        spread = n * kk - k * k
-        return max(0.0, (n * k_seconds - k * seconds) / spread) if spread > 1e-6 * n * kk else None
-
-    def of_one(self) -> float:
-        """Return the mean seconds over one more than the mean count."""
-        n, k, _, seconds, _ = self._sums.tolist()
-        return float(seconds / (n + k)) if n else 0.0
-
-
-class StepCosts:
-    """Learns the seconds that one more proposal takes.
-
-    Verifying k proposals takes :math:`a + b k` seconds, with a and b fitted by least squares, and drafting in m passes
-    :math:`c + d m`. The first step of a response does not count, because it reads the prompt too. Given costs are those
-    of a proposal's draft forward and of its verification, in units of a target forward on one token.
-
-    Raises `ValueError` if only one of the two costs is given.
+    Attributes:
+        profile: what was measured before.
+        plain: seconds of a pass over one token.
+        known: whether ``plain`` was measured by the clock of responses.
+        doubtful: whether it should be measured again, because other passes have changed.
+        passes: what the target takes for 0, 1, ... proposals; between measured widths they are on a line.
     """
 
-    def __init__(
-        self, draft_cost: float | None = None, token_cost: float | None = None, clock: Clock = time.perf_counter
-    ) -> None:
-        if (draft_cost is None) != (token_cost is None):
-            raise ValueError(
-                f"draft_cost and token_cost go together: give both or none, but not {draft_cost} and {token_cost}"
-            )
-        self._given = None if draft_cost is None or token_cost is None else (draft_cost, token_cost)
-        self._clock = clock
-        self._reads_prompt = True
-        self._num_drafted = self._num_passes = 0
-        self._began = self._drafted = 0.0
-        self._drafting, self._verifying = _Line(), _Line()
+    def __init__(self, profile: PassTimes, max_draft_tokens: int) -> None:
+        self.profile, self.plain, self.known, self.doubtful = profile, profile.of(1), False, False
+        self._most = [profile.of(1 + count) / self.plain for count in range(max_draft_tokens + 1)]
+        widths, seconds = zip(*profile.target, strict=True)
+        self.passes = [
+            float(np.interp(1 + count, widths, seconds)) / self.plain if count < widths[-1] else most
+            for count, most in enumerate(self._most)
+        ]
+        self._before, self._seen = [*self.passes], [0] * len(self.passes)
+        self._slower = 1 / self.plain  # of what the draft takes
+        self._off, self._since, self._num_drafts = 0.0, 0, 0
 
     @property
-    def of_a_pass(self) -> float:
-        if self._given is not None:
-            return self._given[0]
-        mean, slope = self._drafting.mean, self._drafting.slope()
-        # what a step's draft takes in any case cannot be negative, and is hardly most of it
-        return mean if slope is None else min(max(slope, mean / 4), mean)
+    def draft(self) -> float:
+        """What a proposal takes in drafting."""
+        return self.profile.draft * self._slower
 
-    def of_a_node(self, *others: StepCosts) -> float:
-        """Return the seconds by which a proposal lengthens verification; 0 while all steps have the same length."""
-        if self._given is not None:
-            return self._given[1]
-        slope = self._verifying.slope(*(other._verifying for other in others)) or 0.0
-        # the first token of a forward takes at least as long as any further one: a slope of few steps can be anything
-        return min(slope, self._verifying.of_one())
+    def most(self, count: int) -> float:
+        """Return what the target takes at most for so many proposals: between measured widths, as for the next one."""
+        return max(self._most[count], self.passes[count]) if self._seen[count] < _SEEN else 1.1 * self.passes[count]
 
-    def begin_response(self) -> None:
-        """The next step also reads a prompt."""
-        self._reads_prompt = True
+    def reading(self, unread: int) -> float:
+        """Return what the draft takes to read so many tokens before the last one."""
+        return self.profile.catching_up(unread) * self._slower
 
-    def begin_step(self) -> None:
-        self._began = self._clock()
+    @property
+    def slower(self) -> float:
+        """How many times as long drafting takes as by the profile, beside a pass over one token."""
+        return self._slower * self.profile.of(1)
 
-    def end_draft(self, num_drafted: int, num_passes: int | None = None) -> None:
-        """Take the time of drafting, by default with a pass for each proposal."""
-        self._drafted, self._num_drafted = self._clock(), num_drafted
-        self._num_passes = num_drafted if num_passes is None else num_passes
+    @property
+    def num_timed(self) -> list[int]:
+        """How often steps of 0, 1, ... proposals were timed, up to as often as it takes to believe them."""
+        return [min(seen, _SEEN) for seen in self._seen]
 
-    def end_step(self) -> float | None:
-        """Learn from a step, and return its seconds, or None if they do not count."""
-        k, passes = self._num_drafted, self._num_passes
-        draft, verify = self._drafted - self._began, self._clock() - self._drafted
-        if self._given is not None:
-            draft, verify = passes * self._given[0], 1 + k * self._given[1]
-        counts = self._given is not None or not self._reads_prompt
-        self._reads_prompt = False
-        if not counts:
-            return None
-        return self._drafting.learn(passes, draft) + self._verifying.learn(k, verify)
+    def resume(self, passes: Sequence[float], num_timed: Sequence[int], slower: float) -> None:
+        """Begin with what was learnt before, on a machine that may be faster or slower now."""
+        self.passes, self._before, self._seen = [*passes], [*passes], [*num_timed]
+        self._slower, self._num_drafts = slower / self.plain, _SEEN
+
+    def learn(self, num_proposed: int, expected: float, drafting: float, passing: float) -> float:
+        """Learn from a step, and return what the target took: what it usually takes, where that is known.
+
+        So nobody pays for what interrupts a step. ``expected`` is what drafting should have taken, in passes over one
+        token; the other two are seconds.
+        """
+        ratio = passing / self.plain / self.passes[num_proposed]
+        if num_proposed == 0:
+            self._learn_plain(_limited(ratio) if self.known else ratio)  # the profile may be by another clock
+        elif self.known:
+            off = max(-_STEP, min(_STEP, math.log(ratio)))  # one interruption is no change
+            self._off, self._since = 0.7 * self._off + 0.3 * off, self._since + 1
+            self.doubtful = abs(self._off) > _CHANGED and self._since >= _PATIENCE
+            self.doubtful |= passing < 0.9 * self.plain  # more tokens do not take less time
+        if num_proposed and self.known:
+            self._correct(num_proposed, _limited(ratio))
+        if expected and self.known:
+            self._num_drafts += 1
+            slower = _limited(drafting / self.plain / expected)
+            self._slower *= slower ** max(0.1, 1 / (1 + self._num_drafts))
+        usual = self.passes[num_proposed]
+        return max(usual, min(passing / self.plain, _LONGEST * usual)) if self._seen[num_proposed] < _SEEN else usual
+
+    def _learn_plain(self, ratio: float) -> None:
+        """A pass over one token took so many times as long as before; it is believed where something had changed."""
+        changed = abs(math.log(ratio)) > _CHANGED
+        if self.doubtful or not self.known:
+            if self.known and changed:  # other passes were misjudged meanwhile
+                self.passes = [*self._before]
+            self.plain *= ratio
+            self.doubtful = False
+        else:
+            self.plain *= math.exp(max(-_STEP, min(_STEP, math.log(ratio)))) ** 0.3
+            self.doubtful = changed
+        self.known, self._off, self._since = True, 0.0, 0
+        self._before = [*self.passes]
+
+    def _correct(self, count: int, ratio: float) -> None:
+        """Correct what so many proposals take, and with them those next to them that were never timed."""
+        self._seen[count] += 1
+        ratio = math.exp(max(-_STEP, min(_STEP, math.log(ratio))))
+        ratio **= max(0.05, 1 / (1 + self._seen[count]))
+        widths = self.profile.widths
+        block = bisect_left(widths, count + 1)
+        for other, seen in enumerate(self._seen):
+            if other == count or (not seen and bisect_left(widths, other + 1) == block):
+                self.passes[other] *= ratio
+
+
+def _limited(ratio: float) -> float:
+    return min(max(ratio, 1 / _LONGEST), _LONGEST)

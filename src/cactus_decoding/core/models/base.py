@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.mistakes import PromptTooLongError
+from cactus_decoding.core.checks import PromptTooLongError
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.core.types.proposals import path_places, tree_inputs
 

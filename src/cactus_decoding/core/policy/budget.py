@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from cactus_decoding.core.checks import check_number, short_repr
 from cactus_decoding.core.declared import Model, Setting
-from cactus_decoding.core.mistakes import check_number, short_repr
 
 
 class Budget(Model):

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.core.policy.phases import PhaseState
-from cactus_decoding.core.policy.rejections import Pair, with_rejection
+from cactus_decoding.core.policy.relaxation import Pair, with_rejection
 from cactus_decoding.core.rules import Lossless, Rule
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 

@@ -14,9 +14,9 @@ from pydantic import Field, PlainSerializer, PlainValidator
 from pydantic_core.core_schema import CoreSchema, is_instance_schema
 
 from cactus_decoding import zoo
+from cactus_decoding.core.checks import check_number, short_repr
 from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
-from cactus_decoding.core.mistakes import check_number, short_repr
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import Field, PlainSerializer, PlainValidator
 
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.declared import Model, Setting
-from cactus_decoding.core.mistakes import short_repr
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.vocabulary import Vocabulary

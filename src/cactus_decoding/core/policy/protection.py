@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, overload
 
 from pydantic import BeforeValidator, Field
 
+from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Model, Setting
-from cactus_decoding.core.mistakes import short_repr, suggestion
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection
 from typing import cast
 
-from cactus_decoding.core.mistakes import short_repr
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.rules.base import WAYS_TO_VERIFY, Rule, registered_rules
 from cactus_decoding.core.rules.big_little import BigLittle
 from cactus_decoding.core.rules.cactus import Cactus

@@ -10,10 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.checks import MAX_WIDTH, short_repr
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import lift_exactly
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
-from cactus_decoding.core.mistakes import MAX_WIDTH, short_repr
 from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of
 from cactus_decoding.core.types import Verdict
 

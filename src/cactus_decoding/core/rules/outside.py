@@ -13,7 +13,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from cactus_decoding.core.mistakes import short_repr, suggestion
+from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.rules.base import GROUP, Rule, registered_rules
 from cactus_decoding.core.spelling import fill

@@ -3,7 +3,6 @@
 Probabilities are float tensors with the vocabulary last; leading dimensions are positions or batches.
 """
 
-from cactus_decoding.core.types.drafting import Drafter, DraftLength
 from cactus_decoding.core.types.outcomes import (
     AcceptanceRule,
     Choice,
@@ -15,8 +14,8 @@ from cactus_decoding.core.types.outcomes import (
     judges_untempered,
 )
 from cactus_decoding.core.types.proposals import ROOT as ROOT  # described, as the next, in its own module only
+from cactus_decoding.core.types.proposals import Drafter, DraftLength, Proposal, StepRows
 from cactus_decoding.core.types.proposals import LogitsToProbs as LogitsToProbs
-from cactus_decoding.core.types.proposals import Proposal, StepRows
 
 __all__ = [
     "AcceptanceRule",

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from cactus_decoding.core.checks import check_choice
 from cactus_decoding.core.declared import Setting, check_fields
-from cactus_decoding.core.mistakes import check_choice
 from cactus_decoding.core.spelling import fill
 
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.constraints.thinking import Thinking
-from cactus_decoding.core.detokenizer import IncrementalDetokenizer
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.loop import StopCheck
 from cactus_decoding.core.models.base import without_gradients
+from cactus_decoding.core.models.tokenizers import IncrementalDetokenizer
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request, with_default_proposals
 from cactus_decoding.core.session import begin, begin_choice

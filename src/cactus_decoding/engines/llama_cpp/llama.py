@@ -11,7 +11,7 @@ from weakref import finalize
 from llama_cpp import Llama
 from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 
-from cactus_decoding.core.mistakes import suggestion
+from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.request import DECODING
 from cactus_decoding.core.spelling import kept_limits
 from cactus_decoding.engines.llama_cpp.runtime import CallProcessors

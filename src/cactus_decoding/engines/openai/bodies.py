@@ -28,8 +28,8 @@ from pydantic import (
     model_validator,
 )
 
+from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Declared
-from cactus_decoding.core.mistakes import short_repr, suggestion
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.validation import mistake
 from cactus_decoding.engines.openai.keys import (

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic.json_schema import models_json_schema
 
-from cactus_decoding.core.mistakes import short_repr
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, Object, Objects, Text, encodable
 
 _ERROR = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from cactus_decoding.core.checks import PromptTooLongError, short_repr
 from cactus_decoding.core.declared import switch
-from cactus_decoding.core.mistakes import PromptTooLongError, short_repr
 from cactus_decoding.core.request import SETTINGS
 
 OF_ENGINES = {"sampling", "answer"}  # groups with keys of the engine's own: temperature, seed and so on

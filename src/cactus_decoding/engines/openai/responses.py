@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, create_model
 
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.files.writing import as_json
-from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, Object, Objects, Text, neutral, only
 
 _ELSEWHERE = frozenset(

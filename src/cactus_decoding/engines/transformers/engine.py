@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from cactus_decoding.core.mistakes import suggestion
+from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.models.loading import Engine, sentence_of, similar_path
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever only checks a name must not wait for it
@@ -206,7 +206,7 @@ def faster_dtype(
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from cactus_decoding.core.models.placement import fastest_dtype
+    from cactus_decoding.core.models.loading import fastest_dtype
 
     with suppress(Exception):  # whatever a broken file provokes
         config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field
 
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.declared import Setting, check_fields, fields_of
 from cactus_decoding.core.drafting.model import ModelDrafter
-from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cactus_decoding.core.checks import check_number, short_repr
-from cactus_decoding.core.mistakes import suggestion
+from cactus_decoding.core.checks import check_number, short_repr, suggestion
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary

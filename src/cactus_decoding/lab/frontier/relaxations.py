@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from cactus_decoding.core.mistakes import suggestion
+from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, parse_rule, recorded_rule

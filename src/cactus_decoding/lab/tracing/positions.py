@@ -9,8 +9,7 @@ from typing import cast
 
 from torch import Tensor
 
-from cactus_decoding.core.detokenizer import UNFINISHED, IncrementalDetokenizer
-from cactus_decoding.core.models.tokenizers import Tokenizer
+from cactus_decoding.core.models.tokenizers import UNFINISHED, IncrementalDetokenizer, Tokenizer
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless

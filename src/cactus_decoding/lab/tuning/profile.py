@@ -15,7 +15,7 @@ from pydantic import Field
 from cactus_decoding.core.drafting.measuring import cache_folder, device_name
 from cactus_decoding.core.drafting.timing import part_of_profile
 from cactus_decoding.core.files.jsonl import STRICT, read_as
-from cactus_decoding.core.models.placement import checked_device
+from cactus_decoding.core.models.loading import checked_device
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
 AGAIN = "run cactus tune here again"

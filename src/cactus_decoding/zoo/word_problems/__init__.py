@@ -1,7 +1,8 @@
 """Grade-school word problems of this project: training data, and a held-out task without downloads."""
 
-from cactus_decoding.zoo.word_problems.examples import EXAMPLES, Example
 from cactus_decoding.zoo.word_problems.generator import (
+    EXAMPLES,
+    Example,
     WordProblem,
     as_prompt,
     extract_answer,

@@ -1,4 +1,4 @@
-"""Draw word problems from a seed; a hash of the question fixes which split a problem is in."""
+"""Word problems from a seed, whose split a hash of the question fixes, and some to show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import cache
+from itertools import islice
+from typing import Literal, NamedTuple, get_args
 
 from cactus_decoding.zoo.word_problems.families import FAMILIES
 from cactus_decoding.zoo.word_problems.story import UnsuitableStoryError, write_question, write_solution
@@ -105,3 +107,97 @@ def _stream(split: SplitName, seed: int, habit: float) -> Iterator[WordProblem]:
         problem = draw_problem(rng, habit)
         if split_of(problem.question) == split:
             yield problem
+
+
+class Example(NamedTuple):
+    """A question that the bundled target answers right at least 8 times of 10, sampled without truncation."""
+
+    question: str
+    answer: int
+
+    @property
+    def prompt(self) -> str:
+        return format_prompt(self.question)
+
+
+EXAMPLES = (
+    Example(
+        "Anna has 43 stamps. She gives away 17 stamps. She shares the rest equally among 2 friends. "
+        "How many stamps does each friend get?",
+        13,
+    ),
+    Example("Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?", 88),
+    Example(
+        "Max has 17 apples. He gives away 3 apples. He is given 6 more apples. "
+        "How many apples does he have in the end?",
+        20,
+    ),
+    Example(
+        "Sara buys 9 shirts that cost 3 dollars apiece. She gives the clerk 150 dollars. How much change does she get?",
+        123,
+    ),
+    Example(
+        "Maya walks 4 hours at 5 miles per hour. The park has been open for 13 years. Then she sails 6 hours at 14 "
+        "miles per hour. The whole way is 151 miles. She does this last part 2 times. How many miles is that in all?",
+        94,
+    ),
+    Example(
+        "Lily sails 3 hours at 20 miles per hour. Then she walks 5 hours at 3 miles per hour. The goal is 133 miles "
+        "from the start. How many miles are left?",
+        58,
+    ),
+    Example(
+        "At the school there are 5 trays of 12 pears each. Max is 6 years old. Max takes 2 pears a day for 4 days. "
+        "The rest is packed into jars of 4. How many jars are filled?",
+        13,
+    ),
+    Example(
+        "Leo makes 11 hats an hour for 6 hours in the afternoon. He sells 26 of the hats. The others are sold at the "
+        "market for 2 dollars each. How many dollars does he earn for the others?",
+        80,
+    ),
+    Example(
+        "A school has 7 trays of 12 shells each. Zoe throws away 2 shells. The rest is packed into crates of 2. "
+        "Zoe is 21 years old. How many crates are filled?",
+        41,
+    ),
+    Example(
+        "Zoe starts with 53 stamps. She loses 10 stamps. Zoe took bus number 11 to the library. Zoe has 11 cousins. "
+        "She wins 22 more stamps. She splits the rest equally among 5 friends. How many stamps does each friend get?",
+        13,
+    ),
+)
+
+
+_STORIES = 600
+_LARGEST_NUMBER = 999
+_FEW_WORDS = 0.25  # share of its words that may be unknown, as some stories in other words are answered
+
+
+def unlike_stories(text: str) -> str:
+    """Return why a text is unlike the stories that the bundled models know; empty if it may be one.
+
+    Only words, numbers and the question's form are checked, not the sense: a text that passes may still be answered
+    wrong.
+
+    >>> unlike_stories("Why is the sky blue? 2 reasons?")
+    "no story has 'why', 'sky', 'blue'"
+    """
+    words = _words_of(text)
+    unknown = [word for word in words if word not in _known_words()]
+    if len(unknown) > len(words) * _FEW_WORDS:
+        return f"no story has {', '.join(map(repr, islice(dict.fromkeys(unknown), 3)))}"
+    numbers = [int(digits) for digits in re.findall(r"\d+", text)]
+    if not numbers:
+        return "it has no number"
+    return f"no story has {max(numbers)}" if max(numbers) > _LARGEST_NUMBER else ""
+
+
+def _words_of(text: str) -> list[str]:
+    return re.findall(r"[^\W\d_]+", text.lower())
+
+
+@cache
+def _known_words() -> frozenset[str]:
+    stories = islice(word_problems("train"), _STORIES)
+    return frozenset(word for story in stories for word in _words_of(f"question answer {story.question}"))

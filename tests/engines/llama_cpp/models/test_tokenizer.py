@@ -11,8 +11,7 @@ from support.gguf_files import header_only
 from transformers import AutoTokenizer
 
 from cactus_decoding import load_pair, zoo
-from cactus_decoding.core.detokenizer import IncrementalDetokenizer
-from cactus_decoding.core.models.tokenizers import as_chat_prompt
+from cactus_decoding.core.models.tokenizers import IncrementalDetokenizer, as_chat_prompt
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf

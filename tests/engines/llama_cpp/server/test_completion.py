@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.tables import all_of
 
-from cactus_decoding.core.constraints.grammar import as_grammar
+from cactus_decoding.core.constraints.base import as_grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cactus_decoding import load_pair
-from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.core.constraints.base import Grammar
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 
 SLOW = Grammar(

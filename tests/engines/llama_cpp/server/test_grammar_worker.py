@@ -7,8 +7,8 @@ from support.constraints import bundled_vocabulary, byte_vocabulary, schema_of
 from support.tables import all_of
 
 from cactus_decoding.core.constraints import compiling
+from cactus_decoding.core.constraints.base import Grammar
 from cactus_decoding.core.constraints.compiling import Vocabulary
-from cactus_decoding.core.constraints.grammar import Grammar
 from cactus_decoding.engines.llama_cpp.server.constraints import GrammarWorker
 
 

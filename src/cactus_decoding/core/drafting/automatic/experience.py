@@ -4,45 +4,14 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
-from cactus_decoding.core.drafting.automatic.step_times import StepTimes
+from cactus_decoding.core.drafting.lengths import Rates
 from cactus_decoding.core.drafting.suffix_index import Match
-from cactus_decoding.core.drafting.timing import PassTimes
+from cactus_decoding.core.drafting.timing import PassTimes, StepTimes
 
 STAKE = 3.0
 """How much time may be lost before anything was gained, in passes over one token."""
-
-
-class Rates:
-    """Running rates of success by kind, each beginning with a guess that counts as ``weight`` observations.
-
-    An observation keeps a share of its weight (``memory``) when another one of its kind comes, and so does the guess.
-    """
-
-    def __init__(self, guesses: Iterable[float], weight: float, memory: float) -> None:
-        self._kept = [weight * guess for guess in guesses]
-        self._seen, self._memory = [weight] * len(self._kept), memory
-
-    @property
-    def weighted(self) -> list[tuple[float, float]]:
-        """Each rate, and as how many observations it counts."""
-        return [*zip(self, self._seen, strict=True)]
-
-    @weighted.setter
-    def weighted(self, values: Iterable[tuple[float, float]]) -> None:
-        rates, self._seen = map(list, zip(*values, strict=True))
-        self._kept = [rate * seen for rate, seen in zip(rates, self._seen, strict=True)]
-
-    def __getitem__(self, kind: int) -> float:
-        return self._kept[kind] / self._seen[kind]
-
-    def __iter__(self) -> Iterator[float]:
-        return (kept / seen for kept, seen in zip(self._kept, self._seen, strict=True))
-
-    def learn(self, kind: int, kept: bool) -> None:
-        self._seen[kind] = self._memory * self._seen[kind] + 1
-        self._kept[kind] = self._memory * self._kept[kind] + kept
 
 
 _LONG_MEMORY, _MEMORY = 0.995, 0.95

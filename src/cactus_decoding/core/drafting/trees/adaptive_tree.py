@@ -2,39 +2,149 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.drafting.lengths import confidence
-from cactus_decoding.core.drafting.timing import DraftCost, StepCosts, TokenCost
-from cactus_decoding.core.drafting.trees.best_first import PricedTree
-from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, Placed, PricedGrowth
+from cactus_decoding.core.drafting.lengths import Rates, confidence
+from cactus_decoding.core.drafting.timing import Clock
+from cactus_decoding.core.drafting.trees.best_first import KeepChances, Placed, PricedGrowth, PricedTree
 from cactus_decoding.core.types import ROOT
 
+DraftCost = Annotated[
+    float | None, Field(ge=0, lt=math.inf, description="of a draft forward"), Setting("target forwards")
+]
+TokenCost = Annotated[float | None, Field(ge=0, lt=math.inf, description="of a proposal"), Setting("target forwards")]
+"""What `StepCosts` may be told, as the knobs of what chooses by it."""
+_OF_TIMES = 0.99
+"""Share of its weight that an observation keeps from one step to the next."""
+_KNOWN, _LONG = 10.0, 3.0
+"""From how many steps on a time is known, and how many times that long counts as an interruption by something else."""
+
+
+class _Line:
+    """Seconds as a line over counts, fitted by least squares."""
+
+    def __init__(self) -> None:
+        self._sums = np.zeros(5)  # of 1, k, k^2, seconds, k * seconds
+
+    def learn(self, count: int, seconds: float) -> float:
+        """Learn from a step, and return its seconds without what was an interruption."""
+        steps, counts, _, total, _ = self._sums.tolist()
+        slope = self.slope()
+        if steps > _KNOWN and slope is not None:
+            expected = total / steps + slope * (count - counts / steps)
+            seconds = min(seconds, _LONG * max(expected, 0.5 * total / steps))
+        self._sums = _OF_TIMES * self._sums + np.array([1, count, count * count, seconds, count * seconds])
+        return seconds
+
+    @property
+    def mean(self) -> float:
+        _, k, _, seconds, _ = self._sums.tolist()
+        return float(seconds / k) if k else 0.0
+
+    def slope(self, *others: _Line) -> float | None:
+        """Return the seconds of one more, by the steps of other lines too; None as long as all steps had as many."""
+        n, k, kk, seconds, k_seconds = sum((other._sums for other in others), self._sums).tolist()
+        spread = n * kk - k * k
+        return max(0.0, (n * k_seconds - k * seconds) / spread) if spread > 1e-6 * n * kk else None
+
+    def of_one(self) -> float:
+        """Return the mean seconds over one more than the mean count."""
+        n, k, _, seconds, _ = self._sums.tolist()
+        return float(seconds / (n + k)) if n else 0.0
+
+
+class StepCosts:
+    """Learns the seconds that one more proposal takes.
+
+    Verifying k proposals takes :math:`a + b k` seconds, with a and b fitted by least squares, and drafting in m passes
+    :math:`c + d m`. The first step of a response does not count, because it reads the prompt too. Given costs are those
+    of a proposal's draft forward and of its verification, in units of a target forward on one token.
+
+    Raises `ValueError` if only one of the two costs is given.
+    """
+
+    def __init__(
+        self, draft_cost: float | None = None, token_cost: float | None = None, clock: Clock = time.perf_counter
+    ) -> None:
+        if (draft_cost is None) != (token_cost is None):
+            raise ValueError(
+                f"draft_cost and token_cost go together: give both or none, but not {draft_cost} and {token_cost}"
+            )
+        self._given = None if draft_cost is None or token_cost is None else (draft_cost, token_cost)
+        self._clock = clock
+        self._reads_prompt = True
+        self._num_drafted = self._num_passes = 0
+        self._began = self._drafted = 0.0
+        self._drafting, self._verifying = _Line(), _Line()
+
+    @property
+    def of_a_pass(self) -> float:
+        if self._given is not None:
+            return self._given[0]
+        mean, slope = self._drafting.mean, self._drafting.slope()
+        # what a step's draft takes in any case cannot be negative, and is hardly most of it
+        return mean if slope is None else min(max(slope, mean / 4), mean)
+
+    def of_a_node(self, *others: StepCosts) -> float:
+        """Return the seconds by which a proposal lengthens verification; 0 while all steps have the same length."""
+        if self._given is not None:
+            return self._given[1]
+        slope = self._verifying.slope(*(other._verifying for other in others)) or 0.0
+        # the first token of a forward takes at least as long as any further one: a slope of few steps can be anything
+        return min(slope, self._verifying.of_one())
+
+    def begin_response(self) -> None:
+        """The next step also reads a prompt."""
+        self._reads_prompt = True
+
+    def begin_step(self) -> None:
+        self._began = self._clock()
+
+    def end_draft(self, num_drafted: int, num_passes: int | None = None) -> None:
+        """Take the time of drafting, by default with a pass for each proposal."""
+        self._drafted, self._num_drafted = self._clock(), num_drafted
+        self._num_passes = num_drafted if num_passes is None else num_passes
+
+    def end_step(self) -> float | None:
+        """Learn from a step, and return its seconds, or None if they do not count."""
+        k, passes = self._num_drafted, self._num_passes
+        draft, verify = self._drafted - self._began, self._clock() - self._drafted
+        if self._given is not None:
+            draft, verify = passes * self._given[0], 1 + k * self._given[1]
+        counts = self._given is not None or not self._reads_prompt
+        self._reads_prompt = False
+        if not counts:
+            return None
+        return self._drafting.learn(passes, draft) + self._verifying.learn(k, verify)
+
+
 _BUCKETS = 10
-_MEMORY = 0.998  # share of its weight that an observation keeps from one of its kind to the next
-_PRIOR_WEIGHT = 4.0
 
 
 class Chances:
     """Running rates of acceptance, one for each tenth of the draft's probability, which is also the first guess."""
 
     def __init__(self) -> None:
-        self._rates = [((i + 0.5) / _BUCKETS * _PRIOR_WEIGHT, _PRIOR_WEIGHT) for i in range(_BUCKETS)]
+        self._rates = Rates(((i + 0.5) / _BUCKETS for i in range(_BUCKETS)), 4, 0.998)
 
     def of(self, probability: float) -> float:
-        kept, seen = self._rates[min(int(_BUCKETS * probability), _BUCKETS - 1)]
-        return kept / seen
+        return self._rates[_bucket(probability)]
 
     def learn(self, probability: float, *, kept: bool) -> None:
-        place = min(int(_BUCKETS * probability), _BUCKETS - 1)
-        before, seen = self._rates[place]
-        self._rates[place] = (_MEMORY * before + kept, _MEMORY * seen + 1)
+        self._rates.learn(_bucket(probability), kept)
+
+
+def _bucket(probability: float) -> int:
+    return min(int(_BUCKETS * probability), _BUCKETS - 1)
 
 
 _FAST, _SLOW = 0.995, 0.998

@@ -1,16 +1,246 @@
-"""A tree that grows where the draft is likely to be right, and the base of trees that grow by price."""
+"""Trees that grow by what tokens are worth beyond a price, and the one that grows where the draft is likely right."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
 from pydantic import Field
+from torch import Tensor
 
 from cactus_decoding.core.declared import Setting, check_fields
-from cactus_decoding.core.drafting.trees.priced_growth import KeepChances, PricedGrowth
-from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.drafting.trees.shape import ChildCounts, TreeShape
 from cactus_decoding.core.spelling import spell
+from cactus_decoding.core.types import ROOT
+
+_STEP = 1.3  # factor by which a price changes at first while the right one is sought
+_LEAST = 1e-4
+
+
+class OpenNode(NamedTuple):
+    """A token that may get children, and how likely it is reached and kept.
+
+    Of the likeliest tokens after it, ``fixed`` says how likely each is kept, and ``drawn`` how likely a drawn one is
+    beside the first 0, 1, 2, ... of them; it is empty if none may be drawn.
+    """
+
+    reach: float
+    fixed: Sequence[float]
+    drawn: Sequence[float]
+
+    def values(self, split: ChildCounts) -> list[float]:
+        fixed = [self.reach * chance for chance in self.fixed[: split.fixed]]
+        return [*fixed, self.reach * self.drawn[split.fixed]] if split.drawn else fixed
+
+
+class Priced(NamedTuple):
+    """The children of a token that are worth most at a price."""
+
+    split: ChildCounts
+    gain: float
+    total: int
+
+
+_NOTHING = Priced(ChildCounts(0, 0), 0.0, 0)
+
+
+def worth(value: float, price: float, going_on: float, levels: int) -> tuple[float, int]:
+    r"""Return what a token and those that may follow it are worth beyond their price, and how many are worth it.
+
+    .. math:: \sum_{j = 0}^{levels} (value \cdot going\_on^j - price)_+
+
+    What follows is unknown, so it is guessed to be a chain in which each token is kept with the chance ``going_on``.
+    ``value`` is the probability that the token is reached and kept; the price is in kept tokens.
+    """
+    gain, count = 0.0, 0
+    while count <= levels and value > price:
+        gain += value - price
+        count += 1
+        value *= going_on
+    return gain, count
+
+
+def best_split(candidate: OpenNode, price: float, going_on: float, levels: int) -> Priced:
+    """Return the children of a token that gain most at a price, in kept tokens; see `worth`."""
+    reach, fixed, drawn = candidate
+    best, gain, count = _NOTHING, 0.0, 0
+    for number in range(len(fixed) + 1):
+        if number:
+            more, further = worth(reach * fixed[number - 1], price, going_on, levels)
+            if not further:
+                break
+            gain, count = gain + more, count + further
+            if gain > best.gain:
+                best = Priced(ChildCounts(number, 0), gain, count)
+        if number < len(drawn):
+            more, further = worth(reach * drawn[number], price, going_on, levels)
+            if gain + more > best.gain:
+                best = Priced(ChildCounts(number, 1), gain + more, count + further)
+    return best
+
+
+def affordable(
+    candidates: Sequence[OpenNode], left: int, going_on: float, levels: int, begin: float, least: float = _LEAST
+) -> tuple[float, list[ChildCounts]]:
+    """Return the lowest price at which no more tokens are worth it than are left, and the children at that price.
+
+    ``left`` counts what follows the children too. The search begins at ``begin``; ``least`` is the lowest price.
+
+    Example:
+        >>> candidates = [OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])]
+        >>> [affordable(candidates, left, 0.9, 0, 0.1)[1] for left in (1, 2, 3)]
+        [[ChildCounts(fixed=0, drawn=1)], [ChildCounts(fixed=1, drawn=1)], [ChildCounts(fixed=2, drawn=1)]]
+    """
+    price, low, high = max(begin, least), 0.0, 1.0
+    fitting, splits = 1.0, [_NOTHING.split] * len(candidates)
+    while True:
+        priced = [best_split(each, price, going_on, levels) for each in candidates]
+        total = sum(each.total for each in priced)
+        if total <= left:
+            high, fitting, splits = price, price, [each.split for each in priced]
+            if total == left or price <= least:
+                break
+            price = max((low + price) / 2 if low else price / _STEP, least)
+        else:
+            low, price = price, min(price * _STEP, (price + high) / 2)
+        if high - low < 0.02 * high:
+            break
+    return fitting, splits
+
+
+class KeepChances(NamedTuple):
+    """How likely the children of a token are kept: ``width`` of its likeliest tokens, and 0 or 1 ``drawn`` more.
+
+    A fixed child and one that was looked up are judged by their probability in the draft; a drawn one, where no fixed
+    child is kept, by that of the likeliest token beside those.
+    """
+
+    width: int
+    drawn: int
+    of_fixed: Callable[[float], float]
+    of_drawn: Callable[[float], float]
+    of_looked_up: Callable[[float], float]
+
+    def candidate(self, reach: float, probabilities: list[float]) -> OpenNode:
+        fixed = [self.of_fixed(each) for each in probabilities[: self.width]]
+        drawn: list[float] = []
+        rest = 1.0
+        for number in range(len(fixed) + 1 if self.drawn else 0):
+            drawn.append(rest * self.of_drawn(sureness(probabilities, number)))
+            rest = max(0.0, rest - fixed[number]) if number < len(fixed) else rest
+        return OpenNode(reach, fixed, drawn)
+
+
+class Placed(NamedTuple):
+    """The children of a token: their places in the proposal, and how sure the draft was of each (see `sureness`)."""
+
+    fixed: list[tuple[int, float]]
+    drawn: tuple[int, float] | None
+    looked_up: list[tuple[int, float]]
+
+
+class PricedGrowth:
+    """The tree of one step: its levels get the children that are worth more than a price.
+
+    A drawn child counts as what draws are on average, so its place and its siblings are settled before it is drawn. One
+    more token is kept after another with probability ``going_on``; prices, of one token and of a pass of the draft, are
+    in kept tokens.
+    """
+
+    def __init__(
+        self,
+        judge: KeepChances,
+        nodes: int,
+        levels: int,
+        going_on: float,
+        price: float = 0.0,
+        price_of_level: float = 0.0,
+    ) -> None:
+        self._judge, self._left, self._levels, self._going_on = judge, nodes, levels, going_on
+        self._least, self._price_of_level = price, price_of_level
+        self._price = price or 0.1
+        self._nodes, self._reach = [ROOT], [1.0]
+        self._count = 0
+        self._promising: list[int] = []
+        self.passes, self.expected = 0, 0.0
+        self.placed: dict[int, Placed] = {}
+
+    def reserve(self, num_looked_up: int) -> None:
+        self._left -= num_looked_up
+
+    def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
+        self._levels -= 1
+        self.passes += 1
+        rows, of_looked_up = likeliest(logits, self._judge.width + 1), self._judge.of_looked_up
+        of_others = [[of_looked_up(each) for each in one] for one in looked_up]
+        others = [logits.shape[-1] - len(one) for one in looked_up]  # tokens that there are besides
+        candidates = [
+            self._judge.candidate(reach * max(0.0, 1 - sum(chances)) if left else 0.0, row[: max(0, left - 1)])
+            for reach, chances, row, left in zip(self._reach, of_others, rows, others, strict=True)
+        ]
+        least = {"least": self._least} if self._least else {}
+        self._price, splits = affordable(
+            candidates, self._left, self._going_on, self._levels_ahead(), self._price, **least
+        )
+        values: list[float] = []
+        for i, (candidate, split) in enumerate(zip(candidates, splits, strict=True)):
+            self._place(self._nodes[i], looked_up[i], rows[i], split, self._count + len(values))
+            values += [self._reach[i] * chance for chance in of_others[i]] + candidate.values(split)
+            self._left -= sum(split)
+        self.expected += sum(values)
+        self._promising = self._worth_reading(values)
+        self._reach = [values[i] for i in self._promising]
+        self._nodes = [self._count + i for i in self._promising]
+        self._count += len(values)
+        return splits
+
+    def promising(self) -> list[int]:
+        return self._promising
+
+    def _levels_ahead(self) -> int:
+        """Return how many levels may be expected to follow the new one: those that are worth a pass of the draft."""
+        if not self._price_of_level:
+            return self._levels
+        least = (self._least + self._price_of_level) / max(*self._reach, 1e-9)
+        ahead = math.log(least) / math.log(self._going_on) - 1 if 0 < self._going_on < 1 else math.inf
+        return max(0, min(self._levels, int(min(ahead, 1000.0))))
+
+    def _worth_reading(self, values: list[float]) -> list[int]:
+        """Return which tokens may get children that are worth their price; none where no level is."""
+        if not self._levels or self._left <= 0:
+            return []
+        gains = {i: value * self._going_on - self._price for i, value in enumerate(values)}
+        promising = [i for i, gain in gains.items() if gain > 0]
+        return promising if sum(gains[i] for i in promising) > self._price_of_level else []
+
+    def _place(self, node: int, looked_up: Sequence[float], row: list[float], split: ChildCounts, place: int) -> None:
+        if not looked_up and not any(split):
+            return
+        first = [(place + i, probability) for i, probability in enumerate(looked_up)]
+        place += len(looked_up)
+        fixed = [(place + i, row[i]) for i in range(split.fixed)]
+        drawn = (place + split.fixed, sureness(row, split.fixed)) if split.drawn else None
+        self.placed[node] = Placed(fixed, drawn, first)
+
+
+def likeliest(logits: Tensor, count: int) -> list[list[float]]:
+    """Return the greatest probabilities of each row, before temperature and cuts, one fewer than all at most."""
+    count = max(1, min(count, logits.shape[-1] - 1))
+    rows = logits.float()
+    probs: list[list[float]] = (rows.topk(count).values - rows.logsumexp(-1, keepdim=True)).exp().tolist()
+    if any(row[0] != row[0] for row in probs):
+        raise ValueError("the draft's logits give no probabilities (NaN or infinite)")
+    return probs
+
+
+def sureness(probabilities: list[float], beside: int) -> float:
+    """Return the probability of a row's likeliest token beside its few likeliest ones."""
+    if beside >= len(probabilities):
+        return 0.0
+    rest = 1.0 - sum(probabilities[:beside])
+    return min(1.0, probabilities[beside] / rest) if rest > 0 else 1.0
 
 
 class PricedTree(TreeShape):

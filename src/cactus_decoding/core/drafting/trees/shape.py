@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Protocol
 
 from pydantic import Field
 
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.lengths import StatelessLength
-from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import ROOT
 

@@ -8,10 +8,10 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from cactus_decoding.core.models import tokenizers
-from cactus_decoding.core.worker import WorkerProcess
 from cactus_decoding.engines.llama_cpp.models import library, rendering
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.engines.llama_cpp.worker import WorkerProcess
 
 
 def start() -> None:

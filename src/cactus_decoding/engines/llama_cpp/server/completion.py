@@ -11,10 +11,9 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from cactus_decoding.core.constraints.base import Constraint
-from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.core.checks import PromptTooLongError
+from cactus_decoding.core.constraints.base import Constraint, Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
-from cactus_decoding.core.mistakes import PromptTooLongError
 from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from queue import LifoQueue
 
 from cactus_decoding.core.constraints import compiling
-from cactus_decoding.core.constraints.grammar import Grammar
+from cactus_decoding.core.constraints.base import Grammar
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary, vocabulary_of
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.worker import WorkerProcess
+from cactus_decoding.engines.llama_cpp.worker import WorkerProcess
 
 SECONDS = 5.0  # that a grammar may take
 _KEPT = 64

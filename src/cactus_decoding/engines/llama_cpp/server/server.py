@@ -28,10 +28,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cactus_decoding import __version__
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.constraints.base import Constraint, ConstraintError
 from cactus_decoding.core.constraints.thinking import thinking_marks
 from cactus_decoding.core.files.writing import as_json
-from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.models import tokenizer as templates

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cactus_decoding.core.checks import check_choice, short_repr
 from cactus_decoding.core.choices import check_choices, enum_choices, schema_choices
-from cactus_decoding.core.constraints.grammar import Grammar, as_grammar, schema_grammar
+from cactus_decoding.core.constraints.base import Grammar, as_grammar, schema_grammar
 from cactus_decoding.core.constraints.schema import checked_schema
-from cactus_decoding.core.mistakes import check_choice, short_repr
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks, embedded, written_call
 from cactus_decoding.engines.openai.keys import about
 from cactus_decoding.engines.openai.tool_calls import HERMES, CallReader

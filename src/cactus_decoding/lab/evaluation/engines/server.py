@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.declared import fields_of
 from cactus_decoding.core.metrics import Metrics
-from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import SamplingParams

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.extras import needing
-from cactus_decoding.core.mistakes import suggestion
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig

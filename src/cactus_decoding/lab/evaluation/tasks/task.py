@@ -12,7 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from cactus_decoding.core.mistakes import suggestion
+from cactus_decoding.core.checks import suggestion
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem, Prompt, text_of
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of

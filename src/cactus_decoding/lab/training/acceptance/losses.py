@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.declared import check_fields
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
-from cactus_decoding.core.mistakes import short_repr
 from cactus_decoding.core.rules import Cactus, ClampedRatio, as_rule, parse_rule
 from cactus_decoding.core.spelling import parse, spell
 from cactus_decoding.lab.evaluation.score import expected_kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cactus_decoding.core.drafting.timing import StepCosts
+from cactus_decoding.core.drafting.trees.adaptive_tree import StepCosts
 
 
 class World:

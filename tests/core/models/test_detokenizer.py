@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from cactus_decoding import Fate, zoo
-from cactus_decoding.core.detokenizer import IncrementalDetokenizer, TextPart
+from cactus_decoding.core.models.tokenizers import IncrementalDetokenizer, TextPart
 
 
 @pytest.fixture(scope="module")
