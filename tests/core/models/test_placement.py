@@ -12,7 +12,7 @@ from support.tiny_models import tiny_llama
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import load_pair, zoo
-from cactus_decoding.core.models import loading as placement
+from cactus_decoding.core.models import loading
 from cactus_decoding.core.models.loading import MEMORY_SHARE, SMALL, fastest_dtype
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.engine import faster_dtype, lay_out_for_small_products, stored_dtype
@@ -25,7 +25,7 @@ HALF = torch.bfloat16
 @pytest.fixture
 def flags(monkeypatch: pytest.MonkeyPatch):
     """Have the processor's instructions said by a test."""
-    return lambda *names: monkeypatch.setattr(placement, "instructions", lambda: frozenset(names))
+    return lambda *names: monkeypatch.setattr(loading, "instructions", lambda: frozenset(names))
 
 
 def test_large_models_stay_in_16_bits_where_the_processor_knows_them(flags) -> None:
@@ -47,8 +47,8 @@ def test_what_is_wide_or_on_a_gpu_stays_what_it_is(flags) -> None:
 
 
 def test_this_machine_is_asked() -> None:
-    assert isinstance(placement.instructions(), frozenset)
-    assert placement.free_memory() > 0
+    assert isinstance(loading.instructions(), frozenset)
+    assert loading.free_memory() > 0
 
 
 @pytest.fixture

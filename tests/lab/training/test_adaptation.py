@@ -301,7 +301,7 @@ def test_the_share_of_the_time_holds_over_all_processes(tmp_path: Path, monkeypa
 
 
 def test_of_a_draft_in_16_bits_no_step_is_too_small_to_last(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("cactus_decoding.core.models.loading.fastest_dtype", lambda stored, *_, **__: stored)
+    monkeypatch.setattr("cactus_decoding.engines.transformers.engine.fastest_dtype", lambda stored, *_, **__: stored)
     source, folder = tmp_path / "source", tmp_path / "adapted"
     load_model("draft", zoo.path("worded"), torch.bfloat16, torch.device("cpu")).save_pretrained(source)
     load_tokenizer("draft", zoo.path("worded")).save_pretrained(source)

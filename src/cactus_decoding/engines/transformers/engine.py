@@ -11,7 +11,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from cactus_decoding.core.checks import suggestion
-from cactus_decoding.core.models.loading import Engine, sentence_of, similar_path
+from cactus_decoding.core.models.loading import Engine, fastest_dtype, sentence_of, similar_path
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever only checks a name must not wait for it
     import torch
@@ -205,8 +205,6 @@ def faster_dtype(
     """Return a precision in which a model runs faster than in the one it is stored in; None where there is none."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
-
-    from cactus_decoding.core.models.loading import fastest_dtype
 
     with suppress(Exception):  # whatever a broken file provokes
         config = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local)
