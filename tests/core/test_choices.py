@@ -194,17 +194,3 @@ def test_choices_and_a_form_exclude_each_other(pair):
     with pytest.raises(ValueError, match="the prompt must be shorter than the target's 256 positions"):
         generate(pair, "pens " * 250, choices=["3 pens and 4 pens"])
     assert check_choices(("a", "b")) == ("a", "b")
-
-
-def test_what_the_page_says_of_masking_is_what_enumeration_gives():
-    """Name a country: "New" is likely, but "York" follows it more often than "Zealand"."""
-    first, after_new = {"New": 0.6, "France": 0.3, "Peru": 0.1}, {"Zealand": 0.1, "York": 0.9}
-    texts = {("New", word): first["New"] * p for word, p in after_new.items()}
-    texts |= {(word,): first[word] for word in ("France", "Peru")}
-    allowed = [("New", "Zealand"), ("France",)]
-    assert math.fsum(texts.values()) == pytest.approx(1)
-    exact = texts[allowed[0]] / sum(texts[each] for each in allowed)
-    begin = {each[0] for each in allowed}
-    masked = first["New"] / sum(first[each] for each in begin)
-    assert exact == pytest.approx(1 / 6, abs=1e-12)
-    assert masked == pytest.approx(2 / 3, abs=1e-12)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime, time
 
-import pytest
 from jsonschema import Draft202012Validator
 from support.constraints import accepts, byte_vocabulary, schema_of
 from support.tables import all_of
@@ -142,18 +140,6 @@ def test_every_format_that_is_named_is_enforced():
         assert [accepts(constraint, written(value)) for value in (*valid, *invalid)] == (
             [True] * len(valid) + [False] * len(invalid)
         ), name
-
-
-def test_what_a_format_allows_is_what_python_reads():
-    for value in FORMATTED["date"][0]:
-        date.fromisoformat(value)
-    for value in FORMATTED["date-time"][0]:
-        datetime.fromisoformat(value)
-    for value in FORMATTED["time"][0]:
-        time.fromisoformat(value)
-    for value in FORMATTED["date"][1]:
-        with pytest.raises(ValueError, match=r"."):
-            date.fromisoformat(value)
 
 
 def test_formats_hold_beside_what_else_is_said():

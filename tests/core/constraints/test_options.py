@@ -76,13 +76,6 @@ def test_an_answer_fits_exactly_one_option():
         assert accepts(constraint, text) == validator.is_valid(json.loads(text)) == expected
 
 
-def test_beside_anyof_both_hold():
-    schema = {"anyOf": [{"minimum": 2}, {"type": "string"}], "oneOf": [{"type": "integer"}, {"type": "string"}]}
-    constraint, validator = byte_vocabulary().constraint(schema_of(schema)), Draft202012Validator(schema)
-    for text in ("1", "2", '"a"', "null"):
-        assert accepts(constraint, text) == validator.is_valid(json.loads(text))
-
-
 def test_where_parts_have_names_of_their_own_references_are_left_to_the_compiler():
     inner = {"$id": "https://a.b/c", "oneOf": [{"$ref": "#/$defs/x"}, {"type": "string"}], "$defs": {"x": {}}}
     schema = {"properties": {"a": inner}, "$defs": {"x": {"type": "null"}}}

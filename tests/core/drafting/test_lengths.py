@@ -111,14 +111,6 @@ def draft():
     return tiny_llama(1)
 
 
-def test_an_unsure_draft_proposes_less(target, draft):
-    sharp = [step.num_drafted for step in run(target, ModelDrafter(draft), k=ConfidenceStop(5, 0.0), length=60)]
-    unsure = [step.num_drafted for step in run(target, ModelDrafter(draft), k=ConfidenceStop(5, 0.9), length=60)]
-    assert set(sharp[:-3]) == {5}
-    assert set(unsure) > {1}
-    assert sum(unsure) / len(unsure) < 4
-
-
 def test_an_unsure_row_is_discarded_before_a_token_is_drawn_from_it(target, draft):
     stop = ConfidenceStop(5, 0.5, "discard")
     for seed in range(4):

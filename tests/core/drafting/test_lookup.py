@@ -19,33 +19,6 @@ TEXT = [1, 2, 3, 4, 1, 2, 5, 4, 1, 2, 3, 6, 1, 2]
 """Behind "1 2": 3 4 1, 5 4 1, 3 6 1."""
 
 
-def test_the_longest_match_comes_first_and_then_the_latest() -> None:
-    assert [*SuffixIndex(TEXT).continuations(2)] == [[3, 6], [5, 4], [3, 4]]
-    assert next(SuffixIndex([4, *TEXT]).continuations(2)) == [3, 6]
-    assert [*SuffixIndex([7, 1, 2, 8, 7, 5, 1, 2, 9, 7, 1, 2]).continuations(1)] == [
-        [8],
-        [9],
-    ]  # three tokens against two
-    assert [*SuffixIndex([2, 3, 1, 2]).continuations(2, 3, 2)] == []
-    assert [*SuffixIndex([3]).continuations(2)] == []
-
-
-def naive(token_ids: list[int], limit: int) -> list[int]:
-    """Return what follows the latest occurrence of the longest run of up to three tokens."""
-    for n in range(min(3, len(token_ids) - 1), 0, -1):
-        for start in range(len(token_ids) - n - 1, -1, -1):
-            if token_ids[start : start + n] == token_ids[-n:]:
-                return token_ids[start + n : start + n + limit]
-    return []
-
-
-def test_the_first_is_what_one_match_proposes() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for length in range(1, 60):
-        text = torch.randint(4, (length,), generator=generator).tolist()
-        assert next(SuffixIndex(text).continuations(4), []) == naive(text, 4)
-
-
 def test_branches_share_their_beginnings() -> None:
     found = LookupTree.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 99)
     assert found == LookupTree([3, 6, 1, 5, 4, 1, 4, 1], [-1, 0, 1, -1, 3, 4, 0, 6])

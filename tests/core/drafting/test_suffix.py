@@ -39,13 +39,6 @@ def test_it_ends_before_it_is_unlikely_to_be_kept(text: list[int], least: float)
     assert not chances[len(found) :] or chances[len(found)] <= least * (1 + 1e-12)
 
 
-def test_the_longer_the_match_the_longer_the_proposal() -> None:
-    lengths = [
-        len(proposed(SuffixDrafter(0.5), [*range(size), *range(50, 70), 99, *range(size)], 20)) for size in (1, 4, 9)
-    ]
-    assert lengths == [1, 4, 9]
-
-
 def test_a_tree_has_what_is_agreed_on_first() -> None:
     drafter = SuffixDrafter()
     drafter.begin_response(None, StaticTree("2.1"))

@@ -40,11 +40,6 @@ def found_by_search(text: list[int], limit: int, *others: list[int], voting: int
     return Match(whole, agreed, support)
 
 
-@given(TEXTS, st.integers(1, 6))
-def test_it_finds_what_a_search_finds(text: list[int], limit: int) -> None:
-    assert SuffixIndex(text).longest(limit) == found_by_search(text, limit)
-
-
 @given(TEXTS, st.lists(TEXTS, max_size=3), st.integers(1, 6))
 def test_and_in_other_texts_too(text: list[int], others: list[list[int]], limit: int) -> None:
     ended = [[*other, END] for other in others]
@@ -108,18 +103,3 @@ def test_what_is_added_is_all_that_is_worked_on(monkeypatch: pytest.MonkeyPatch)
         index.follow([*index.token_ids, *[7] * count])
     index.follow([*index.token_ids[:-2], 8])
     assert added == [10_000, 3, 1, 1]
-
-
-def test_a_run_goes_on_beyond_the_end() -> None:
-    assert SuffixIndex([1, *[9] * 8]).longest(4).token_ids == [9] * 4
-
-
-def test_most_places_win_and_of_as_many_the_latest() -> None:
-    assert SuffixIndex([1, 4, 5, 1, 3, 6, 1, 4, 7, 1]).longest(1) == Match(1, [4], [2 / 3])
-    assert SuffixIndex([1, 4, 5, 1, 3, 6, 1]).longest(1) == Match(1, [3], [0.5])
-
-
-def test_an_index_that_took_a_new_text_for_a_longer_one_would_be_noticed() -> None:
-    index = SuffixIndex([1, 2, 3, 1, 2])
-    index.follow([1, 2, 4, 1, 2])
-    assert index.longest(1) == Match(2, [4], [2.0])

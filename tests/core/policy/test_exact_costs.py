@@ -170,16 +170,6 @@ def test_every_spelling_of_nothing_is_a_limit_of_0(budget: float | Budget) -> No
     assert Request("cactus:delta=1", budget).budget.limit == 0
 
 
-@pytest.mark.parametrize("rule", ORDINARY)
-def test_nothing_is_admitted_by_a_limit_of_0(rule: str) -> None:
-    logits, draft, drafted = near_equal_rows(200)
-    limit = 0.0
-    planned = plan(parse_rule(rule), normalised(logits.softmax(-1)), normalised(draft), drafted, limit=limit)
-    assert planned.lossless
-    spent = plan(parse_rule(rule), normalised(logits.softmax(-1)), normalised(draft), drafted, limit=0.3, spent=0.3)
-    assert spent.lossless
-
-
 def in_blocks(rule: str) -> bool:
     return parse_rule(rule).relaxed_target(torch.ones(1, 1), torch.ones(1, 1)) is not None
 

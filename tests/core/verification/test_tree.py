@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from support.exact_enumeration import make_rows
-from support.tree_enumeration import TREE_SCHEMES
 from torch import Tensor
 
-from cactus_decoding import parse_rule, verify, verify_block
+from cactus_decoding import parse_rule, verify_block
 from cactus_decoding.core.types import ROOT, Proposal, StepRows
-from cactus_decoding.core.verification.batched import verified_at_once
+from cactus_decoding.core.verification.joint import joint
 from cactus_decoding.core.verification.tree import RandomNumbers, Tree, Walk
 
 TARGET, DRAFT = (rows.sqrt() / rows.sqrt().sum(-1, keepdim=True) for rows in make_rows(4, 5, seed=31))
@@ -32,15 +29,11 @@ def test_children_of_a_proposal_are_the_fixed_ones_and_then_the_drawn() -> None:
     proposal = Proposal([3, 1, 2, 0, 1], DRAFT[:3], PARENTS, DRAWN)
     tree = Tree(rows_of(proposal, TARGET[[0, 1, 2, 3, 4, 0]]))
     root, first, second = (tree.at(node) for node in (ROOT, 0, 1))
-    assert root is not None
-    assert first is not None
-    assert second is not None
     assert (root.nodes, root.token_ids, root.num_fixed, root.drafted) == ([0, 1], [3, 1], 1, 1)
     assert (first.nodes, first.token_ids, first.num_fixed, first.drafted) == ([4, 2], [1, 2], 1, 1)
     assert (second.nodes, second.num_fixed, second.drafted) == ([3], 0, 0)
     assert tree.at(2) is tree.at(3) is tree.at(4) is None
     for node, (row, children) in enumerate(zip(DRAFT[:3], (root, first, second), strict=True), ROOT):
-        assert children.draft is not None
         torch.testing.assert_close(children.draft.probs, row / row.sum())
         torch.testing.assert_close(children.target.probs, TARGET[node + 1])
     expected = DRAFT[1].clone()
@@ -48,11 +41,7 @@ def test_children_of_a_proposal_are_the_fixed_ones_and_then_the_drawn() -> None:
     torch.testing.assert_close(first.distribution(1).probs, expected / expected.sum())
     assert first.distribution(0).probs.tolist() == [0, 1, 0, 0]
     assert [proposal.tokens_to(node) for node in range(ROOT, 5)] == [[], [3], [1], [3, 2], [1, 0], [3, 1]]
-    assert (root.child_with(3, other_than=1), root.child_with(1, other_than=1), root.child_with(2, other_than=1)) == (
-        0,
-        None,
-        None,
-    )
+    assert [root.child_with(token, other_than=1) for token in (3, 1, 2)] == [0, None, None]
 
 
 def test_rows_of_a_tree_are_made_one_by_one_behind_their_own_texts() -> None:
@@ -72,45 +61,34 @@ def test_rows_of_a_tree_are_made_one_by_one_behind_their_own_texts() -> None:
     assert asked[-1] == [9, 1]
     assert rows.draft(0) is None
     law = rows.draft(2)
-    assert law is not None
     assert law[1] == 0
     assert law.sum() == pytest.approx(1)
 
 
-def walk(name: str, proposal: Proposal, target: Tensor, numbers: Tensor, rule: str = "lossless") -> Walk:
+def walk(proposal: Proposal, target: Tensor, numbers: Tensor, rule: str) -> Walk:
     tree, judge = Tree(rows_of(proposal, target)), parse_rule(rule)
-    return TREE_SCHEMES[name](tree, lambda position: judge, RandomNumbers(numbers, len(proposal.token_ids)))
+    return joint(tree, lambda position: judge, RandomNumbers(numbers, len(proposal.token_ids)))
 
 
-@pytest.mark.parametrize(
-    ("name", "together", "rule"),
-    [
-        *(("token", verify, rule) for rule in ("lossless", "cactus:delta=1", "clamped:width=1")),
-        *(("joint", verify_block, rule) for rule in ("lossless", "clamped:width=1", "ensemble:weight=0.3")),
-    ],
-)
-def test_a_chain_is_decided_as_batches_decide_it(name: str, together: Callable, rule: str) -> None:
+@pytest.mark.parametrize("rule", ["lossless", "clamped:width=1", "ensemble:weight=0.3"])
+def test_a_chain_is_decided_by_joint_as_batches_of_blocks_decide_it(rule: str) -> None:
     """The same numbers serve the same ends, also where a sequence uses two of three columns."""
     seen = set()
     for seed in range(60):
         generator = torch.Generator().manual_seed(seed)
         ids = torch.multinomial(DRAFT[:3], 1, generator=generator)[:, 0]
         state = generator.get_state()
-        result = together(rule, TARGET[:4], DRAFT[:3], ids, generator)
+        result = verify_block(rule, TARGET[:4], DRAFT[:3], ids, generator)
         generator.set_state(state)
         proposal = Proposal(ids.tolist(), DRAFT[:3])
         numbers = RandomNumbers.draw(proposal, generator, torch.device("cpu"))
-        decided = walk(name, proposal, TARGET[:4], numbers.all, rule)
-        if name == "token":
-            assert verified_at_once(parse_rule(rule), rows_of(proposal, TARGET[:4]), numbers) == decided
-            relaxed = [trial.relaxed for trial in decided.trials if trial.accepted]
-            assert relaxed == result.relaxed[: len(decided.path)].tolist()
+        decided = walk(proposal, TARGET[:4], numbers.all, rule)
         assert decided.path == list(range(int(result.num_accepted)))
         assert decided.next_token == int(result.next_token)
         short = Proposal(ids[:2].tolist(), DRAFT[:2])
-        used = walk(name, short, TARGET[:3], numbers.all[[0, 1, 3]], rule)
+        used = walk(short, TARGET[:3], numbers.all[[0, 1, 3]], rule)
         generator.set_state(state)
-        result = together(rule, TARGET[:4], DRAFT[:3], ids, generator, num_draft_tokens=torch.tensor(2))
+        result = verify_block(rule, TARGET[:4], DRAFT[:3], ids, generator, num_draft_tokens=torch.tensor(2))
         assert (len(used.path), used.next_token) == (int(result.num_accepted), int(result.next_token))
         seen.add((len(decided.path), result.relaxed.any().item()))
     assert len(seen) >= 4

@@ -264,12 +264,3 @@ def test_a_copy_is_taken_as_soon_as_the_text_repeats_itself() -> None:
         run.step(15, Match(4 + i, list(range(15)), [4.0 + i + j for j in range(15)]))
     assert run.ways[-8:] == ["copy"] * 8
     assert run.lost < -12
-
-
-def test_the_same_times_and_tokens_make_the_same_choices() -> None:
-    taken = [(i * 7 % 5, COPY if i % 3 else NOTHING, i % 2 == 0, 1 + i % 4) for i in range(60)]
-    first, again = Run(MEMORY_BOUND), Run(MEMORY_BOUND)
-    worst_loss(first, taken)
-    worst_loss(again, taken)
-    assert first.ways == again.ways
-    assert {"draft", "copy"} <= set(first.ways)
