@@ -31,6 +31,7 @@ from cactus_decoding.engines.transformers.cached_model import CachedModel
         (5, FixedLength(5)),
         ("6", FixedLength(6)),
         (" 0 ", FixedLength(0)),
+        ("٣٣", FixedLength(33)),  # digits all the same
         ("fixed:max_draft_tokens=3", FixedLength(3)),
         ("confidence", ConfidenceStop()),
         ("confidence:threshold=0.25,max_draft_tokens=5", ConfidenceStop(5, 0.25)),
@@ -47,6 +48,7 @@ def test_numbers_objects_and_spellings(given, expected):
     [
         (-1, ValueError, "num_speculative_tokens must be at least 0, but is -1"),
         ("-2", ValueError, "num_speculative_tokens must be at least 0, but is -2"),
+        *((text, ValueError, "num_speculative_tokens") for text in ("--5", "++5", "-", "", "5.5", "1e3", "9" * 5000)),
         (True, TypeError, "must be an integer, a draft length or its spelling, but is True"),
         (6.0, TypeError, "must be an integer, a draft length or its spelling, but is 6.0"),
         (None, TypeError, "must be an integer, a draft length or its spelling, but is None"),

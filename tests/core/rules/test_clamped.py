@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from support.exact_enumeration import make_rows, paired_rows
 from torch import Tensor
 
 from cactus_decoding.core.audit import audit
+from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.rules import Cactus, ClampedRatio
 
 WIDTHS = (0.0, 1e-9, 1e-3, 0.1, 1.0, 3.0, 30.0, 300.0, 500.0)
@@ -16,6 +19,11 @@ PAIRS = [*paired_rows(), make_rows(50, 200, seed=2)]
 
 every_width = pytest.mark.parametrize("width", WIDTHS)
 every_cap = pytest.mark.parametrize("max_kl", CAPS)
+
+
+def alone(relaxed: Callable[[Tensor, Tensor], Tensor], target: Tensor, draft: Tensor) -> Tensor:
+    """Return what is made of each row by itself, which is solved without a sort."""
+    return torch.cat([relaxed(target[i : i + 1], draft[i : i + 1]) for i in range(len(target))])
 
 
 def draft_within_support(target: Tensor, draft: Tensor) -> Tensor:
@@ -52,8 +60,9 @@ def test_width_bounds_every_likelihood_ratio_and_h_sums_to_one(width: float) -> 
 def test_h_is_the_slow_clamp(width: float) -> None:
     for target, draft in PAIRS:
         expected = slow_clamp(target, draft, torch.full_like(target[:, :1], width))
-        given = ClampedRatio(width=width).relaxed_target(target, draft)
-        torch.testing.assert_close(given, expected, rtol=0, atol=1e-12)
+        relaxed_target = ClampedRatio(width=width).relaxed_target
+        for given in (relaxed_target(target, draft), alone(relaxed_target, target[:80], draft[:80])):
+            torch.testing.assert_close(given, expected[: len(given)], rtol=0, atol=1e-12)
 
 
 def test_acceptance_grows_with_width_from_the_overlap_to_all_that_can_be_accepted() -> None:
@@ -80,6 +89,11 @@ def test_max_kl_is_respected_and_reached(max_kl: float) -> None:
         # where the cap binds it is spent in full; where it does not, everything that can be accepted is
         assert ((result.kl - max_kl).abs()[reachable] <= 1e-9 * max_kl + 1e-12).all()
         assert ((result.acceptance - widest.acceptance).abs()[~reachable] <= 1e-12).all()
+        by_itself = alone(rule.relaxed_target, target[:80], draft[:80])
+        assert (by_itself.sum(-1) - 1).abs().max() <= 1e-12
+        spent = kl_of_rows(by_itself, target[:80])
+        assert (spent <= max_kl * (1 + 1e-9) + 1e-14).all()
+        assert (spent >= widest.kl[:80].clamp(max=max_kl) - 1e-9 * max_kl - 1e-12).all()
     assert reachable.any()
 
 
