@@ -91,7 +91,6 @@ def parser(program: str) -> argparse.ArgumentParser:
 
 
 def run(arguments: Sequence[str], program: str = "cactus-conform") -> int:
-    """Run the command and return its exit code; a mistake in the arguments raises `ValueError`."""
     try:
         given = parser(program).parse_args(arguments)
     except SystemExit as end:  # after help

@@ -54,7 +54,6 @@ def add_shape(writer: Any, name: str, config: Mapping[str, Any]) -> None:
 
 
 def tensor_name(name: str, config: Mapping[str, Any]) -> str:
-    """Return a weight's name in GGUF."""
     from gguf import MODEL_ARCH, get_tensor_name_map
 
     names = get_tensor_name_map(MODEL_ARCH.LLAMA, config["num_hidden_layers"])

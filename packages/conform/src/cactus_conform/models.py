@@ -149,7 +149,6 @@ def tokens_of(text: str) -> list[int]:
 
 
 def gbnf(letters: str) -> str:
-    """Return a grammar of llama.cpp: any number of these letters."""
     return f"root ::= [{letters}]*"
 
 

@@ -121,15 +121,12 @@ class Reference(Engine):
         return True
 
     def drawn(self, sampling: Sampling) -> Sampling:
-        """Return the sampling that proposals are drawn by."""
         return sampling
 
     def draw(self, row: Rows, numbers: Numbers) -> int:
-        """Draw a proposal."""
         return draw(row, numbers())
 
     def tested(self, sampling: Sampling) -> Sampling:
-        """Return the sampling of the draft's probabilities that tokens are tested by."""
         return sampling
 
     def target(self, text: tuple[int, ...], drafted: list[int], start: int, sampling: Sampling) -> Wanted:
@@ -143,7 +140,6 @@ class Reference(Engine):
         return bool(uniform * draft[token] < target[token])
 
     def recovery(self, target: Rows, draft: Rows, token: int) -> Rows:
-        """Return weights of the token that comes after a rejection."""
         residual = np.maximum(target - draft, 0)
         return residual if residual.sum() > 1e-12 else target
 

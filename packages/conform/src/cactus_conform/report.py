@@ -110,7 +110,6 @@ def verdict(report: ConformanceReport) -> Iterable[str]:
 
 
 def gate_verdict(report: ConformanceReport) -> dict[str, Any]:
-    """Return what a gate decided, and why, for JSON."""
     return {
         "verdict": "pass" if report.right else "fail",
         "engine": report.engine,
@@ -125,7 +124,6 @@ def gate_verdict(report: ConformanceReport) -> dict[str, Any]:
 
 
 def as_dict(report: ConformanceReport) -> dict[str, Any]:
-    """Return a report for JSON, where infinite evidence is None."""
     findings = [
         asdict(each)
         | {"check": each.check.name, "sampling": asdict(each.check.sampling)}

@@ -61,7 +61,6 @@ class ScoredModel(LlamaCppModel):
         return 0
 
     def append(self, token_ids: Any, rows: int, positions: Any = None, mask: Any = None) -> Tensor:
-        """Feed tokens; see `BaseCachedModel.append`."""
         if self._scores is None:
             return super().append(token_ids, rows, positions, mask)
         start, count = self.length, len(token_ids)

@@ -41,8 +41,6 @@ class _FailedError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer, as a client sees it."""
-
     text: str  # all of it
     finish_reason: str  # of the choice
     first_seconds: float
@@ -166,7 +164,6 @@ def _chunk(data: str) -> dict[str, Any]:
 
 
 def _texts(choice: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a part of an answer, and of the thoughts before it."""
     if "delta" not in choice:
         return choice["text"], ""
     delta = choice["delta"]
@@ -182,7 +179,6 @@ def _failure_of(response: httpx2.Response) -> Exception:
 
 
 def _failure_in(error: Any) -> Exception:
-    """Return what an error in the middle of a stream means."""
     said = _message(error)
     code = error.get("code") if isinstance(error, dict) else None
     refused = isinstance(error, dict) and error.get("type") == "invalid_request_error"

@@ -190,8 +190,6 @@ TEXTS = COUNTERS | {"cactus_relaxed_tokens": "Accepted tokens that the lossless 
 
 
 class RuleCounters:
-    """Sums by rule."""
-
     def __init__(self) -> None:
         self._sums: dict[str, list[float]] = {}
 

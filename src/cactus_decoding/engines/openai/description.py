@@ -115,12 +115,10 @@ class TokenizeBody(Body):
 
     @property
     def text(self) -> str | None:
-        """The text that is given; None for a conversation."""
         return None if self.prompt is None else encodable(self.prompt)
 
     @property
     def chat(self) -> dict[str, Any]:
-        """The request for an answer whose prompt it asks about."""
         return {name: value for name, value in self.given.items() if name in ChatBody.model_fields}
 
 

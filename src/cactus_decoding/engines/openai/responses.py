@@ -117,7 +117,6 @@ def chat_of(body: ResponsesBody, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _add(messages: list[dict[str, Any]], item: Mapping[str, Any]) -> None:
-    """Add what an item of a request's input says to a conversation."""
     kind = item.get("type", "message")
     if kind == "message":
         messages.append({"role": item.get("role"), "content": item.get("content")})
@@ -144,8 +143,6 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ResponseWriter:
-    """Writes the answer to a conversation as a response."""
-
     def __init__(self, body: ResponsesBody) -> None:
         self._body, self._id = body, f"resp_{secrets.token_hex(24)}"
         self._output = list[dict[str, Any]]()  # items that are begun; the last one may grow
@@ -230,7 +227,6 @@ class ResponseWriter:
             yield self._event("content_part.added", **self._place(content_index=0), part=item["content"][0])
 
     def _finished(self, *, last: bool = True) -> Iterator[bytes]:
-        """Yield the events of the end of the item that grows."""
         item, index = self._output[-1], len(self._output) - 1
         self._end(self._reason if last else "stop")
         if item["type"] == "function_call":

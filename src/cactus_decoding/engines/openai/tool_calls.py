@@ -134,7 +134,6 @@ def _calls_at(text: str, begins: re.Match[str], names: Collection[str], *, done:
 
 
 def _call_at(text: str, head: re.Match[str], *, done: bool) -> tuple[Call, int]:
-    """Return the call whose arguments begin after a head, and where it ends."""
     start = head.end()
     end = value_end(text, start)
     if end is None:
@@ -199,7 +198,6 @@ class CallReader:
     _said: int = 0
 
     def read(self, text: str, *, done: bool) -> tuple[str, list[Call]]:
-        """Return what an answer says and calls, so far."""
         if self.alone is not None:
             return "", [Call(self.alone, text, done)]
         return find_calls(text, self.names, done=done)

@@ -59,7 +59,6 @@ class ScheduledLength(StatelessLength):
         return min(self.num_tokens, self.max_draft_tokens)
 
     def should_continue(self, logits: Tensor) -> bool:
-        """Say whether the row's most likely token reaches the threshold."""
         return not self.threshold or confidence(logits) >= self.threshold
 
     def end_draft(self, num_drafted: int) -> None:
@@ -97,7 +96,6 @@ class Assistance:
         return None
 
     def length(self, num_speculative_tokens: DraftLength | int | str | None, room: int) -> DraftLength:
-        """Return how many tokens to propose in a step of a response with room for so many."""
         named = [n for n in ("num_assistant_tokens", "num_assistant_tokens_schedule") if self.given.get(n) is not None]
         looked_up = self.setting("prompt_lookup_num_tokens")
         if num_speculative_tokens is not None and named:
@@ -173,7 +171,6 @@ class Assistance:
         return "use_mtp" if getattr(self.config, "use_mtp", None) else None
 
     def _check_settings_go_with(self, source: str) -> None:
-        """Raise `ValueError` for settings that would be ignored."""
         if self.setting("max_matching_ngram_size") is not None and source != "prompt_lookup_num_tokens":
             raise ValueError(
                 "max_matching_ngram_size goes with prompt_lookup_num_tokens, which is not what drafts here"

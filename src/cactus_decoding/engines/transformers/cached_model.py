@@ -67,7 +67,6 @@ class CachedModel(BaseCachedModel):
         return getattr(self._forward, "outputs", None)
 
     def reset(self) -> None:
-        """Forget everything, extra inputs too."""
         super().reset()
         self._extra_inputs = {}
 
@@ -162,7 +161,6 @@ def _place(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _attributes(model: PreTrainedModel) -> list[Any]:
-    """Return the attributes of a model's configuration and modules."""
     parts: list[Any] = []
     for holder in (model.config, *model.modules()):
         parts.append(type(holder))

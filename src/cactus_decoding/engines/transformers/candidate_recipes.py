@@ -28,7 +28,6 @@ _NO_LIMIT = 2**30
 
 
 def fit_width(values: Tensor, width: int, fill: float) -> Tensor:
-    """Cut the last dimension to a width, or pad it."""
     return functional.pad(values, (0, width - values.shape[-1]), value=fill)  # a negative pad cuts
 
 
@@ -45,7 +44,6 @@ class RequestDistribution(LogitsProcessor):
         self.vocabulary: int | None = None
 
     def begin(self, token_ids: list[int], to_probs: LogitsToProbs) -> None:
-        """Take the sequence that candidates are about to follow."""
         self.token_ids, self.to_probs = list(token_ids), to_probs
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -119,7 +117,6 @@ def assisted(draft: PreTrainedModel, confidence_threshold: float) -> CandidateRe
 
 
 def early_exit(exit_layer: int) -> CandidateRecipe:
-    """Make generators that draft with the target's first layers."""
     check_integer("exit_layer", exit_layer, 1)
     check_early_exit_works()
 
@@ -137,7 +134,6 @@ def early_exit(exit_layer: int) -> CandidateRecipe:
 
 
 def multi_token_prediction() -> CandidateRecipe:
-    """Make generators that draft with the target's multi-token prediction layers."""
     unused: list[tuple[PreTrainedModel, Any]] = []  # made once for a target: it reads the layers from the checkpoint
 
     def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
@@ -169,8 +165,6 @@ def dflash(draft: PreTrainedModel) -> CandidateRecipe:
 
 
 def shared_states(draft: PreTrainedModel) -> CandidateRecipe:
-    """Make generators that draft with a Gemma 4 assistant."""
-
     def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
         make_one = candidate_generator("SinglePositionMultiTokenCandidateGenerator")
         with warnings.catch_warnings():

@@ -173,7 +173,6 @@ def sdpa() -> Callable[..., Any]:
 
 
 def sdpa_mask() -> Callable[..., Any]:
-    """Return how transformers makes masks for its ``sdpa`` attention."""
     made: Callable[..., Any] = ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
     return made
 

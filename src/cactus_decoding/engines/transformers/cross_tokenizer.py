@@ -27,7 +27,6 @@ from cactus_decoding.engines.transformers.compatibility import forget_cache
 def retokenized(
     draft: PreTrainedModel, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> CandidateRecipe:
-    """Make generators that draft text with a model of other tokens."""
     check_can_roll_back(draft)
 
     def make(target: PreTrainedModel, prompt_ids: Tensor, processor: RequestDistribution) -> CandidateGenerator:
@@ -43,7 +42,6 @@ def retokenized(
 def translated(
     draft: PreTrainedModel, target_tokenizer: PreTrainedTokenizerBase, draft_tokenizer: PreTrainedTokenizerBase
 ) -> CandidateRecipe:
-    """Make generators that draft with the tokens that two vocabularies share."""
     check_can_roll_back(draft)
 
     @cache  # it compares two vocabularies

@@ -125,7 +125,6 @@ def _may_be_on_hub(name: str) -> bool:
 
 
 def is_cached(name: str) -> bool:
-    """Say whether a model of the hub was fetched before."""
     from huggingface_hub import try_to_load_from_cache
 
     return isinstance(try_to_load_from_cache(name, "config.json"), str)
@@ -192,7 +191,6 @@ def lay_out_for_small_products(model: PreTrainedModel) -> None:
 
 
 def stored_dtype(name: str | Path, *, local: bool = False) -> torch.dtype | None:
-    """Return what a model's weights are stored in, where its configuration says so."""
     from transformers import AutoConfig
 
     found: torch.dtype | None = AutoConfig.from_pretrained(name, trust_remote_code=False, local_files_only=local).dtype

@@ -147,8 +147,6 @@ def with_stop_strings(
 
 
 class StoppingCheck:
-    """Asks a `generate` call's stopping criteria after each token."""
-
     def __init__(
         self, criteria: StoppingCriteriaList, config: GenerationConfig, input_ids: Tensor, padding: int
     ) -> None:
@@ -249,8 +247,6 @@ def left_padding(input_ids: Tensor, model_kwargs: dict[str, Any]) -> int:
 
 
 class PositionLimit(NamedTuple):
-    """How far a response may go."""
-
     end: int | None  # tokens that the sequence may have, or None where it may go on, as rotations and linear biases do
     cause: str = ""  # why it ends there
 

@@ -45,8 +45,6 @@ class Text(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """What a draft skips, how often its proposals are kept, and what that brings."""
-
     skipped: frozenset[Part]
     acceptance: float  # mean of the sum over tokens of min(target, draft)
     seconds: float  # of a draft token

@@ -36,8 +36,6 @@ _PRE_NORMS: dict[str, tuple[Kind, ...]] = {
 
 
 class Part(NamedTuple):
-    """One of the parts that a layer adds to the hidden states."""
-
     layer: int
     kind: Kind
 
@@ -78,7 +76,6 @@ def modules_of(layer: nn.Module) -> dict[Kind, list[str]]:
 
 
 def parts_of(model: Any) -> list[Part]:
-    """Return every part of a model's layers, in order; raises what `layers_of` and `modules_of` do."""
     return [Part(i, kind) for i, layer in enumerate(layers_of(model)) for kind in KINDS if kind in modules_of(layer)]
 
 
@@ -95,7 +92,6 @@ def first_layers(target: PreTrainedModel, count: int) -> PreTrainedModel:
 
 
 def without_parts(target: PreTrainedModel, skipped: Collection[Part]) -> PreTrainedModel:
-    """Return a model that has the target's tensors, and adds nothing in the place of some parts."""
     parts = parts_of(target)
     if missing := sorted(set(skipped) - set(parts)):
         raise ValueError(f"layer {missing[0].layer} of {type(target).__name__} has no {missing[0].kind} to skip")

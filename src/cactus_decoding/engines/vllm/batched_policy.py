@@ -93,8 +93,6 @@ class Weighed(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Where the rows of a step, one for each verified position, belong."""
-
     groups: list[Group]
     requests: Tensor  # each row's request, an index into ``budgets``, ``[rows]``
     depths: Tensor  # how many drafted tokens of the request precede the row, ``[rows]``

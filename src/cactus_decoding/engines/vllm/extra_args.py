@@ -115,7 +115,6 @@ def nats_of(request: Request) -> float:
 
 
 def is_lossless(request: Request) -> bool:
-    """Whether vLLM's own verification is enough."""
     return isinstance(request.rule, Lossless) or nats_of(request) == 0
 
 

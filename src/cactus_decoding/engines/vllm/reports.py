@@ -51,7 +51,6 @@ def with_counts(stock: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def rules_of(runner: Any) -> tuple[RequestRules | None, dict[str, int]]:
-    """Return the rules in a model runner, V1 or V2, and its requests' indices by name."""
     if (states := getattr(runner, "req_states", None)) is not None:
         processors, indices = getattr(runner.sampler, "logits_processors", ()), states.req_id_to_index
     else:

@@ -42,8 +42,6 @@ class RelaxedRequest:
 
 
 class RequestRules:
-    """The rules, budgets and policies of the requests in a batch, by the runner's own index."""
-
     def __init__(
         self,
         config: ServerConfig,

@@ -121,7 +121,6 @@ class SlotRules(RequestRules):
     def layout(
         self, slots: Tensor, local_pos: Tensor, pos: Tensor, token_ids: Tensor, num_speculative_tokens: int
     ) -> Layout:
-        """Return where the rows of a step are."""
         codes, rows = self.codes[slots], torch.arange(len(slots), device=slots.device)
         present = self.present.values()
         rules = dict.fromkeys(request.rule for request in present)

@@ -51,7 +51,6 @@ class LlamaCppEngine(Engine):
         self._folder.cleanup()
 
     def open(self, draft: str, proposals: int) -> Any:
-        """Return a model that proposes so many tokens a step."""
         from llama_cpp import Llama
         from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 

@@ -62,7 +62,6 @@ def _problem_elsewhere() -> str | None:
 
 
 def main() -> None:
-    """Print what the check finds."""
     try:
         print(changed_numbers() or "")
     except Exception as error:  # whatever has changed
@@ -107,7 +106,7 @@ class _Text:
         self._batch, self._sequences = library.Batch(16), np.arange(2, dtype=np.int32)
 
     def read(self, token_ids: np.ndarray[Any, Any], start: int, branch: int = 0) -> np.ndarray[Any, Any]:
-        """Return a copy of the logits after each token, ``[tokens, vocabulary]``; raise `RuntimeError` for none."""
+        """Return a copy of the logits after each token, ``[tokens, vocabulary]``."""
         count, batch = len(token_ids), self._batch
         batch.tokens[:count], batch.positions[:count] = token_ids, np.arange(start, start + count)
         batch.wanted[:count], batch.sequence_of[:count] = 1, self._sequences[branch:].ctypes.data

@@ -68,11 +68,9 @@ class Context:
         library.forget(self._memory, sequence, -1)
 
     def forget_from(self, sequence: int, length: int) -> bool:
-        """Forget all but the first tokens of a text; say whether that can be done."""
         return library.forget(self._memory, sequence, length)
 
     def save(self, sequence: int, *, partial: bool = False) -> np.ndarray[Any, Any]:
-        """Return a copy of all that is cached of a text, or of its recurrent state alone."""
         return library.save_state(self.handle, sequence, partial)
 
     def restore(self, sequence: int, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:

@@ -352,7 +352,6 @@ def free_grammar(state: Any) -> None:
 
 
 def mask_by_grammar(state: Any, candidates: np.ndarray[Any, Any]) -> None:
-    """Set the logits of candidates that are not allowed to minus infinity."""
     lib = library()
     pointer = candidates.ctypes.data_as(lib.llama_token_data_p)
     lib.llama_sampler_apply(state, lib.llama_token_data_array(pointer, len(candidates), -1, False))

@@ -222,7 +222,6 @@ class SequenceSlot:
         return self._context.last[self._sequence]
 
     def save(self, *, partial: bool = False) -> np.ndarray[Any, Any]:
-        """Return a copy of all that is cached, or of the recurrent state alone."""
         with self._alone():
             return self._context.save(self._sequence, partial=partial)
 
@@ -245,7 +244,6 @@ class SequenceSlot:
         lies_on: np.ndarray[Any, Any],
         rows: int,
     ) -> Tensor:
-        """Return the logits after the last tokens of a tree, of which nothing is cached; see `Context.read_tree`."""
         self._check()
         return self._context.read_tree(token_ids, positions, lies_on, rows)
 

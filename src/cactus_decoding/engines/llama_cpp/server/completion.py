@@ -29,8 +29,6 @@ from cactus_decoding.engines.openai.keys import Marks
 
 @dataclass(frozen=True)
 class CompletionParams:
-    """What a request asks for, checked."""
-
     body: CompletionBody | ChatBody
     # by the names of `Request.from_dict`; without ``max_new_tokens`` for as many tokens as there is room
     settings: dict[str, Any]
@@ -175,7 +173,6 @@ class Completion:
         return {"tool_calls": calls} | ({"function_call": calls[0]["function"]} if legacy else {})
 
     def _logprobs(self, logprobs: list[TokenLogprobs], offset: int) -> dict[str, Any] | None:
-        """Return log-probabilities in the form that each kind of answer has for them."""
         if self._asked.body.num_logprobs is None:
             return None
         if self._asked.chat:
@@ -220,7 +217,6 @@ def _log_once(warning: str) -> None:
 
 
 def _probabilities(answer: LlamaAnswer) -> dict[str, Any]:
-    """Return how likely each answer was, where it was one of some choices."""
     choices = [choice.as_dict() for choice in answer.session.choices]
     return {"choice_probabilities": choices} if choices else {}
 
@@ -283,7 +279,6 @@ def _conversation(tokenizer: Any, body: ChatBody, tools: Tools | None) -> str:
 def answer_to(
     pair: Pair, asked: CompletionParams, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
 ) -> LlamaAnswer:
-    """Return one of a request's choices."""
     body, seed = asked.body, asked.body.seed
     settings = asked.settings | {"seed": None if seed is None else seed + index % body.n}
     processors = [LogitBias(body.logit_bias, pair.target.vocabulary_size)] if body.logit_bias else []

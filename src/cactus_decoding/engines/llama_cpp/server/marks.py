@@ -15,8 +15,6 @@ _TEXT = r"TEXT: /(.|\n)*/"
 
 @dataclass(frozen=True)
 class CallMarks:
-    """How a model's own calls begin and end."""
-
     format: ToolFormat  # that its chat template teaches
     special: Mapping[str, int]  # marks that are tokens without a text, by their text; they are shown nevertheless
 

@@ -137,11 +137,9 @@ class LlamaServer:
         return JSONResponse(model)
 
     async def openapi(self, request: Request) -> Response:
-        """Return what the server answers, as OpenAPI's JSON."""
         return JSONResponse(description(_POSTED, _GOT, version=__version__))
 
     async def tokenize(self, request: Request) -> Response:
-        """Return the tokens of a text, or of a conversation as the chat template writes it."""
         body = TokenizeBody.read(await read_json(request, MAX_BODY))
         return JSONResponse(await run_sync(self._tokenize, body, limiter=self._readers))
 
@@ -163,11 +161,9 @@ class LlamaServer:
         return JSONResponse({"prompt": await run_sync(tokenizer.decode, ids, limiter=self._readers)})
 
     async def complete(self, request: Request, *, chat: bool) -> ASGIApp:
-        """Check what is asked, and answer when it is its turn."""
         return await self._when_read(request, await read_json(request, MAX_BODY), ChunkWriter(), chat=chat)
 
     async def respond(self, request: Request) -> ASGIApp:
-        """Do the same in the form of the Responses API."""
         given = await read_json(request, MAX_BODY)
         body = ResponsesBody.read(given)
         return await self._when_read(request, chat_of(body, given), ResponseWriter(body), chat=True)

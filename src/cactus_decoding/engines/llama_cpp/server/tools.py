@@ -114,7 +114,6 @@ class Tools:
         return Grammar("lark", text, _TOGETHER, alone if answer is None else (*alone, answer))
 
     def _rest(self, answer: Grammar | None) -> str | None:
-        """Return what stands in Lark for an answer without calls; None where it must call."""
         if self.forced:
             return None
         return "TEXT" if answer is None else embedded(json.loads(answer.text))
