@@ -86,8 +86,8 @@ PARTS = {
     "others": Part("All other modules", "What the parts above share, and what is built on top of them.", ()),
 }
 CONFORM = ("suite.conform", "engine.Sampling", "engine.Engine", "engine.Query", "engine.EngineAnswer",
-           "report.ConformanceReport", "models.write_models", "coupled.expected_token",
-           "coupled.arrival_times")  # fmt: skip
+           "report.ConformanceReport", "models.write_models", "truth.expected_token",
+           "truth.arrival_times")  # fmt: skip
 LEFT_OUT = ("cli",)  # has a page that is made from the commands
 CONSTANTS = {
     "RULES": ("core.rules.RULES", "Every rule by its name."),

@@ -43,7 +43,7 @@ class Evidence:
     """
 
     def __init__(self) -> None:
-        self._named = np.zeros((len(CAUSES), len(PLACES), len(SHARES)))
+        self.named = np.zeros((len(CAUSES), len(PLACES), len(SHARES)))  # logs of likelihood ratios
         self._learned = {name: _Tilt(of) for name, of in _TILTS.items()}
         self._expected, self._counts = dict[Hashable, Rows](), dict[Hashable, Rows]()
         self._impossible = ""
@@ -62,7 +62,7 @@ class Evidence:
         for index, share in enumerate(SHARES):
             # where an alternative excludes what came, its logarithm is finite, because 0 times it must be 0
             ratios = np.maximum(share * np.stack(came) / safe + 1 - share, 1e-300)
-            self._named[:, :, index] += np.log(ratios) @ places
+            self.named[:, :, index] += np.log(ratios) @ places
         for tilt in self._learned.values():
             tilt.add(rows, used)
         for index in np.nonzero(used)[0].tolist():
@@ -70,20 +70,15 @@ class Evidence:
                 self._expected.setdefault(context, rows.target[index])
                 self._counts.setdefault(context, np.zeros(rows.target.shape[1]))[rows.tokens[index]] += 1
 
-    @property
-    def named(self) -> Rows:
-        """Logs of the likelihood ratios of known mistakes, by mistake, place and share."""
-        return self._named
-
     def found(self) -> Found:
         if self._impossible:
-            best = int((named := self._named.max((1, 2))).argmax())
+            best = int((named := self.named.max((1, 2))).argmax())
             cause = f"; most evidence for: {[*CAUSES][best]}" if named[best] > 0 else ""
             return Found(math.inf, self._impossible + cause, "")
         each: dict[tuple[str, str], list[float]] = defaultdict(list)
         for index, cause in enumerate(CAUSES):
             for number, place in enumerate(PLACES):
-                each[cause, place] += self._named[index, number].tolist()
+                each[cause, place] += self.named[index, number].tolist()
         for name, tilt in self._learned.items():
             each[UNNAMED + name, "everywhere"].append(tilt.log_e)
         if self._expected:

@@ -89,38 +89,25 @@ def conform(
     run = _Run(tested, truth, false_alarm / (len(checks) + 1), itertools.count(seed))
 
     def ask(seconds: float = math.inf) -> None:
-        _ask_all(result, run, checks, samples, report, first_only=first_only, seconds=seconds)
+        began, used = time.perf_counter(), time.process_time()
+        for number, check in enumerate(checks, 1):
+            run.until = began + seconds * number / len(checks)
+            finding = run.check(check, math.ceil(samples * check.share))
+            result.findings.append(finding)
+            report(finding)
+            if first_only and finding.right is False:
+                break
+        for finding in run.together() if result.right else ():
+            result.findings.append(finding)
+            report(finding)
+        if not first_only:
+            result.acceptance = run.acceptance()
+        result.seconds, result.processor_seconds = time.perf_counter() - began, time.process_time() - used
 
     if gate:
         return _gated(result, ask)
     ask()
     return result
-
-
-def _ask_all(
-    result: ConformanceReport,
-    run: _Run,
-    checks: Sequence[Check],
-    samples: int,
-    report: Callable[[Finding], None],
-    *,
-    first_only: bool,
-    seconds: float,
-) -> None:
-    began, used = time.perf_counter(), time.process_time()
-    for number, check in enumerate(checks, 1):
-        run.until = began + seconds * number / len(checks)
-        finding = run.check(check, math.ceil(samples * check.share))
-        result.findings.append(finding)
-        report(finding)
-        if first_only and finding.right is False:
-            break
-    for finding in run.together() if result.right else ():
-        result.findings.append(finding)
-        report(finding)
-    if not first_only:
-        result.acceptance = run.acceptance()
-    result.seconds, result.processor_seconds = time.perf_counter() - began, time.process_time() - used
 
 
 def _gated(result: ConformanceReport, ask: Callable[[float], None]) -> ConformanceReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,30 +102,31 @@ class Truth:
         lengths = [len(each) for each in outputs]
         places = np.concatenate([np.arange(length) for length in lengths])
         full = np.repeat([length >= sampling.max_tokens for length in lengths], lengths)
-        found = self._distribution(own, sampling)
+        found = distribution(own, sampling, temperature_last=self._last)
         seen = partial(self._seen, sampling)
+
+        def drawn(logits: Rows, *, last: bool = self._last, min_p_of_all: bool = False, **changed: Any) -> Rows:
+            by = replace(sampling, **changed)
+            return seen(distribution(logits, by, temperature_last=last, min_p_of_all=min_p_of_all).probs)
+
         return Scored(
             tokens=np.array([token for each in outputs for token in each], np.int64),
             places=places,
             sampling=sampling,
             last=full & (places == np.repeat(lengths, lengths) - 1),
-            target=seen(found[0]),
-            draft=seen(self._distribution(own_draft, sampling)[0]),
+            target=seen(found.probs),
+            draft=drawn(own_draft),
             raw_target=seen(softmax(raw)),
             raw_draft=seen(softmax(raw_draft)),
-            before=seen(self._distribution(previous, sampling)[0]),
-            forgetful=seen(self._distribution(forgetful, sampling)[0]),
-            swapped=seen(distribution(own, sampling, temperature_last=not self._last).probs),
-            untempered=seen(self._distribution(own, replace(sampling, temperature=1.0))[0]),
-            untempered_draft=seen(self._distribution(own_draft, replace(sampling, temperature=1.0))[0]),
-            one_more=seen(self._distribution(own, replace(sampling, top_k=sampling.top_k and sampling.top_k + 1))[0]),
-            min_p_of_all=seen(distribution(own, sampling, temperature_last=self._last, min_p_of_all=True).probs),
-            clear=found[1],
+            before=drawn(previous),
+            forgetful=drawn(forgetful),
+            swapped=drawn(own, last=not self._last),
+            untempered=drawn(own, temperature=1.0),
+            untempered_draft=drawn(own_draft, temperature=1.0),
+            one_more=drawn(own, top_k=sampling.top_k and sampling.top_k + 1),
+            min_p_of_all=drawn(own, min_p_of_all=True),
+            clear=found.clear,
         )
-
-    def _distribution(self, logits: Rows, sampling: Sampling) -> tuple[Rows, NDArray[np.bool_]]:
-        found = distribution(logits, sampling, temperature_last=self._last)
-        return found.probs, found.clear
 
     def _seen(self, sampling: Sampling, rows: Rows) -> Rows:
         """Return probabilities as an engine shows them: with ``ends_alike``, all ends in one column."""
@@ -179,9 +180,7 @@ _WEYL = 0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B
 def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[int, int, int, int]:
     """Return the four words of Philox-4x64-10 for a counter of four words and a key of two.
 
-    Example:
-        >>> [f"{word:016x}" for word in philox((0, 0, 0, 0), (0, 0))]
-        ['16554d9eca36314c', 'db20fe9d672d0fdc', 'd7e772cee186176b', '7e68b68aec7ba23b']
+    Source: Salmon et al., *Parallel random numbers: as easy as 1, 2, 3* (SC 2011).
     """
     a, b, c, d = counter
     left, right = key
@@ -193,7 +192,7 @@ def philox(counter: tuple[int, int, int, int], key: tuple[int, int]) -> tuple[in
 
 
 def arrival_times(seed: int, place: int, count: int) -> NDArray[np.float64]:
-    """Return the exponential numbers of the first tokens at a place of a text, ``[count]``.
+    """Return exponential numbers with rate 1 of the first tokens at a place of a text, ``[count]``.
 
     Token i has word ``i % 4`` of the block with the counter ``(1 + i // 4, place, 0, 0)`` and the key ``(seed, 0)``; a
     uniform number is made of the word's 53 highest bits.
@@ -205,7 +204,13 @@ def arrival_times(seed: int, place: int, count: int) -> NDArray[np.float64]:
 
 
 def expected_token(row: Rows, seed: int, place: int) -> tuple[int, NDArray[np.float64]]:
-    """Return the token of a row of probabilities, and by how many nats each token's score is below that one's."""
+    r"""Return the token that seed and place alone decide, and by how many nats each token's score is below that one's.
+
+    An engine of this kind draws the token :math:`\arg\min_i E_i / q_i` of the target's distribution q, where E are the
+    `arrival_times`. Its text is known beforehand, so that one response finds what thousands find by statistics.
+
+    Source: Daliri et al., *Coupling without communication* (arXiv 2408.07978).
+    """
     with np.errstate(divide="ignore"):
         scores = np.log(row) - np.log(arrival_times(seed, place, len(row)))
     best = int(scores.argmax())
