@@ -11,8 +11,6 @@ The files are results of `cactus eval`, in which the same problems are answered 
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -21,44 +19,44 @@ from statistics import mean
 from typing import Any
 
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import summarise
+from scripts.results import asked, parse, read, write
 from studies.stored import read_results
 
-RESULT = Path(__file__).parent / "results" / "intervals.json"
+RESULTS = Path(__file__).parent / "results" / "intervals.json"
 
 
 def widths(results: Sequence[RunResult]) -> list[dict[str, Any]]:
     """Return a row for each relaxed setting: its differences to lossless, one for each seed."""
-    rows: dict[tuple[str, str, int | str], dict[str, list[float]]] = {}
+    names = ("score_difference", "half_width", "problems_that_differ")
+    rows: dict[tuple[str, str, int | str], list[tuple[float, ...]]] = {}
     for seed in sorted({result.config.seed for result in results}):
         for summary in summarise(result for result in results if result.config.seed == seed):
             if summary.config.rule == "lossless" or summary.baseline is None:
                 continue
-            difference = summary.known("score_difference")
+            value, low, high = summary.known("score_difference")
             differs = summary.group.columns["right"] != summary.baseline.columns["right"]
-            how = summary.config.request.verification
-            row = rows.setdefault((summary.config.rule, how, summary.config.num_speculative_tokens), {})
-            row.setdefault("score_difference", []).append(difference.value)
-            row.setdefault("half_width", []).append((difference.high - difference.low) / 2)
-            row.setdefault("problems_that_differ", []).append(float(differs.mean()))
-    return [
-        {"rule": rule, "verification": how, "proposals": length, "mean_half_width": round(mean(row["half_width"]), 4)}
-        | {name: [round(each, 4) for each in values] for name, values in row.items()}
-        for (rule, how, length), row in rows.items()
-    ]
+            how, length = summary.config.request.verification, summary.config.num_speculative_tokens
+            row = rows.setdefault((summary.config.rule, how, length), [])
+            row.append((value, (high - low) / 2, float(differs.mean())))
+    found = []
+    for (rule, how, length), row in rows.items():
+        columns = dict(zip(names, zip(*row, strict=True), strict=True))
+        means = {"mean_half_width": round(mean(columns["half_width"]), 4)}
+        each_seed = {name: [round(each, 4) for each in values] for name, values in columns.items()}
+        found.append({"rule": rule, "verification": how, "proposals": length} | means | each_seed)
+    return found
 
 
 def lossless_that_differ(results: Sequence[RunResult]) -> list[float]:
     """Return the share of problems that two lossless runs of one seed judge differently, for each pair of lengths."""
     lossless = [result for result in results if result.config.rule == "lossless"]
-    pairs = [
-        (first, second)
-        for first, second in combinations(lossless, 2)
-        if first.config.seed == second.config.seed and first.config.coupled == second.config.coupled
+    return [
+        round(float((one.column("right") != two.column("right")).mean()), 4)
+        for one, two in combinations(lossless, 2)
+        if (one.config.seed, one.config.coupled) == (two.config.seed, two.config.coupled)
     ]
-    return [round(float((one.column("right") != two.column("right")).mean()), 4) for one, two in pairs]
 
 
 def same_problems(results: Iterable[RunResult]) -> list[RunResult]:
@@ -77,33 +75,28 @@ def same_problems(results: Iterable[RunResult]) -> list[RunResult]:
 
 def main() -> None:
     """Write what the files say of each pair."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("--problems", type=int, default=1, help="leave out runs of fewer")
-    given = parser.parse_args()
+    given = parse(
+        __doc__, files=([Path], {"positional": True}), problems=(1, "leave out runs of fewer"), results=RESULTS
+    )
     plain = [path.with_suffix("") if path.suffix == ".gz" else path for path in given.files]
     results = [each for path in plain for each in read_results(path) if each.config.problems >= given.problems]
-    found = json.loads(RESULT.read_text()) if RESULT.exists() else {}
+    stored = read(given.results) if given.results.exists() else {}
     for target in dict.fromkeys(result.config.target for result in results):
         ours = [each for each in results if each.config.target == target and each.config.request.policy.everywhere]
         ours = same_problems(each for each in ours if each.config.request.budget is None)
-        config = ours[0].config
-        commits = sorted({str(result.provenance.get("commit")) for result in ours})
-        found[f"{config.target} + {config.draft}, {config.task}"] = {
+        config, rows = ours[0].config, widths(ours)
+        stored[f"{config.target} + {config.draft}, {config.task}"] = {
             "problems": config.problems,
             "seeds": sorted({result.config.seed for result in ours}),
-            "rows": widths(ours),
+            "rows": rows,
             "lossless_lengths_that_differ": lossless_that_differ(ours),
-            "answered_at": commits,
-            "provenance": provenance({"files": [path.name for path in given.files]}),
+            "answered_at": sorted({str(result.provenance.get("commit")) for result in ours}),
+            "provenance": provenance(asked(given)),
         }
-    write_atomically(RESULT, json.dumps(found, indent=1) + "\n")
-    for name, each in found.items():
-        print(name, each["problems"])
-        for row in each["rows"]:
-            print(
-                f"  {row['rule']} {row['verification']} ×{row['proposals']}: ±{100 * row['mean_half_width']:.1f} points"
-            )
+        for row in rows:
+            name = f"{row['rule']} {row['verification']} ×{row['proposals']}"
+            print(f"{config.task}, {config.problems} problems, {name}: ±{100 * row['mean_half_width']:.1f} points")
+    write(given.results, stored, None)
 
 
 if __name__ == "__main__":
