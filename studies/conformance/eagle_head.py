@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 from cactus_conform.models import CONFIG, WIDTH, norms, weights_of, write_models
 from safetensors.numpy import save_file
+
+from scripts.results import parse
 
 
 def write_head(folder: Path) -> Path:
@@ -29,4 +30,4 @@ def write_head(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    write_head(Path(sys.argv[1]))
+    write_head(parse(__doc__, folder=Path).folder)

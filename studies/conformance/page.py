@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cactus_conform.models import PROMPTS
 from cactus_conform.suite import SAMPLES
 from cactus_conform.truth import Truth, Wanted
 
 from scripts.pages import ROOT, columns, put, table
-from scripts.results import read
-from studies.conformance.first_token import PROMPT, SAMPLING
+from scripts.results import parse, read
 from studies.conformance.published_acceptance import table as published_acceptance
+from studies.conformance.tokens import FILES, PENALTIES, RESULTS
 
 PAGES = ROOT / "docs" / "conformance.md", ROOT / "docs" / "studies" / "tables" / "conformance.md"
-RESULTS = ROOT / "docs" / "results" / "conformance"
-
-
 LLAMA = "llama-server -m tiny/target.gguf -c 64 -np 1 -ctk f32 -ctv f32 -fa off --top-k 0 --top-p 1 --min-p 0 --port {}"
 SERVERS = {
     "engine_server_cactus": (
@@ -39,14 +37,28 @@ SERVERS = {
 """What was behind an address, and how it was started."""
 
 
+def measured(kind: str = "engine") -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """Return each report with the engine's name before it, how it was started, and after it where it comes from."""
+    found = []
+    for path in sorted(RESULTS.glob(f"{kind}_*.json")):
+        result = read(path)
+        drafts = result["provenance"]["arguments"]["set"].get("drafts")
+        engine = result["report"]["engine"].replace(", method=eagle, model=tiny/eagle", "")
+        engine = re.sub(r"^vLLM [\d.]+", r"\g<0> CPU", engine)  # no other was measured
+        name = engine + (f": {drafts}" if drafts else "")
+        started = SERVERS.get(path.stem.replace(kind, "engine"), (name, ""))
+        found.append((*started, result["report"], result["provenance"]))
+    return found
+
+
 def engines() -> str:
-    rows = []
     alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for name, _, report, provenance in _measured():
+    for name, _, report, provenance in measured():
         samples = provenance["arguments"]["samples"]
         said = "" if samples == SAMPLES else f", {samples} samples"
         engine, _, draft = name.partition(": ")
         alike.setdefault((engine + said, _verdict(report)), {})[draft] = report
+    rows = []
     for (engine, verdict), reports in alike.items():
         drafts = ", ".join(filter(None, reports))
         rows.append([f"{engine}{': ' * bool(drafts)}{drafts}", verdict, _excluded(*reports.values())])
@@ -54,85 +66,52 @@ def engines() -> str:
 
 
 def commands() -> str:
-    rows = []
-    for name, start, report, provenance in _measured():
-        date = provenance["date"][:10].replace("-", "\u2011")  # which does not break
-        command = f"`{_command(provenance['arguments'])}`" + (f", of `{start}`" if start else "")
-        rows.append([name, command, f"{report['samples']:,}", _excluded(report), _seconds(report), date])
-    return table(("engine", "command", "responses", "excluded", "seconds", "date"), rows, names=2, notes=1)
-
-
-def _seconds(report: dict[str, Any]) -> str:
-    """Say how long a run took, and with newer results how long the processor was its own."""
-    own = report.get("processor_seconds")
-    return f"{report['seconds']:.0f}" + (f" ({own:.0f})" if own else "")
-
-
-def acceptance() -> str:
-    rows = [
-        [name, draft, *(f"{number:.3f}" for number in numbers)]
-        for name, _, report, _ in _measured()
-        for draft, numbers in report["acceptance"].items()
-    ]
-    return table(("engine", "draft", "accepted", "possible", "standard error of the difference"), rows, names=2)
-
-
-def second_token() -> str:
-    found = read(RESULTS / "vllm_second_token.json")
-    given = found["provenance"]["arguments"]
-    said = (
-        f"Prompt 1 2 3, draft model `{given['draft']}`, 3 proposals, temperature {given['temperature']}, "
-        f"{given['samples']:,} seeds: token {found['first']} came first {found['times']:,} times, and next"
-    )
-    return f"{said}\n\n{_laws('token', found['laws'])}"
-
-
-def _laws(what: str, laws: Mapping[str, Sequence[float]]) -> str:
-    head = [what, *range(len(next(iter(laws.values()))))]
-    return table(head, ([name, *(f"{each:.3f}" for each in law)] for name, law in laws.items()))
-
-
-def penalties() -> str:
-    """Show what counting the prompt does to the first token: penalties of the output alone leave it as it is."""
-    found = read(RESULTS / "penalties.json")
-    names = {"expected": len(PROMPT), "with the prompt counted": 0}
-    laws = Truth().next_rows([Wanted("target", PROMPT, start, SAMPLING) for start in names.values()])
-    seen = f"seen, {found['provenance']['arguments']['samples']:,} seeds"
-    return _laws("first token", {**dict(zip(names, laws, strict=True)), seen: found["seen"]})
-
-
-def _measured(kind: str = "engine") -> Iterator[tuple[str, str, dict[str, Any], dict[str, Any]]]:
-    for path in sorted(RESULTS.glob(f"{kind}_*.json")):
-        result = read(path)
-        drafts = result["provenance"]["arguments"]["set"].get("drafts")
-        engine = result["report"]["engine"].replace(", method=eagle, model=tiny/eagle", "")
-        engine = re.sub(r"^vLLM [\d.]+", r"\g<0> CPU", engine)  # no other was measured
-        name = engine + (f": {drafts}" if drafts else "")
-        yield *SERVERS.get(path.stem.replace(kind, "engine"), (name, "")), result["report"], result["provenance"]
+    return columns(measured(), {
+        "engine": "{0}", "command": _command, "responses": "{2[samples]:,}", "excluded": lambda one: _excluded(one[2]),
+        "seconds": _seconds, "date": _date,
+    }, names=2, notes=1)  # fmt: skip
 
 
 def gates() -> str:
     """Show what `--gate` said of each engine."""
-    rows = []
-    for name, _, report, provenance in _measured("gate"):
-        wrong = [each["said"].partition(" (")[0] for each in report["findings"] if each["right"] is False]
-        why = report["failure"] or (wrong[0] if wrong else "")
-        verdict = "pass" if report["right"] else f"**fail**: {why}"
-        date = provenance["date"][:10].replace("-", "\u2011")
-        rows.append([name, verdict, f"{report['samples']:,}", _excluded(report), f"{report['seconds']:.0f}", date])
-    return table(("engine", "gate", "responses", "excluded", "seconds", "date"), rows, names=2)
+    return columns(measured("gate"), {
+        "engine": "{0}", "gate": _gate, "responses": "{2[samples]:,}", "excluded": lambda one: _excluded(one[2]),
+        "seconds": "{2[seconds]:.0f}", "date": _date,
+    }, names=2)  # fmt: skip
 
 
-def _command(given: dict[str, Any]) -> str:
+def _date(one: tuple[Any, ...]) -> str:
+    return str(one[3]["date"][:10].replace("-", "\u2011"))  # which does not break
+
+
+def _seconds(one: tuple[Any, ...]) -> str:
+    """Say how long a run took, and with newer results how long the processor was its own."""
+    own = one[2].get("processor_seconds")
+    return f"{one[2]['seconds']:.0f}" + (f" ({own:.0f})" if own else "")
+
+
+def _command(one: tuple[Any, ...]) -> str:
+    _, start, _, provenance = one
+    given = provenance["arguments"]
     settings = "".join(
         f" --set {name}={value if isinstance(value, str) else json.dumps(value)}"
         for name, value in given["set"].items()
     )
-    return f"cactus conform {given['engine']}{settings} --samples {given['samples']}"
+    command = f"`cactus conform {given['engine']}{settings} --samples {given['samples']}`"
+    return command + (f", of `{start}`" if start else "")
+
+
+def _wrong(report: dict[str, Any]) -> list[str]:
+    return [each["said"].partition(" (")[0] for each in report["findings"] if each["right"] is False]
+
+
+def _gate(one: tuple[Any, ...]) -> str:
+    report = one[2]
+    return "pass" if report["right"] else f"**fail**: {report['failure'] or next(iter(_wrong(report)), '')}"
 
 
 def _verdict(report: dict[str, Any]) -> str:
-    wrong = [each["said"].partition(" (")[0] for each in report["findings"] if each["right"] is False]
+    wrong = _wrong(report)
     several = f"{len(wrong)} of {len(report['findings'])} checks"
     return f"**wrong**: {several if len(wrong) > 1 else wrong[0]}" if wrong else "right"
 
@@ -142,17 +121,48 @@ def _excluded(*reports: dict[str, Any]) -> str:
     return f"{min(deviations):.2f}–{max(deviations):.2f}" if deviations else ""
 
 
+def acceptance() -> str:
+    rows = [
+        [name, draft, *(f"{number:.3f}" for number in numbers)]
+        for name, _, report, _ in measured()
+        for draft, numbers in report["acceptance"].items()
+    ]
+    return table(("engine", "draft", "accepted", "possible", "standard error of the difference"), rows, names=2)
+
+
+def second_token() -> str:
+    found = read(FILES["second"])
+    given = found["provenance"]["arguments"]
+    return (
+        f"Prompt 1 2 3, draft model `{given['draft']}`, 3 proposals, temperature {given['temperature']}, "
+        f"{given['samples']:,} seeds: token {found['first']} came first {found['times']:,} times, and next\n\n"
+        + _laws("token", found["laws"])
+    )
+
+
+def _laws(what: str, laws: Mapping[str, Sequence[float]]) -> str:
+    head = [what, *range(len(next(iter(laws.values()))))]
+    return table(head, ([name, *(f"{each:.3f}" for each in law)] for name, law in laws.items()))
+
+
+def penalties() -> str:
+    """Show what counting the prompt does to the first token: penalties of the output alone leave it as it is."""
+    found, prompt = read(FILES["first"]), PROMPTS[0]
+    names = {"expected": len(prompt), "with the prompt counted": 0}
+    laws = Truth().next_rows([Wanted("target", prompt, start, PENALTIES) for start in names.values()])
+    seen = f"seen, {found['provenance']['arguments']['samples']:,} seeds"
+    return _laws("first token", {**dict(zip(names, laws, strict=True)), seen: found["seen"]})
+
+
 def _mutants(few: str = "") -> list[dict[str, Any]]:
     return read(RESULTS / f"mutants{few}.json")["mutants"]  # type: ignore[no-any-return]
 
 
 def mutants() -> str:
-    heads = {
-        "mistake": lambda one: f"`{one['name']}`: {one['mistake'].rstrip('.')}",
-        "responses": "{samples}",
+    return columns(_mutants(), {
+        "mistake": lambda one: f"`{one['name']}`: {one['mistake'].rstrip('.')}", "responses": "{samples}",
         "what the report says": "{said}",
-    }
-    return columns(_mutants(), heads, notes=1)
+    }, notes=1)  # fmt: skip
 
 
 def caught() -> str:
@@ -167,25 +177,20 @@ def caught() -> str:
 
 def false_alarms() -> str:
     result = read(RESULTS / "false_alarms.json")
-    given = result["provenance"]["arguments"]
     return (
-        f"At `--false-alarm {given['false_alarm']}`, with {given['samples']} responses per check, "
-        f"{len(result['alarms'])} of {result['runs']} runs over a right engine raised an alarm."
+        f"At `--false-alarm {result['settings']['false_alarm']}`, with {result['settings']['samples']} responses per "
+        f"check, {len(result['alarms'])} of {result['runs']} runs over a right engine raised an alarm."
     )
 
 
 def two_servers() -> str:
     found = read(RESULTS / "two_servers.json")["comparison"]
     prompts, differ, _ = found["greedy"]
-    verdict = (
-        "differ"
-        if found["excluded"] is None
-        else f"agree; a difference above {found['excluded']:.2f} in total variation is excluded"
-    )
+    agree = f"agree; a difference above {found['excluded'] or 0:.2f} in total variation is excluded"
     return (
         f"For example, `cactus serve` with SmolLM2, with looked-up proposals and without: {found['pairs']} pairs of "
-        f"texts {verdict}. At temperature 0, {differ} of {prompts} texts differ "
-        "([command](studies/tables/conformance.md#two-servers))."
+        f"texts {'differ' if found['excluded'] is None else agree}. At temperature 0, {differ} of {prompts} texts "
+        "differ ([command](studies/tables/conformance.md#two-servers))."
     )
 
 
@@ -199,5 +204,6 @@ TABLES = {
 
 
 if __name__ == "__main__":
+    parse(__doc__)
     for page, made in TABLES.items():
         put(page, {name: make() for name, make in made.items()})
