@@ -27,18 +27,7 @@ from cactus_decoding import (
 )
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.zoo.word_problems import extract_answer, word_problems
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return load_pair()
-
-
-@pytest.fixture(scope="module")
-def prompts() -> list[str]:
-    problems = word_problems("validation", seed=7)
-    return [next(problems).prompt for _ in range(4)]
+from cactus_decoding.zoo.word_problems import extract_answer
 
 
 @pytest.mark.parametrize("rule", ["lossless", "cactus:delta=1.0", "clamped:width=1.0", "typical", "top_k:k=5"])

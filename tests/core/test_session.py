@@ -9,7 +9,6 @@ import torch
 from support.loop_runs import PROMPT, decided
 from support.tables import all_of
 from support.tiny_architectures import letter_tokenizer
-from support.tiny_models import tiny_llama
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import logits_process
 
@@ -19,7 +18,6 @@ from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.session import begin
 from cactus_decoding.core.verification.walk import Verifier
 from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling, Penalties
-from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.generate_arguments import ProcessedProbs
 
 LETTERS = letter_tokenizer("abcdefgh")
@@ -42,16 +40,6 @@ ROWS = {
     "processors": (SamplingParams(), processed(GenerationConfig(do_sample=True))),
     "greedy with processors": (GREEDY, processed(GenerationConfig(do_sample=False))),
 }
-
-
-@pytest.fixture(scope="module")
-def target() -> CachedModel:
-    return CachedModel(tiny_llama(0))
-
-
-@pytest.fixture(scope="module")
-def draft():
-    return tiny_llama(1)
 
 
 def steps(target, drafter, request, token_ids=PROMPT, **given):

@@ -13,27 +13,14 @@ from cactus_decoding import (
     NgramDrafter,
     Request,
     generate,
-    load_pair,
     stream,
 )
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.lab.frontier.recording import record_rows
 from cactus_decoding.lab.training.importance.collecting import Collection
 from cactus_decoding.lab.training.probe import check_request
-from cactus_decoding.zoo.word_problems import word_problems
 
 TREE = "static=3.2.1"
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair()
-
-
-@pytest.fixture(scope="module")
-def prompts() -> list[str]:
-    problems = word_problems("validation", seed=4)
-    return [next(problems).prompt for _ in range(3)]
 
 
 # Temperature 0: token for token

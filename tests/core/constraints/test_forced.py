@@ -15,7 +15,7 @@ from support.rules_under_test import every_rule
 from support.tables import all_of
 from support.tree_enumeration import TREE_SCHEMES, Choices, distance, product_law, respond, uniform_shape
 
-from cactus_decoding import generate, load_pair, stream
+from cactus_decoding import generate, stream
 from cactus_decoding.core.constraints.base import ConstrainedSampling
 from cactus_decoding.core.policy.decide import Policy
 from cactus_decoding.core.rules import parse_rule
@@ -101,11 +101,6 @@ SCHEMA = {
     "required": ["pens", "kind"],
     "additionalProperties": False,
 }
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair()
 
 
 @all_of(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 from support.loop_runs import PROMPT, decided, run
-from support.tiny_models import tiny_llama
 from support.tree_enumeration import TREE_SCHEMES, LazyTree, Models, distance, product_law, respond, uniform_shape
 
 from cactus_decoding import (
@@ -20,7 +19,6 @@ from cactus_decoding import (
     parse_rule,
 )
 from cactus_decoding.core.drafting.registry import as_draft_length
-from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 # What is asked for
 
@@ -101,16 +99,6 @@ def test_a_confidence_stop_leaves_the_law_alone(threshold, discards):
 
 
 # The loop over real models
-
-
-@pytest.fixture(scope="module")
-def target() -> CachedModel:
-    return CachedModel(tiny_llama(0))
-
-
-@pytest.fixture(scope="module")
-def draft():
-    return tiny_llama(1)
 
 
 def test_an_unsure_row_is_discarded_before_a_token_is_drawn_from_it(target, draft):

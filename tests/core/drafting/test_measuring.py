@@ -29,11 +29,6 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_KNOWN", {})
 
 
-@pytest.fixture(scope="module")
-def target() -> CachedModel:
-    return CachedModel(tiny_llama(0))
-
-
 class Timed(CachedModel):
     """Its passes take a second, and a tenth for each token."""
 

@@ -12,11 +12,10 @@ from support.decisions import admit, emitted_by, plan
 from support.exact_enumeration import enumerate_tokens, make_rows
 from support.rules_under_test import SPELLINGS
 
-from cactus_decoding import Budget, audit, generate, load_pair, parse_rule
+from cactus_decoding import Budget, audit, generate, parse_rule
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.policy.decide import Pace
 from cactus_decoding.core.types import judges_untempered
-from cactus_decoding.zoo.word_problems import word_problems
 
 
 @given(st.lists(st.floats(0, 10), max_size=8), st.floats(0, 20), st.floats(0, 5))
@@ -94,16 +93,6 @@ def test_wrong_budgets_are_refused(given: dict, message: str) -> None:
 
 
 # --- in a response ---
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair()
-
-
-@pytest.fixture(scope="module")
-def prompt() -> str:
-    return next(word_problems("validation", seed=3)).prompt
 
 
 @pytest.mark.parametrize("rule", ["clamped:width=2", "cactus:delta=1", "ensemble:weight=0.5", "typical", "top_k:k=3"])

@@ -15,7 +15,7 @@ from support.exact_enumeration import enumerate_tokens, make_rows
 from support.importances import digits_file, random_importance
 from support.rules_under_test import SPELLINGS
 
-from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
+from cactus_decoding import Lossless, Pair, Request, audit, parse_rule, stream
 from cactus_decoding.core.policy.importance import FORMAT, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.relaxation import FittedPolicy, RelaxationPolicy, relaxation_policy, scaled
 from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -243,11 +243,6 @@ SETTINGS = [
     {"rule": "relaxed_greedy:margin=3", "temperature": 0},
     {"rule": "clamped:width=2", "budget_nats": 1, "expected_tokens": 40},
 ]
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return load_pair()
 
 
 def words_of(pair: Pair) -> Vocabulary:

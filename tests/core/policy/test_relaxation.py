@@ -10,7 +10,7 @@ from support.decisions import emitted_by, plan, protected_mass
 from support.exact_enumeration import enumerate_tokens, make_rows
 from support.rules_under_test import SPELLINGS
 
-from cactus_decoding import Lossless, Pair, audit, load_pair, parse_rule, stream
+from cactus_decoding import Lossless, Pair, audit, parse_rule, stream
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -91,11 +91,6 @@ SETTINGS = [
     {"rule": "relaxed_greedy:margin=3", "temperature": 0},
     {"rule": "clamped:width=2", "budget_nats": 1, "expected_tokens": 40},
 ]
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return load_pair()
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: "-".join(map(str, settings.values())))

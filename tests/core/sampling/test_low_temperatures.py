@@ -16,7 +16,6 @@ from cactus_decoding import (
     Request,
     SamplingParams,
     generate,
-    load_pair,
     speculative_generate,
 )
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, as_logits_to_probs
@@ -67,11 +66,6 @@ def test_above_that_rows_are_distributions_and_ties_share(temperature: float, vo
 def test_temperatures_that_float32_cannot_hold_give_uniform_rows_of_what_is_allowed(temperature: float) -> None:
     row = torch.tensor([[1.0, -math.inf, 2.0]])
     torch.testing.assert_close(SamplingParams(temperature)(row), torch.tensor([[0.5, 0.0, 0.5]]))
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair()
 
 
 @all_of("temperature", TINY)

@@ -8,8 +8,7 @@ from support.exact_enumeration import make_rows
 from support.rules_under_test import SPELLINGS
 from support.tables import all_of
 
-from cactus_decoding import NgramDrafter, generate, load_pair, parse_rule, verify_block
-from cactus_decoding.zoo.word_problems import word_problems
+from cactus_decoding import NgramDrafter, generate, parse_rule, verify_block
 
 ROW = torch.ones(1, 1)
 OTHERS = [text for text in SPELLINGS if parse_rule(text).relaxed_target(ROW, ROW) is None]
@@ -40,16 +39,6 @@ def test_rules_that_look_at_the_drafted_token_are_refused(spelling: str) -> None
     row = torch.full((2, 4), 0.25)
     with pytest.raises(ValueError, match="does not depend on the drafted token"):
         verify_block(spelling, row, row[:1], torch.tensor([0]))
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair()
-
-
-@pytest.fixture(scope="module")
-def prompt() -> str:
-    return next(word_problems("validation", seed=4)).prompt
 
 
 def test_blocks_at_temperature_zero_are_greedy(pair, prompt: str) -> None:

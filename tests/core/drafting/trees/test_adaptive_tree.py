@@ -109,11 +109,6 @@ def test_chances_become_what_is_seen() -> None:
 # The loop
 
 
-@pytest.fixture(scope="module")
-def target() -> CachedModel:
-    return CachedModel(tiny_llama(0))
-
-
 def test_given_costs_make_a_seed_repeatable(target: CachedModel) -> None:
     drafter = ModelDrafter(tiny_llama(1))
     first, again = (decided(run(target, drafter, k=as_tree(GIVEN), seed=5, length=200)) for _ in range(2))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.tiny_models import tiny_llama
 
 from cactus_decoding import DraftLength
 from cactus_decoding.core.drafting.registry import as_tree
@@ -12,12 +11,6 @@ from cactus_decoding.core.drafting.trees.growing import choose_children
 from cactus_decoding.core.drafting.trees.shape import StaticTree
 from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.core.types import Proposal
-
-
-@pytest.fixture(scope="module")
-def draft():
-    return tiny_llama(1)
-
 
 # What is asked for
 
