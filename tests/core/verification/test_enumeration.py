@@ -36,9 +36,9 @@ def check_law(rule: AcceptanceRule, target: Tensor, draft: Tensor, audited: Acce
     assert_close(result.acceptance, accepted.sum(-1))
     assert_close(result.tv, (output - target).abs().sum(-1) / 2)
     inside, log_ratio = target > 0, output.log() - target.log()
-    of_a_cap = 1e-9 * (getattr(rule, "max_kl", None) or 0.0)  # to which it is reached, in one row and in several
-    assert_close(result.kl, torch.where(output > 0, output * log_ratio, 0.0).sum(-1), 1e-12 + of_a_cap)
-    assert_close(result.max_log_ratio, torch.where(inside, log_ratio, -math.inf).amax(-1))
+    nats = 1e-12 + 1e-9 * (getattr(rule, "max_kl", None) or 0.0)  # what a cap is reached to, in one row or in several
+    assert_close(result.kl, torch.where(output > 0, output * log_ratio, 0.0).sum(-1), nats)
+    assert_close(result.max_log_ratio, torch.where(inside, log_ratio, -math.inf).amax(-1), nats)
     # compared as a ratio: a token that is hardly ever emitted is a difference of equal numbers, with no digits to log
     assert_close(result.min_log_ratio.exp(), torch.where(inside, log_ratio, math.inf).amin(-1).exp())
     for emitted in (output, result.output_probs, judge_every_token(rule, target, draft).relaxed_prob):
