@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import indent
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ from cactus_decoding import Budget
 from cactus_decoding.lab.evaluation.intervals import Interval, paired_difference, proportion
 from cactus_decoding.lab.reporting.pictures import new_figure, to_svg
 from scripts.pages import Cell, columns, table, with_ends
+from studies.constraints.stories import UNANSWERABLE
 
-UNANSWERABLE_KINDS = ("left out", "vague", "vague twice", "contradicted")
 EVENTS = {"v": "invented a number", "f": "refused falsely", "r": "right"}
 """Outcomes that tables show: the first of stories without an answer, the others of stories with one."""
 COLOURS = {"protect": "#0072b2", "budget_nats": "#009e73", "lossless_tokens": "#cc79a7"}
@@ -33,20 +34,15 @@ class Tally:
     @property
     def name(self) -> str:
         """The setting, in Markdown, without its sampling."""
-        said = [f"`{self.setting['rule']}`"]
-        if "protect" in self.setting:
-            said.append(f"protecting `{self.setting['protect']}`".replace("|", r"\|"))
-        if "budget_nats" in self.setting:
-            said.append(f"budget {self.setting['budget_nats']:g}")
-        if "lossless_tokens" in self.setting:
-            said.append(f"after {self.setting['lossless_tokens']} tokens")
-        return ", ".join(said)
+        said = {"rule": "`{}`", "protect": "protecting `{}`", "budget_nats": "budget {:g}"}
+        said["lossless_tokens"] = "after {} tokens"
+        parts = (form.format(self.setting[key]) for key, form in said.items() if key in self.setting)
+        return ", ".join(parts).replace("|", r"\|")
 
     @property
     def sampling(self) -> str:
         """Which of the page's samplings it is."""
-        temperature = self.setting.get("temperature", 1.0)
-        return "plain" if temperature == 1.0 else "greedy" if temperature == 0.0 else "truncated"
+        return {1.0: "plain", 0.0: "greedy"}.get(self.setting.get("temperature", 1.0), "truncated")
 
     def share(self, event: str) -> Interval:
         """Return how often an outcome happened, with its exact interval."""
@@ -60,7 +56,7 @@ class Tally:
 
 
 def tallies_of(content: Mapping[str, Any]) -> list[Tally]:
-    answerable = np.array([kind not in UNANSWERABLE_KINDS for kind in content["kinds"]])
+    answerable = np.array([kind not in UNANSWERABLE for kind in content["kinds"]])
     tallies = []
     for result in content["settings"]:
         outcomes = np.array(list(result["outcomes"]))
@@ -70,58 +66,50 @@ def tallies_of(content: Mapping[str, Any]) -> list[Tally]:
     return tallies
 
 
+def share(event: str) -> Cell:
+    return lambda one: with_ends(one.share(event), 1, 100)
+
+
+def difference(lossless: Tally, event: str) -> Cell:
+    return lambda one: "0" if one is lossless else with_ends(one.difference(lossless, event), 1, 100, "+")
+
+
 def main_table(tallies: Sequence[Tally]) -> str:
     """Return what came of the settings of one sampling, of which the first is lossless; in per cent."""
-    lossless = tallies[0]
-
-    def difference(event: str) -> Cell:
-        return lambda one: "0" if one is lossless else with_ends(one.difference(lossless, event), 1, 100, "+")
-
-    def share(event: str) -> Cell:
-        return lambda one: with_ends(one.share(event), 1, 100)
-
     return columns(tallies, [
         ("setting", lambda one: one.name),
         ("stories", lambda one: len(one.result["outcomes"])),
         ("tokens per step", lambda one: f"{one.result['acceptance_length']:.2f}"),
-        ("invented a number", share("v")), ("− lossless", difference("v")),
+        ("invented a number", share("v")), ("− lossless", difference(tallies[0], "v")),
         ("refused falsely", share("f")),
-        ("right", share("r")), ("− lossless", difference("r")),
+        ("right", share("r")), ("− lossless", difference(tallies[0], "r")),
     ])  # fmt: skip
 
 
 def budget_table(tallies: Sequence[Tally]) -> str:
     """Return what budgets promised, and by how much each event happened oftener than under lossless; in per cent."""
-    lossless, budgeted = tallies[0], [each for each in tallies if "budget_nats" in each.setting]
-    moved = {
-        name: lambda one, event=event: with_ends(one.difference(lossless, event), 1, 100, "+")
-        for event, name in EVENTS.items()
-    }
-
-    def spent(one: Tally) -> str:
-        return f"{one.result['nats'] / len(one.result['outcomes']):.4f} ({one.result['max_nats']:.4f})"
-
-    promised = "promised: no event moves by more than"
-    return columns(budgeted, {
+    return columns([each for each in tallies if "budget_nats" in each.setting], {
         "setting": lambda one: one.name,
-        promised: lambda one: f"{100 * Budget(nats=one.setting['budget_nats']).shift:.1f}",
-        **moved,
-        "nats per answer, mean (most)": spent,
+        "promised: no event moves by more than": lambda one: f"{100 * Budget(one.setting['budget_nats']).shift:.1f}",
+        **{name: difference(tallies[0], event) for event, name in EVENTS.items()},
+        "nats per answer, mean (most)":
+            lambda one: f"{one.result['nats'] / len(one.result['outcomes']):.4f} ({one.result['max_nats']:.4f})",
         "positions fallen back": lambda one: f"{one.result['fell_back'] / one.result['metered']:.1%}",
     })  # fmt: skip
 
 
 def kind_table(content: Mapping[str, Any], tallies: Sequence[Tally]) -> str:
     """Return how often a number was invented, by what is wrong with the story; in per cent."""
-    rows = []
-    for tally in tallies:
-        answered = list(zip(tally.result["outcomes"], content["kinds"], strict=False))
-        shares = []
-        for kind in UNANSWERABLE_KINDS:
+
+    def invented(kind: str) -> Cell:
+        def share(one: Tally) -> str:
+            answered = zip(one.result["outcomes"], content["kinds"], strict=False)
             found = [outcome == "v" for outcome, each in answered if each == kind]
-            shares.append(with_ends(proportion(sum(found), len(found)), 1, 100) if found else "–")
-        rows.append([tally.name, *shares])
-    return table(("setting", *UNANSWERABLE_KINDS), rows)
+            return with_ends(proportion(sum(found), len(found)), 1, 100) if found else "–"
+
+        return share
+
+    return columns(tallies, {"setting": lambda one: one.name} | {kind: invented(kind) for kind in UNANSWERABLE})
 
 
 def check_table(content: Mapping[str, Any]) -> str:
@@ -134,12 +122,10 @@ def check_table(content: Mapping[str, Any]) -> str:
 def examples(tallies: Sequence[Tally]) -> str:
     """Return the first number that each of two relaxed rules invented."""
     shown = [tally for tally in tallies[1:] if tally.result["example"]][:2]
-    parts = []
-    for tally in shown:
-        example = tally.result["example"]
-        text = "\n".join(f"    {line}" for line in [example["question"], "", *example["text"].strip().splitlines()])
-        parts.append(f"{tally.name}:\n\n{text}")
-    return "\n\n".join(parts)
+    found = (tally.result["example"] for tally in shown)
+    texts = (each["question"] + "\n\n" + each["text"].strip() for each in found)
+    quoted = (indent(text, " " * 4, lambda line: True) for text in texts)
+    return "\n\n".join(f"{tally.name}:\n\n{text}" for tally, text in zip(shown, quoted, strict=True))
 
 
 def picture(tallies: Sequence[Tally]) -> str:
@@ -147,9 +133,8 @@ def picture(tallies: Sequence[Tally]) -> str:
     figure = new_figure((10, 0.32 * len(tallies) + 1.2))
     axes = figure.subplots(1, 3, sharey=True)
     places = np.arange(len(tallies))[::-1]
-    for axis, (event, title) in zip(
-        axes, (("v", "invented a number, %"), ("r", "right answers, %"), ("", "tokens per step")), strict=True
-    ):
+    titles = {"v": "invented a number, %", "r": "right answers, %", "": "tokens per step"}
+    for axis, (event, title) in zip(axes, titles.items(), strict=True):
         for place, tally in zip(places, tallies, strict=True):
             lossless = tally.setting["rule"] == "lossless"
             colour = "0.3" if lossless else next((COLOURS[key] for key in COLOURS if key in tally.setting), "#d55e00")

@@ -1,13 +1,12 @@
 """Does relaxing break a constraint that only the target knows? Regenerates docs/studies/constraints.md.
 
     python -m studies.constraints.run                trains if need be, answers what is missing, renders
-    python -m studies.constraints.run --only-train   goes on training the bundled target: about 20 minutes on one core
     python -m studies.constraints.run --only-render  tables and picture again, from the result file
 
 The bundled target learns to answer `#### cannot tell` to stories whose number is missing or contradicted; no draft has
-seen one. Answering takes hours on one core. Everything can be interrupted and continued: the checkpoint, the weights
-and single answers are kept in a work folder (`--work`), and the result file grows after every fifty stories. Needs
-matplotlib (`pip install -e .[dev]`).
+seen one. Training takes about 20 minutes on one core, answering hours. Everything can be interrupted and continued: the
+checkpoint, the weights and single answers are kept in a work folder (`--work`). Needs matplotlib (`pip install
+-e .[dev]`).
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ import json
 import os
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import count, islice, product, takewhile
+from itertools import count, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +28,15 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import Metrics, Pair, Request, generate, load_pair, zoo
 from cactus_decoding.cli.display import counting
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.lab.evaluation.runs.results import Journal
 from cactus_decoding.zoo.word_problems import word_problems
 from factory.language_model import TrainingPlan, train_language_model
-from scripts.pages import ROOT, put
-from scripts.results import parse, read, write
 from studies.constraints.page import shown
 from studies.constraints.stories import ConstrainedStory, constrained_stories, outcome
+from studies.study import study
 
-RESULTS, PAGE = (
-    Path(__file__).with_name("results") / "constraints.json.gz",
-    ROOT / "docs" / "studies" / "constraints.md",
-)
+RESULTS = Path(__file__).with_name("results") / "constraints.json.gz"
 WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "constraints"
 PLANS = (
     (TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11), 0.0),
@@ -57,6 +51,7 @@ WORDS = r"\d|missing|number|both"
 """Digits, and the words that every refusal has before its last line."""
 STARTS = r"\d|^[A-Z]"
 """Digits, and what begins a sentence (or a name): also where a refusal begins."""
+COUNTS = ("steps", "drafted", "accepted", "relaxed", "generated", "metered", "fell_back", "nats")
 TRUNCATED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
 
 
@@ -104,28 +99,20 @@ def train(work: Path, plans: Sequence[tuple[TrainingPlan, float]] = PLANS) -> Pa
     return folder
 
 
-def tally(outcomes: str) -> dict[str, int]:
-    """Return how often each outcome occurs."""
-    return dict(sorted(Counter(outcomes).items()))
-
-
-def check(work: Path, target: Path, count: int) -> dict[str, dict[str, int]]:
+def check(target: Path, count: int) -> dict[str, dict[str, int]]:
     """Return what the target answers by itself to validation stories, and to ordinary problems, beside the bundled."""
-    path = work / f"validation-{count}.json"
-    if not path.exists():
-        stories: list[Any] = list(islice(constrained_stories("validation", seed=0), count))
-        ordinary: list[Any] = list(islice(word_problems("validation", seed=0), count))
-        found = {}
-        for name, folder, problems in (
-            ("stories", target, stories),
-            ("ordinary problems", target, ordinary),
-            ("ordinary problems, the bundled target", zoo.path("target"), ordinary),
-        ):
-            texts = sampled(folder, [problem.prompt for problem in problems])
-            found[name] = tally("".join(outcome(p.answer, text) for p, text in zip(problems, texts, strict=True)))
-            print(f"validation, {name}: {found[name]}", flush=True)
-        write(path, found, None)
-    return read(path)  # type: ignore[no-any-return]
+    stories, ordinary = constrained_stories("validation", seed=0), word_problems("validation", seed=0)
+    drawn: dict[str, list[Any]] = {"stories": [*islice(stories, count)], "ordinary": [*islice(ordinary, count)]}
+    found = {}
+    for name, folder, kind in (
+        ("stories", target, "stories"),
+        ("ordinary problems", target, "ordinary"),
+        ("ordinary problems, the bundled target", zoo.path("target"), "ordinary"),
+    ):
+        texts = sampled(folder, [problem.prompt for problem in drawn[kind]])
+        counts = Counter(outcome(each.answer, text) for each, text in zip(drawn[kind], texts, strict=True))
+        found[name] = dict(sorted(counts.items()))
+    return found
 
 
 def sampled(folder: Path, prompts: list[str]) -> list[str]:
@@ -135,8 +122,7 @@ def sampled(folder: Path, prompts: list[str]) -> list[str]:
     given = tokenizer(prompts, padding=True, return_tensors="pt", return_token_type_ids=False)
     torch.manual_seed(0)
     output = model.generate(**given, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=256)
-    found: list[str] = tokenizer.batch_decode(output[:, given.input_ids.shape[1] :], skip_special_tokens=True)
-    return found
+    return list(tokenizer.batch_decode(output[:, given.input_ids.shape[1] :], skip_special_tokens=True))
 
 
 def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -150,109 +136,59 @@ def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], see
     return {"outcome": outcome(story.answer, response.text), "text": response.text, **counts}
 
 
-MAIN = 15
-"""So many settings are answered before the others."""
-ROUND = 50
-"""So many stories are answered under all of them before the next ones: an interrupted run has as many of each."""
-COUNTS = ("steps", "drafted", "accepted", "relaxed", "generated", "metered", "fell_back", "nats")
-
-
-def answer(
-    journal: Journal,
-    pair: Pair,
-    stories: Sequence[ConstrainedStory],
-    asked: Mapping[str, Any],
-    identity: dict[str, Any],
-) -> Iterator[list[list[Any]]]:
-    """Yield after each round the answers so far, by setting and story; every single one is kept in the journal."""
-    names, of = list(asked), as_json(identity)
-
-    def kept(name: str) -> list[Any]:
-        entries = (journal.entries(f"{of} {name} {i}") for i in range(len(stories)))
-        return [entry for [entry] in takewhile(bool, entries)]
-
-    with counting("answers", len(asked) * len(stories)) as progress:
-        done = count(1)
-        for group in (names[:MAIN], names[MAIN:]):
-            for start in range(0, len(stories) if group else 0, ROUND):
-                for name, i in product(group, range(start, min(start + ROUND, len(stories)))):
-                    if not journal.entries(f"{of} {name} {i}"):
-                        journal.add(f"{of} {name} {i}", respond(pair, stories[i], asked[name], identity["seed"] + i))
-                    progress(next(done), f"story {i + 1}, {name}")
-                yield [kept(name) for name in asked]
-
-
 def summary(setting: Mapping[str, Any], answers: list[dict[str, Any]], stories: Sequence[ConstrainedStory]) -> Any:
     """Return a setting's outcomes, story by story, with its counts and the first number it invented."""
     totals = {name: sum(each[name] for each in answers) for name in COUNTS}
-    invented = [
+    invented = (
         {"question": story.question, "text": each["text"]}
-        for story, each in zip(stories, answers, strict=False)
+        for story, each in zip(stories, answers, strict=True)
         if each["outcome"] == "v"
-    ]
+    )
     return {
         "setting": dict(setting),
         "outcomes": "".join(each["outcome"] for each in answers),
         "max_nats": max(each["nats"] for each in answers),
         **totals,
         "acceptance_length": Metrics(steps=totals["steps"], accepted=totals["accepted"]).acceptance_length,
-        "example": invented[0] if invented else None,
+        "example": next(invented, None),
     }
 
 
-def _digest(folder: Path) -> str:
+def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def measure(given: Namespace, target: Path, show: Callable[[], None]) -> None:
-    """Answer what is missing, and write the result file and the page after each round."""
+def measure(given: Namespace) -> dict[str, Any]:
+    """Train, and answer what the work folder's journal lacks."""
+    target = train(given.work)
     pair = load_pair(target, given.draft, dtype=torch.float32)
-    checked = check(given.work, target, min(CHECKED, given.stories))
     stories = list(islice(constrained_stories("test", seed=given.seed), given.stories))
-    identity = {"target": _digest(target), "draft": _digest(given.draft), "seed": given.seed}
-    asked = {json.dumps(each): each for each in settings()[: given.settings]}
-    arguments = {"stories": given.stories, "seed": given.seed, "draft": given.draft.name, "num_speculative_tokens": 6}
-    given.work.mkdir(parents=True, exist_ok=True)
+    identity = {"target": digest(target), "draft": digest(given.draft), "seed": given.seed}
+    asked = settings()[: given.settings]
     journal = Journal(given.work / f"answers-{given.draft.name}-{given.seed}.jsonl")
-    begun = provenance(arguments)  # once, because the first round changes a file that is committed
-    for answers in answer(journal, pair, stories, asked, identity):
-        content = {
-            "provenance": begun,
-            "training": {"plans": [asdict(plan) | {"two_numbers": share} for plan, share in PLANS], **identity},
-            "validation": checked,
-            "kinds": [story.kind for story in stories[: len(answers[0])]],
-            "settings": [summary(*each, stories) for each in zip(asked.values(), answers, strict=True) if each[1]],
-        }
-        write(given.results, content, None)
-        show()
+    answers: list[list[dict[str, Any]]] = [[] for _ in asked]
+    with counting("answers", len(asked) * len(stories)) as progress:
+        done = count(1)
+        for (i, story), (setting, kept) in product(enumerate(stories), zip(asked, answers, strict=True)):
+            key = f"{as_json(identity)} {json.dumps(setting)} {i}"
+            if not journal.entries(key):
+                journal.add(key, respond(pair, story, setting, given.seed + i))
+            kept += journal.entries(key)
+            progress(next(done), f"story {i + 1}, {setting['rule']}")
+    return {
+        "training": {"plans": [asdict(plan) | {"two_numbers": share} for plan, share in PLANS], **identity},
+        "validation": check(target, min(CHECKED, given.stories)),
+        "kinds": [story.kind for story in stories],
+        "settings": [summary(setting, kept, stories) for setting, kept in zip(asked, answers, strict=True)],
+    }
 
 
-def main() -> None:
-    """Train, answer what is missing, then render."""
-    given = parse(
-        __doc__,
+if __name__ == "__main__":
+    study(
+        __doc__, RESULTS, "studies/constraints.md", measure, shown,
         stories=(1000, "held-out stories of each setting"),
         seed=(0, "of the stories; story i is answered with seed + i"),
         draft=(zoo.path(zoo.DRAFTS[0]), "folder of the proposing model"),
         settings=(None, "only so many of the settings, for a trial", {"type": int}),
         work=(WORK, "folder of checkpoint, weights and single answers"),
-        results=RESULTS,
-        page=(PAGE, "page whose tables are replaced"),
-        only_train=False,
-        only_render=False,
-    )
-    torch.set_num_threads(1)
-
-    def show() -> None:
-        put(given.page, shown(read(given.results)))
-
-    if not given.only_render:
-        target = train(given.work)
-        if given.only_train:
-            return
-        measure(given, target, show)
-    show()
-
-
-if __name__ == "__main__":
-    main()
+    )  # fmt: skip

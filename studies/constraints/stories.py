@@ -51,6 +51,8 @@ CONTRADICTED_WORDINGS = (
     "one number is given as {a} and as {b}.",
     "there are both {a} and {b} for one number.",
 )
+Telling = Callable[[Story, random.Random], tuple[list[str], list[str]]]
+"""Returns a story's facts as they are told, and noise."""
 _LEADS = ("", "", "But ", "So ", "Now ", "Then ", "Next, ")  # most of them begin ordinary lines as well
 _FIRST_LEADS = ("", "", "First, ", "To begin, ")
 _MIDDLE_LEADS = ("", "", "Next, ", "Then ", "So ", "Now ", "After that, ")
@@ -89,11 +91,6 @@ class Pivot:
     equations: list[Equation]
 
 
-def leaves(equations: Sequence[Equation]) -> set[int]:
-    """Return the numbers that equations take from the story."""
-    return {operand for e in equations for operand in (e.left, e.right) if isinstance(operand, int)}
-
-
 def with_number(equations: Sequence[Equation], number: int, other: int) -> list[Equation]:
     """Work equations out again with another number in the place of one; raises `UnsuitableStoryError`."""
     made: dict[int, Equation] = {}
@@ -108,20 +105,11 @@ def with_number(equations: Sequence[Equation], number: int, other: int) -> list[
     return list(made.values())
 
 
-def unknown(equations: Sequence[Equation], number: int) -> list[Equation]:
-    """Return the equations that cannot be worked out without a number."""
-    found: dict[int, Equation] = {}
-    for each in equations:
-        if number in (each.left, each.right) or any(id(needed) in found for needed in each.needs()):
-            found[id(each)] = each
-    return list(found.values())
-
-
 def pivots(story: Story) -> list[tuple[int, int]]:
     """Return the numbers that one fact states once and the solution takes from it, with that fact's place."""
     stated = [(place, int(text)) for place, fact in enumerate(story.facts) for text in re.findall(r"\d+", fact)]
     numbers = [number for _, number in stated]
-    used = leaves(story.equations)
+    used = {operand for each in story.equations for operand in (each.left, each.right) if isinstance(operand, int)}
     return [(place, number) for place, number in stated if numbers.count(number) == 1 and number in used]
 
 
@@ -151,13 +139,15 @@ def telling(fact: str, number: int, other: int | str) -> str:
 
 def _refusal(story: Story, pivot: Pivot, wordings: Sequence[str], rng: random.Random) -> tuple[str, int]:
     """Return a solution that works out what can be, says why it stops, and refuses; and its arithmetic steps."""
-    stuck = {id(each) for each in unknown(story.equations, pivot.number)}
+    stuck: set[int] = set()  # equations that cannot be worked out without the number
+    for each in story.equations:  # which come after those that they need
+        if pivot.number in (each.left, each.right) or any(id(needed) in stuck for needed in each.needs()):
+            stuck.add(id(each))
     waiting = [each for each in story.equations if id(each) not in stuck]
     lines: list[str] = []
     done: set[int] = set()
     while waiting:
-        ready = [each for each in waiting if all(id(needed) in done for needed in each.needs())]
-        chosen = rng.choice(ready)
+        chosen = rng.choice([each for each in waiting if all(id(needed) in done for needed in each.needs())])
         waiting.remove(chosen)
         done.add(id(chosen))
         lines.append(rng.choice(_MIDDLE_LEADS if lines else _FIRST_LEADS) + chosen.sentence(rng))
@@ -166,7 +156,7 @@ def _refusal(story: Story, pivot: Pivot, wordings: Sequence[str], rng: random.Ra
     return "\n".join([*(line[0].upper() + line[1:] for line in lines), REFUSAL]), len(lines)
 
 
-def _told(story: Story, facts: list[str], rng: random.Random, noise: Sequence[str] = ()) -> str:
+def _told(story: Story, facts: list[str], noise: Sequence[str], rng: random.Random) -> str:
     return write_question(replace(story, facts=facts, distractors=[*story.distractors, *noise]), rng)
 
 
@@ -181,16 +171,12 @@ def _replaced(facts: list[str], place: int, fact: str) -> list[str]:
     return [*facts[:place], fact, *facts[place + 1 :]]
 
 
-def _ordinary(story: Story, rng: random.Random) -> tuple[list[str], list[str]]:
-    return list(story.facts), []
-
-
 def _vague_noise(story: Story, rng: random.Random) -> tuple[list[str], list[str]]:
     place = rng.choice(("shop", "market", "school", "park"))
-    return list(story.facts), [rng.choice(VAGUE_NOISE).format(n=rng.choice(VAGUE), place=place)]
+    return story.facts, [rng.choice(VAGUE_NOISE).format(n=rng.choice(VAGUE), place=place)]
 
 
-def _said_twice(first: bool, second: bool) -> Callable[[Story, random.Random], tuple[list[str], list[str]]]:
+def _said_twice(first: bool, second: bool) -> Telling:
     """Tell a fact twice, its number or a vague word each time."""
 
     def told(story: Story, rng: random.Random) -> tuple[list[str], list[str]]:
@@ -202,8 +188,8 @@ def _said_twice(first: bool, second: bool) -> Callable[[Story, random.Random], t
     return told
 
 
-ANSWERABLE: dict[str, tuple[float, Callable[[Story, random.Random], tuple[list[str], list[str]]]]] = {
-    "ordinary": (0.4, _ordinary),
+ANSWERABLE: dict[str, tuple[float, Telling]] = {
+    "ordinary": (0.4, lambda story, rng: (story.facts, [])),
     "vague noise": (0.1, _vague_noise),
     "said twice": (0.2, _said_twice(True, True)),
     "vague, then said": (0.2, _said_twice(False, True)),
@@ -213,13 +199,8 @@ UNANSWERABLE = {"left out": 0.25, "vague": 0.2, "vague twice": 0.2, "contradicte
 
 
 def _answerable(kind: str, story: Story, rng: random.Random) -> ConstrainedStory:
-    question = _told(story, *_split(ANSWERABLE[kind][1](story, rng), rng))
+    question = _told(story, *ANSWERABLE[kind][1](story, rng), rng)
     return ConstrainedStory(question, write_solution(story, rng), story.equations[-1].value, kind, len(story.equations))
-
-
-def _split(told: tuple[list[str], list[str]], rng: random.Random) -> tuple[list[str], random.Random, list[str]]:
-    facts, noise = told
-    return facts, rng, noise
 
 
 def _unanswerable(kind: str, family: str, story: Story, rng: random.Random) -> ConstrainedStory:
@@ -247,7 +228,7 @@ def _unanswerable(kind: str, family: str, story: Story, rng: random.Random) -> C
         (" ".join(_replaced(story.facts, pivot.place, each)), equations[-1].value)
         for each, equations in ((fact, story.equations), (other, pivot.equations))
     )
-    return ConstrainedStory(_told(story, facts, rng), solution, None, kind, steps, completions)
+    return ConstrainedStory(_told(story, facts, [], rng), solution, None, kind, steps, completions)
 
 
 def draw_constrained(rng: random.Random, answerable: bool, two_numbers: float = 0.0) -> ConstrainedStory:
@@ -292,18 +273,11 @@ def is_refusal(text: str) -> bool:
     return bool(mark) and end.strip() == "cannot tell"
 
 
-OUTCOMES = {
-    "r": "right",
-    "w": "wrong number",
-    "f": "refused, though it has an answer",
-    "R": "refused, as it should",
-    "v": "invented a number",
-    "o": "neither a number nor a refusal",
-}
-
-
 def outcome(answer: int | None, text: str) -> str:
-    """Return what a response is to a story with an answer, or with None, a key of `OUTCOMES`.
+    """Return what a response is to a story with an answer, or with None.
+
+    r: right; w: a wrong number; f: refused, though it has an answer; R: refused, as it should; v: invented a number;
+    o: neither a number nor a refusal.
 
     >>> [outcome(5, "#### 5"), outcome(5, "#### cannot tell"), outcome(None, "#### 5"), outcome(None, "####")]
     ['r', 'f', 'v', 'o']
