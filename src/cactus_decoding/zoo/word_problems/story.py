@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -57,12 +56,29 @@ def equation(operator: Operator, left: int | Equation, right: int | Equation, *w
 
 @dataclass
 class Story:
-    """A problem before it is written out. The last equation gives the answer."""
+    """A problem before it is written out. The last equation gives the answer.
 
-    facts: list[str]
-    equations: list[Equation]
-    questions: Sequence[str]
+    Several ways to say something stand in one text, with " / " between them.
+    """
+
+    rng: random.Random
+    facts: list[str] = field(default_factory=list)
+    equations: list[Equation] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
     distractors: list[str] = field(default_factory=list)
+
+    def say(self, ways: str) -> str:
+        return self.rng.choice(ways.split(" / "))
+
+    def tell(self, ways: str) -> None:
+        self.facts.append(self.say(ways) if " / " in ways else ways)
+
+    def ask(self, ways: str) -> None:
+        self.questions += ways.split(" / ")
+
+    def solve(self, operator: Operator, left: int | Equation, right: int | Equation, ways: str) -> Equation:
+        self.equations.append(equation(operator, left, right, *ways.split(" / ")))
+        return self.equations[-1]
 
 
 _FIRST_LEADS = ("", "", "First, ", "To begin, ", "We start here: ")
@@ -75,7 +91,7 @@ def write_question(story: Story, rng: random.Random) -> str:
     sentences = list(story.facts)
     for distractor in story.distractors:
         sentences.insert(rng.randint(1, len(sentences)), distractor)
-    return " ".join([*sentences, rng.choice(list(story.questions))])
+    return " ".join([*sentences, rng.choice(story.questions)])
 
 
 def write_solution(story: Story, rng: random.Random, habit: float = 0.0) -> str:
