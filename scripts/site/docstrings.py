@@ -1,6 +1,6 @@
 """Docstrings are written for Python's own help; here their formulas and doctests become the site's Markdown.
 
-Fields that say what they are in pydantic's `Field` are described by that.
+Fields that say what they are in their `Setting` are described by that.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ class Docstrings(griffe.Extension):
 def described(annotation: str) -> str:
     """Return what a field's annotation says of it; nothing where it says nothing, or works it out.
 
-    >>> described("Annotated[float, Field(ge=0, description='budget; 0 is lossless'), Setting('nats')]")
+    >>> described("Annotated[float, Setting('budget; 0 is lossless', 'nats', ge=0)]")
     'Budget; 0 is lossless.'
     """
     for node in ast.walk(ast.parse(annotation, mode="eval")):
-        if isinstance(node, ast.keyword) and node.arg == "description" and isinstance(node.value, ast.Constant):
-            said = str(node.value.value)
+        args = node.args if isinstance(node, ast.Call) and ast.unparse(node.func) == "Setting" else []
+        if args and isinstance(args[0], ast.Constant):
+            said = str(args[0].value)
             return said[:1].upper() + said[1:].rstrip(".") + "."
     return ""
 

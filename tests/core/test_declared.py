@@ -13,21 +13,30 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 from support.tables import all_of
 
 from cactus_decoding import RULES, Budget, SamplingParams
-from cactus_decoding.core.declared import Model, Setting, build, check_fields, fields_of, settings_of, values_of
+from cactus_decoding.core.declared import (
+    Model,
+    Setting,
+    SettingInfo,
+    build,
+    check_fields,
+    fields_of,
+    settings_of,
+    values_of,
+)
 
 
 @dataclass(frozen=True)
 class Oven:
     """Something with knobs of every kind."""
 
-    heat: Annotated[float, Field(gt=0, lt=300, description="how hot"), Setting("degrees")]
-    trays: Annotated[int, Field(ge=1, le=4, description="how many")] = 1
-    mode: Annotated[Literal["fan", "grill"], Field(description="what heats")] = "fan"
-    minutes: Annotated[float | None, Field(ge=0, description="until it stops")] = None
+    heat: Annotated[float, Setting("how hot", "degrees", gt=0, lt=300)]
+    trays: Annotated[int, Setting("how many", ge=1, le=4)] = 1
+    mode: Annotated[Literal["fan", "grill"], Setting("what heats")] = "fan"
+    minutes: Annotated[float | None, Setting("until it stops", ge=0)] = None
     label: str = "no knob"
     used: int = field(default=0, init=False)
 
@@ -42,7 +51,7 @@ def test_a_field_is_described_by_its_annotation() -> None:
     assert (trays.kind, trays.default, trays.required) == (int, 1, False)
     assert (mode.kind, mode.choices, mode.default) == (str, ("fan", "grill"), "fan")
     assert (minutes.kind, minutes.optional, minutes.default) == (float, True, None)
-    assert (label.kind, label.choices, label.doc, label.setting) == (str, (), "", Setting())
+    assert (label.kind, label.choices, label.doc, label.setting) == (str, (), "", SettingInfo())
     assert (heat.limit(Gt), heat.limit(Lt), heat.limit(Ge), heat.limit(Le)) == (0, 300, None, None)
 
 
@@ -89,14 +98,14 @@ def shouted(text: str) -> str:
 class Tray(Model):
     """A part that there need not be."""
 
-    size: Annotated[int, Field(ge=1, le=4), Setting("inches", flat="tray")]
+    size: Annotated[int, Setting("", "inches", ge=1, le=4, flat="tray")]
     deep: Annotated[bool, Setting(flat="deep_tray")] = False
 
 
 class Kitchen(Model):
     """A model with fields of every kind, and a part."""
 
-    heat: Annotated[float, Field(gt=0, lt=300)]
+    heat: Annotated[float, Setting("", gt=0, lt=300)]
     mode: Literal["fan", "grill"] = "fan"
     label: Annotated[str, BeforeValidator(shouted)] = "NONE"
     tray: Tray | None = None

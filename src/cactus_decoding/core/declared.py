@@ -1,7 +1,7 @@
 """Declarations: the fields that users set, each typed, limited and described once.
 
-A field is ``Annotated[float, Field(ge=0, description="budget"), Setting(unit="nats")]``, in a `Model` or in a frozen
-dataclass that calls `check_fields`. Options, forms, keys of servers, spellings and messages are made from that.
+A field is ``Annotated[float, Setting("budget", "nats", ge=0)]``, in a `Model` or in a frozen dataclass that calls
+`check_fields`. Options, forms, keys of servers, spellings and messages are made from that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import MISSING, FrozenInstanceError, dataclass, fields, is_data
 from functools import cache, cached_property
 from numbers import Integral, Real
 from types import NoneType
-from typing import Annotated, Any, Self, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, NamedTuple, Self, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import (
@@ -33,28 +33,34 @@ from cactus_decoding.core.validation import choices_of, kinds_of, mistake
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a field says about itself beside its type and pydantic's `Field` with default, limits and description.
-
-    Attributes:
-        unit: of its numbers, such as ``nats``.
-        flat: its name among the settings of a request; the field's own, if empty.
-        group: what it is an option of.
-        metavar: what stands for its value in help; derived from its kind, if empty.
-        shown: what help shows of a default that None stands for.
-        key: its name in requests to servers; the flat one, if empty.
-        from_clients: whether clients may send it, which they may not where it imports a module, reads a file or takes
-            unlimited time; or a function that returns what a client's value means, or raises `ValueError`.
-    """
-
-    unit: str = ""
-    flat: str = ""
-    group: str = ""
-    metavar: str = ""
-    shown: str = "none"
-    key: str = ""
+class SettingInfo(NamedTuple):
+    unit: str = ""  # of its numbers, such as ``nats``
+    flat: str = ""  # its name among the settings of a request; the field's own, if empty
+    group: str = ""  # what it is an option of
+    metavar: str = ""  # what stands for its value in help; derived from its kind, if empty
+    shown: str = "none"  # what help shows of a default that None stands for
+    key: str = ""  # its name in requests to servers; the flat one, if empty
+    # whether clients may send it, which they may not where it imports a module, reads a file or takes unlimited time;
+    # or a function that returns what a client's value means, or raises `ValueError`
     from_clients: bool | Callable[[Any], Any] = False
+
+
+def Setting(
+    description: str = "",
+    unit: str = "",
+    *,
+    flat: str = "",
+    group: str = "",
+    metavar: str = "",
+    shown: str = "none",
+    key: str = "",
+    from_clients: bool | Callable[[Any], Any] = False,
+    **limits: Any,
+) -> Any:
+    """Return pydantic's `Field` of a description and limits, with what pydantic does not know; see `SettingInfo`."""
+    field: FieldInfo = Field(description=description or None, **limits)
+    field.metadata.append(SettingInfo(unit, flat, group, metavar, shown, key, from_clients))
+    return field
 
 
 @dataclass(frozen=True)
@@ -71,8 +77,8 @@ class Declared:
     groups: tuple[str, ...] = ()
 
     @cached_property
-    def setting(self) -> Setting:
-        return next((each for each in self.field.metadata if isinstance(each, Setting)), Setting())
+    def setting(self) -> SettingInfo:
+        return next((each for each in self.field.metadata if isinstance(each, SettingInfo)), SettingInfo())
 
     @cached_property
     def kind(self) -> type[bool | int | float | str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator
+from pydantic import BeforeValidator, PlainSerializer, PlainValidator
 
 from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
@@ -187,59 +187,74 @@ class Request(Model):
         AcceptanceRule,
         PlainValidator(_rule),
         PlainSerializer(str),
-        Field(
-            description="Acceptance rule, such as cactus:delta=0.5 ('cactus rules' lists all) or "
-            "my_module:MyRule,ratio=0.5.",
+        Setting(
+            "Acceptance rule, such as cactus:delta=0.5 ('cactus rules' lists all) or my_module:MyRule,ratio=0.5.",
             validate_default=True,
+            group="judging",
+            metavar="RULE",
+            key="acceptance_rule",
+            from_clients=_known_rule,
         ),
-        Setting(group="judging", metavar="RULE", key="acceptance_rule", from_clients=_known_rule),
     ] = "lossless"  # type: ignore[assignment]  # which becomes a rule
     budget: Annotated[Budget | None, BeforeValidator(as_budget)] = None
     policy: RelaxationPolicy = RelaxationPolicy()
     verification: Annotated[
         str,
         PlainValidator(_scheme),
-        Field(description="; ".join(f"'{each.name}': {each.summary}" for each in VERIFICATIONS.values()) + "."),
-        Setting(group="proposals", metavar="HOW"),
+        Setting(
+            "; ".join(f"'{each.name}': {each.summary}" for each in VERIFICATIONS.values()) + ".",
+            group="proposals",
+            metavar="HOW",
+        ),
     ] = next(iter(VERIFICATIONS))
     num_speculative_tokens: Annotated[
         DraftLength,
         PlainValidator(_length),
         PlainSerializer(_written_length),
-        Field(
-            description="Tokens that the draft proposes per step; 'auto' for as many as pay on this machine, which may "
+        Setting(
+            "Tokens that the draft proposes per step; 'auto' for as many as pay on this machine, which may "
             "be none; or 'confidence:threshold=0.4' to stop where it is unsure.",
+            group="proposals",
+            metavar="N",
+            shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}",
         ),
-        Setting(group="proposals", metavar="N", shown=f"{NUM_SPECULATIVE_TOKENS} for the bundled pair, else {AUTO}"),
     ] = None  # type: ignore[assignment]  # which becomes a length
     tree: Annotated[
         TreeShape | None,
         PlainValidator(_tree),
         PlainSerializer(lambda tree: None if tree is None else str(tree)),
-        Field(
-            description="Propose a tree instead: 'static=4.2.2.1' for one in which 4 may follow the text, 2 each of "
+        Setting(
+            "Propose a tree instead: 'static=4.2.2.1' for one in which 4 may follow the text, 2 each of "
             "them, and so on, 'best_first,nodes=16' for one of the likeliest tokens, 'adaptive' for one as large as is "
             "worth its time.",
+            group="proposals",
+            metavar="SHAPE",
         ),
-        Setting(group="proposals", metavar="SHAPE"),
     ] = None
     sampling: SamplingParams = SamplingParams()
     max_new_tokens: Annotated[
         int,
-        Field(ge=1, description="Upper limit of an answer's length."),
-        Setting("tokens", group="answer", key="max_tokens", from_clients=True),
+        Setting(
+            "Upper limit of an answer's length.", "tokens", ge=1, group="answer", key="max_tokens", from_clients=True
+        ),
     ] = 256
     stop: Annotated[
         tuple[str, ...],
         PlainValidator(_stop),
         PlainSerializer(list),
-        Field(description="End before this text; may be given several times."),
-        Setting(group="answer", metavar="TEXT", from_clients=True),
+        Setting("End before this text; may be given several times.", group="answer", metavar="TEXT", from_clients=True),
     ] = ()
     seed: Annotated[
         int | None,
-        Field(ge=0, le=MAX_SEED, description="The same seed gives the same text."),
-        Setting(group="answer", metavar="S", shown="drawn", from_clients=True),
+        Setting(
+            "The same seed gives the same text.",
+            ge=0,
+            le=MAX_SEED,
+            group="answer",
+            metavar="S",
+            shown="drawn",
+            from_clients=True,
+        ),
     ] = None
 
     def __init__(self, *values: Any, **given: Unpack[RequestKeywords]) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
-
 from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.spelling import spell
@@ -123,11 +121,9 @@ class ConfidenceStop(FixedLength):
         False
     """
 
-    max_draft_tokens: Annotated[int, Field(ge=0, description="proposals per step at most"), Setting("tokens")] = 10
-    threshold: Annotated[float, Field(ge=0, le=1, description="a likelier token goes on")] = 0.4
-    unsure: Annotated[Literal["propose", "discard"], Field(description="what to do with the row that is not sure")] = (
-        "propose"
-    )
+    max_draft_tokens: Annotated[int, Setting("proposals per step at most", "tokens", ge=0)] = 10
+    threshold: Annotated[float, Setting("a likelier token goes on", ge=0, le=1)] = 0.4
+    unsure: Annotated[Literal["propose", "discard"], Setting("what to do with the row that is not sure")] = "propose"
 
     fixed: ClassVar[bool] = False
 

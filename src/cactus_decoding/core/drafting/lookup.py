@@ -10,7 +10,6 @@ from itertools import chain
 from typing import Annotated, Any, ClassVar, Self
 
 import torch
-from pydantic import Field
 
 from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.declared import Setting, check_fields
@@ -147,12 +146,8 @@ class SuffixDrafter(LookUpDrafter):
         [7, 8]
     """
 
-    min_token_prob: Annotated[
-        float, Field(ge=0, le=1, description="chance of being kept, below which a proposal ends")
-    ] = 0.1
-    earlier: Annotated[
-        int, Field(ge=0, le=10_000_000, description="earlier answers that are looked through too"), Setting("tokens")
-    ] = 0
+    min_token_prob: Annotated[float, Setting("chance of being kept, below which a proposal ends", ge=0, le=1)] = 0.1
+    earlier: Annotated[int, Setting("earlier answers that are looked through too", "tokens", ge=0, le=10_000_000)] = 0
     _answers: Answers = field(default_factory=Answers, init=False, repr=False, compare=False)
 
     name: ClassVar[str] = "suffix"

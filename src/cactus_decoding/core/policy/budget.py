@@ -6,8 +6,6 @@ import math
 from numbers import Real
 from typing import Annotated
 
-from pydantic import Field
-
 from cactus_decoding.core.checks import check_number, short_repr
 from cactus_decoding.core.declared import Model, Setting
 
@@ -48,31 +46,30 @@ class Budget(Model):
 
     nats: Annotated[
         float | None,
-        Field(
-            ge=0,
-            description="Limit on how far the distribution of a whole answer may move from the target's; infinity only "
+        Setting(
+            "Limit on how far the distribution of a whole answer may move from the target's; infinity only "
             "measures. With relaxed_greedy: on the log-probability given up.",
+            "nats",
+            ge=0,
+            flat="budget_nats",
+            metavar="NATS",
+            key="budget",
+            from_clients=True,
         ),
-        Setting("nats", flat="budget_nats", metavar="NATS", key="budget", from_clients=True),
     ] = None
     max_shift: Annotated[
         float | None,
-        Field(ge=0, le=1, description="The same by its consequence: no event's probability moves by more."),
-        Setting(metavar="P"),
+        Setting("The same by its consequence: no event's probability moves by more.", ge=0, le=1, metavar="P"),
     ] = None
     expected_tokens: Annotated[
         int | None,
-        Field(
-            ge=1,
-            description="Spread the budget over this many tokens by moving the width; only for ``clamped:width``.",
+        Setting(
+            "Spread the budget over this many tokens by moving the width; only for ``clamped:width``.", "tokens", ge=1
         ),
-        Setting("tokens"),
     ] = None
-    max_relaxed: Annotated[
-        int | None,
-        Field(ge=0, description="At temperature 0: most relaxed tokens of a step."),
-        Setting("tokens"),
-    ] = None
+    max_relaxed: Annotated[int | None, Setting("At temperature 0: most relaxed tokens of a step.", "tokens", ge=0)] = (
+        None
+    )
 
     def model_post_init(self, context: object) -> None:
         if (self.nats is None) == (self.max_shift is None):

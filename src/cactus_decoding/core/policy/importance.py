@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import Field, PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator
 from pydantic_core.core_schema import CoreSchema, is_instance_schema
 
 from cactus_decoding import zoo
@@ -203,24 +203,30 @@ class ImportanceLimit(Model):
         str | Importance,
         PlainValidator(_importance),
         PlainSerializer(_path),
-        Field(
-            description="Learned importance of positions, a file of 'cactus learn-importance': important ones are "
+        Setting(
+            "Learned importance of positions, a file of 'cactus learn-importance': important ones are "
             "judged losslessly.",
+            metavar="FILE",
         ),
-        Setting(metavar="FILE"),
     ]
     max_importance: Annotated[
         float,
-        Field(ge=0, le=1, description="The greatest importance at which a position may be relaxed."),
-        Setting(metavar="P", shown="0.2, or 1 where it scales", from_clients=True),
+        Setting(
+            "The greatest importance at which a position may be relaxed.",
+            ge=0,
+            le=1,
+            metavar="P",
+            shown="0.2, or 1 where it scales",
+            from_clients=True,
+        ),
     ] = None  # type: ignore[assignment]  # which becomes a number
     scale: Annotated[
         bool,
-        Field(
-            description="Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, "
+        Setting(
+            "Multiply the knob of the rule by 1 - importance at each position (for cactus, clamped, "
             "ensemble, relaxed_greedy).",
+            flat="importance_scale",
         ),
-        Setting(flat="importance_scale"),
     ] = False
 
     def model_post_init(self, context: object) -> None:

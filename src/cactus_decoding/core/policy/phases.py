@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence, Sized
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import Field, PlainSerializer, PlainValidator
+from pydantic import PlainSerializer, PlainValidator
 
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.declared import Model, Setting
@@ -92,16 +92,17 @@ class Phases(Model):
     """
 
     lossless_tokens: Annotated[
-        int,
-        Field(ge=0, description="The first N tokens of an answer are lossless."),
-        Setting("tokens", from_clients=True),
+        int, Setting("The first N tokens of an answer are lossless.", "tokens", ge=0, from_clients=True)
     ] = 0
     relax_within: Annotated[
         tuple[Mark, Mark] | None,
         PlainValidator(_marks),
         PlainSerializer(_written),
-        Field(description="Relax only between these marks, such as '<think>' '</think>'."),
-        Setting(metavar="OPEN CLOSE", from_clients=marks_of_client),
+        Setting(
+            "Relax only between these marks, such as '<think>' '</think>'.",
+            metavar="OPEN CLOSE",
+            from_clients=marks_of_client,
+        ),
     ] = None
 
     @property

@@ -7,7 +7,7 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, overload
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Model, Setting
@@ -97,16 +97,24 @@ class Protection(Model):
     pattern: Annotated[
         str,
         BeforeValidator(_expression),
-        Field(
-            description="Judge losslessly where the target may write a token of this kind: "
+        Setting(
+            "Judge losslessly where the target may write a token of this kind: "
             f"{', '.join(PATTERNS)}, several joined by '|', or a regular expression over a token's text.",
+            flat="protect",
+            metavar="PATTERN",
+            from_clients=named_protection,
         ),
-        Setting(flat="protect", metavar="PATTERN", from_clients=named_protection),
     ]
     threshold: Annotated[
         float,
-        Field(ge=0, le=1, description="The largest probability of such tokens at which a position may be relaxed."),
-        Setting(flat="protect_threshold", metavar="P", from_clients=True),
+        Setting(
+            "The largest probability of such tokens at which a position may be relaxed.",
+            ge=0,
+            le=1,
+            flat="protect_threshold",
+            metavar="P",
+            from_clients=True,
+        ),
     ] = 0.01
 
     @property

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from pydantic import Field
-
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
 from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
 from cactus_decoding.core.policy.phases import Phases, PhaseState
@@ -47,14 +45,16 @@ class RejectionMemory(Model):
     """
 
     recurring: Annotated[
-        int,
-        Field(ge=1, description="Relax only where proposals were rejected so often before for the same two tokens."),
-        Setting("times"),
+        int, Setting("Relax only where proposals were rejected so often before for the same two tokens.", "times", ge=1)
     ]
     ratio: Annotated[
         float,
-        Field(ge=0, le=1, description="There, the least probability of the draft's token over the target's likeliest."),
-        Setting(flat="recurring_ratio"),
+        Setting(
+            "There, the least probability of the draft's token over the target's likeliest.",
+            ge=0,
+            le=1,
+            flat="recurring_ratio",
+        ),
     ] = 0.0
 
     def __str__(self) -> str:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -33,9 +32,7 @@ class BigLittle(GreedyRule):
     """
 
     rollback: Annotated[
-        float,
-        Field(ge=0, lt=math.inf, description="cross-entropy above which a token is rejected; 0 is greedy decoding"),
-        Setting("nats"),
+        float, Setting("cross-entropy above which a token is rejected; 0 is greedy decoding", "nats", ge=0, lt=math.inf)
     ]
 
     name = "big_little"

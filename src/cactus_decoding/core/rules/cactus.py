@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -40,20 +39,15 @@ class Cactus(Rule):
         0.6
     """
 
-    delta: Annotated[
-        float, Field(ge=0, lt=math.inf, description="budget, given the drafted token; 0 is lossless"), Setting("nats")
-    ]
+    delta: Annotated[float, Setting("budget, given the drafted token; 0 is lossless", "nats", ge=0, lt=math.inf)]
     solver: Annotated[
-        Literal["taylor", "exact"],
-        Field(description="the paper's second-order closed form, or the root, which never overspends"),
+        Literal["taylor", "exact"], Setting("the paper's second-order closed form, or the root, which never overspends")
     ] = "taylor"
     divergence: Annotated[
         Literal["kl", "reverse_kl", "chi_square", "squared_hellinger", "total_variation", "jensen_shannon"],
-        Field(description="what delta bounds; ``total_variation`` needs ``solver=exact``"),
+        Setting("what delta bounds; ``total_variation`` needs ``solver=exact``"),
     ] = "kl"
-    max_ratio: Annotated[
-        float, Field(ge=1, description="no token is lifted to more than this times its probability")
-    ] = math.inf
+    max_ratio: Annotated[float, Setting("no token is lifted to more than this times its probability", ge=1)] = math.inf
 
     name = "cactus"
     title = "Cactus"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Family, Preset, round_to
 from cactus_decoding.core.rules.gate import BEFORE, Gated, total_variation
 
@@ -37,15 +37,10 @@ class Cascade(Gated):
         [0.5, 0.5]
     """
 
-    alpha: Annotated[
-        float, Field(ge=-2, le=100, description="the larger, the more is left to the draft; -2 is lossless")
-    ]
+    alpha: Annotated[float, Setting("the larger, the more is left to the draft; -2 is lossless", ge=-2, le=100)]
     defer: Annotated[
         Literal["opt", "diff", "chow"],
-        Field(
-            description="compare the draft's greatest probability with the target's less alpha·TV or alpha, or with "
-            "1 − alpha"
-        ),
+        Setting("compare the draft's greatest probability with the target's less alpha·TV or alpha, or with 1 − alpha"),
     ] = "opt"
     temperature: Annotated[float, BEFORE] = 1.0
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.checks import MAX_WIDTH, short_repr
@@ -42,14 +41,10 @@ class ClampedRatio(Rule):
     """
 
     width: Annotated[
-        float | None,
-        Field(ge=0, le=MAX_WIDTH, description="span of a token's log-ratio to the target; 0 is lossless"),
-        Setting("nats"),
+        float | None, Setting("span of a token's log-ratio to the target; 0 is lossless", "nats", ge=0, le=MAX_WIDTH)
     ] = None
     max_kl: Annotated[
-        float | None,
-        Field(ge=0, lt=math.inf, description="cap on each position's KL, instead of a width; 0 is lossless"),
-        Setting("nats"),
+        float | None, Setting("cap on each position's KL, instead of a width; 0 is lossless", "nats", ge=0, lt=math.inf)
     ] = None
 
     name = "clamped"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -37,13 +36,9 @@ class Ears(Rule):
         0.6799999952316285
     """
 
-    tolerance: Annotated[
-        float, Field(ge=0, le=1, description="how much an unsure target tolerates; 0 is lossless"), Setting("share")
-    ]
+    tolerance: Annotated[float, Setting("how much an unsure target tolerates; 0 is lossless", "share", ge=0, le=1)]
     floor: Annotated[
-        float,
-        Field(ge=0, le=1, description="tokens of a smaller q/p are rejected; 0.01 in its first code"),
-        Setting("ratio"),
+        float, Setting("tokens of a smaller q/p are rejected; 0.01 in its first code", "ratio", ge=0, le=1)
     ] = 0.0
 
     name = "ears"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -30,9 +29,7 @@ class Ensemble(Rule):
         tensor([0.7000, 0.3000], dtype=torch.float64)
     """
 
-    weight: Annotated[
-        float, Field(ge=0, le=1, description="how much of the mixture is the draft's; 0 is lossless"), Setting("share")
-    ]
+    weight: Annotated[float, Setting("how much of the mixture is the draft's; 0 is lossless", "share", ge=0, le=1)]
 
     name = "ensemble"
     title = "Static ensemble"

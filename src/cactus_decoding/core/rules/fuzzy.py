@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -40,18 +39,16 @@ class Fuzzy(Gated):
     """
 
     threshold: Annotated[
-        float, Field(ge=0, lt=math.inf, description="divergence below which the draft is left alone; 0 is lossless")
+        float, Setting("divergence below which the draft is left alone; 0 is lossless", ge=0, lt=math.inf)
     ]
     divergence: Annotated[
         Literal["js", "js_code", "kl", "tv"],
-        Field(description="Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
+        Setting("Jensen-Shannon, as published code computes it, KL(draft‖target), or total variation"),
     ] = "js"
-    top: Annotated[
-        int, Field(ge=0, description="D of the target's likeliest tokens, others as one; 0 for all"), Setting("tokens")
-    ] = 0
+    top: Annotated[int, Setting("D of the target's likeliest tokens, others as one; 0 for all", "tokens", ge=0)] = 0
     closed: Annotated[
         Literal["verify", "draw"],
-        Field(description="elsewhere verify losslessly, or draw from the target as published code does"),
+        Setting("elsewhere verify losslessly, or draw from the target as published code does"),
     ] = "verify"
     temperature: Annotated[float, BEFORE] = 1.0
 

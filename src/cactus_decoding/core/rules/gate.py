@@ -7,10 +7,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Rule, draft_probability_of, probability_of
 from cactus_decoding.core.rules.ensemble import Ensemble
 from cactus_decoding.core.types import Verdict
@@ -65,9 +65,7 @@ class Gated(Rule):
         return torch.where(opened, given_back, target_probs.double())
 
 
-BEFORE = Field(
-    gt=0, le=100, description="of the request, to compare the rows from before it; 1 for those that are sampled from"
-)
+BEFORE = Setting("of the request, to compare the rows from before it; 1 for those that are sampled from", gt=0, le=100)
 
 
 def before_temperature(rows: Tensor, temperature: float) -> Tensor:

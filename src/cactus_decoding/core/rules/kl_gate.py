@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -36,14 +35,10 @@ class KLGate(Gated):
     """
 
     threshold: Annotated[
-        float,
-        Field(ge=0, lt=math.inf, description="KL(target‖draft) below which the draft is left alone; 0 is lossless"),
-        Setting("nats"),
+        float, Setting("KL(target‖draft) below which the draft is left alone; 0 is lossless", "nats", ge=0, lt=math.inf)
     ]
     confidence: Annotated[
-        float,
-        Field(ge=0, le=1, description="a target that gives a token more than this is followed"),
-        Setting("probability"),
+        float, Setting("a target that gives a token more than this is followed", "probability", ge=0, le=1)
     ] = 0.9
 
     name = "kl_gate"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -28,9 +27,7 @@ class Lenience(Rule):
         2.0
     """
 
-    lenience: Annotated[
-        float, Field(gt=0, le=1, description="the smaller, the more is accepted; 1 is lossless"), Setting("factor")
-    ]
+    lenience: Annotated[float, Setting("the smaller, the more is accepted; 1 is lossless", "factor", gt=0, le=1)]
 
     name = "lenience"
     title = "Lenience"

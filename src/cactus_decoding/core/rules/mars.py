@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -33,14 +32,8 @@ class Mars(GreedyRule):
         [1.0, 1.0, 0.0]
     """
 
-    ratio: Annotated[
-        float,
-        Field(ge=0, le=1, description="of the logits of the two likeliest; 1 is greedy decoding"),
-        Setting("ratio"),
-    ]
-    logits: Annotated[
-        Literal["mean", "raw"], Field(description="counted from their mean, or as the model gave them")
-    ] = "mean"
+    ratio: Annotated[float, Setting("of the logits of the two likeliest; 1 is greedy decoding", "ratio", ge=0, le=1)]
+    logits: Annotated[Literal["mean", "raw"], Setting("counted from their mean, or as the model gave them")] = "mean"
 
     name = "mars"
     title = "Margin-aware (MARS)"

@@ -10,10 +10,10 @@ from operator import attrgetter
 from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.checks import short_repr, suggestion
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.rules.base import GROUP, Rule, registered_rules
 from cactus_decoding.core.spelling import fill
@@ -122,7 +122,7 @@ def _check_judges(rule: Rule, path: str) -> None:
 class RecordedRule(Rule):
     """A rule of a file whose class is not at hand: it keeps its spelling and refuses to judge."""
 
-    spelling: Annotated[str, Field(description="what the file says")]
+    spelling: Annotated[str, Setting("what the file says")]
 
     name = "recorded"
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -41,16 +40,11 @@ class RelaxedGreedy(GreedyRule):
     """
 
     margin: Annotated[
-        float,
-        Field(ge=0, lt=math.inf, description="log-probability that a token may give up; 0 is greedy decoding"),
-        Setting("nats"),
+        float, Setting("log-probability that a token may give up; 0 is greedy decoding", "nats", ge=0, lt=math.inf)
     ]
-    top: Annotated[
-        int, Field(ge=0, description="accept only among this many likeliest tokens; 0 sets no limit"), Setting("tokens")
-    ] = 0
+    top: Annotated[int, Setting("accept only among this many likeliest tokens; 0 sets no limit", "tokens", ge=0)] = 0
     per: Annotated[
-        Literal["token", "remaining"],
-        Field(description="whether the margin is that of each token, or times the proposals left"),
+        Literal["token", "remaining"], Setting("whether the margin is that of each token, or times the proposals left")
     ] = "token"
 
     name = "relaxed_greedy"

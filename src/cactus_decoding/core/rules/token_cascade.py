@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of, round_to
 from cactus_decoding.core.rules.gate import BEFORE, before_temperature, on_rows
 from cactus_decoding.core.types import Verdict
@@ -37,17 +37,14 @@ class TokenCascade(Rule):
         [1.0, 1.0, 0.0]
     """
 
-    alpha: Annotated[float, Field(ge=-2, le=100, description="the larger, the more tokens pass; -2 is lossless")]
+    alpha: Annotated[float, Setting("the larger, the more tokens pass; -2 is lossless", ge=-2, le=100)]
     version: Annotated[
         Literal["v3", "v2", "v1"],
-        Field(
-            description="what is compared with the target's greatest probability: by factor, by difference, "
-            "or the draft's"
-        ),
+        Setting("what is compared with the target's greatest probability: by factor, by difference, or the draft's"),
     ] = "v3"
     coupling: Annotated[
         Literal["draw", "paper"],
-        Field(description="draw other tokens from the target, or keep what the row that is emitted allows"),
+        Setting("draw other tokens from the target, or keep what the row that is emitted allows"),
     ] = "draw"
     temperature: Annotated[float, BEFORE] = 1.0
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -28,12 +27,11 @@ class TopK(Rule):
         0.0
     """
 
-    k: Annotated[int, Field(ge=1, description="how many tokens pass"), Setting("tokens")]
+    k: Annotated[int, Setting("how many tokens pass", "tokens", ge=1)]
     residual: Annotated[
         Literal["sample", "mask"],
-        Field(
-            description="what follows a rejection: a draw from the k by the target, or with equal chances, as "
-            "in the paper's code"
+        Setting(
+            "what follows a rejection: a draw from the k by the target, or with equal chances, as in the paper's code"
         ),
     ] = "sample"
 

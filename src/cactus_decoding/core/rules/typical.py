@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -33,20 +32,13 @@ class Typical(Rule):
         tensor([1., 1.], dtype=torch.float64)
     """
 
-    threshold: Annotated[
-        float, Field(ge=0, le=1, description="hard floor on a token's probability"), Setting("probability")
-    ] = 0.09
+    threshold: Annotated[float, Setting("hard floor on a token's probability", "probability", ge=0, le=1)] = 0.09
     alpha: Annotated[
-        float,
-        Field(ge=0, lt=math.inf, description="factor on e^−entropy, the other floor; Medusa uses √threshold"),
-        Setting("factor"),
+        float, Setting("factor on e^−entropy, the other floor; Medusa uses √threshold", "factor", ge=0, lt=math.inf)
     ] = 0.3
     recovery: Annotated[
         Literal["greedy", "sample"],
-        Field(
-            description="what follows a rejection: the target's most likely token, as in Medusa, or a draw "
-            "from the target"
-        ),
+        Setting("what follows a rejection: the target's most likely token, as in Medusa, or a draw from the target"),
     ] = "greedy"
 
     name = "typical"

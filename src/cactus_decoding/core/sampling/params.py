@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from cactus_decoding.core.declared import Model, Setting
 from cactus_decoding.core.types import LogitsToProbs
@@ -102,28 +102,33 @@ class SamplingParams(Model):
 
     temperature: Annotated[
         float,
-        Field(
+        Setting(
+            "0 takes the most likely token; 1 leaves the model's probabilities as they are.",
             ge=0,
             lt=math.inf,
-            description="0 takes the most likely token; 1 leaves the model's probabilities as they are.",
+            metavar="T",
+            from_clients=True,
         ),
         AfterValidator(_temperature),
-        Setting(metavar="T", from_clients=True),
     ] = 1.0
     top_k: Annotated[
         int,
-        Field(ge=0, description="How many of the most likely tokens are kept; 0 keeps all."),
-        Setting("tokens", metavar="K", from_clients=True),
+        Setting(
+            "How many of the most likely tokens are kept; 0 keeps all.", "tokens", ge=0, metavar="K", from_clients=True
+        ),
     ] = 0
     top_p: Annotated[
-        float,
-        Field(gt=0, le=1, description="The probability mass that is kept, in (0, 1]."),
-        Setting(metavar="P", from_clients=True),
+        float, Setting("The probability mass that is kept, in (0, 1].", gt=0, le=1, metavar="P", from_clients=True)
     ] = 1.0
     min_p: Annotated[
         float,
-        Field(ge=0, le=1, description="Least probability kept, relative to the likeliest token's, in [0, 1]."),
-        Setting(metavar="P", from_clients=True),
+        Setting(
+            "Least probability kept, relative to the likeliest token's, in [0, 1].",
+            ge=0,
+            le=1,
+            metavar="P",
+            from_clients=True,
+        ),
     ] = 0.0
 
     def __call__(self, logits: Tensor) -> Tensor:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from cactus_decoding.core.checks import check_choice
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.spelling import fill
@@ -30,19 +28,13 @@ class FlyKnobs(NoKnobs):
     ``test=draws`` is not lossless, even if nothing is overruled.
     """
 
-    window: Annotated[
-        int, Field(ge=1, description="proposals after a rejected one that must pass"), Setting("tokens")
-    ] = 6
-    threshold: Annotated[float, Field(ge=0, le=math.inf, description="least entropy of the row; inf is lossless")] = 0.3
-    top_k: Annotated[
-        int, Field(ge=0, description="of the likeliest tokens alone; 0 for all, over its largest value")
-    ] = 3
-    behind: Annotated[
-        int, Field(ge=0, description="proposals that must follow, if more than the window"), Setting("tokens")
-    ] = 0
+    window: Annotated[int, Setting("proposals after a rejected one that must pass", "tokens", ge=1)] = 6
+    threshold: Annotated[float, Setting("least entropy of the row; inf is lossless", ge=0, le=math.inf)] = 0.3
+    top_k: Annotated[int, Setting("of the likeliest tokens alone; 0 for all, over its largest value", ge=0)] = 3
+    behind: Annotated[int, Setting("proposals that must follow, if more than the window", "tokens", ge=0)] = 0
     test: Annotated[
         Literal["ratio", "draws"],
-        Field(description="the lossless test, or whether one of two draws of the target is the proposal"),
+        Setting("the lossless test, or whether one of two draws of the target is the proposal"),
     ] = "ratio"
 
     def __post_init__(self) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field
-
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.declared import Setting, check_fields, fields_of
 from cactus_decoding.core.drafting.model import ModelDrafter
@@ -34,7 +32,7 @@ class EarlyExit:
     """
 
     # how many, at least 1 and fewer than the target has
-    layers: Annotated[int, Field(ge=1, description="of the target, from the first")]
+    layers: Annotated[int, Setting("of the target, from the first", ge=1)]
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -54,7 +52,6 @@ class EarlyExit:
 
 
 _LAYERS = re.compile(r"(all|\d{1,4}(-\d{1,4})?(\.\d{1,4}(-\d{1,4})?)*)?")
-_NUMBERS = Setting(metavar="LAYERS")
 
 
 @dataclass(frozen=True)
@@ -74,11 +71,11 @@ class Skip:
         'skip:layers=3-5,attention=7.9'
     """
 
-    layers: Annotated[str, Field(description="skipped whole, such as 3.5-7"), _NUMBERS] = ""  # skipped whole
-    attention: Annotated[str, Field(description="layers without their attention"), _NUMBERS] = ""  # skipped attentions
+    layers: Annotated[str, Setting("skipped whole, such as 3.5-7", metavar="LAYERS")] = ""  # skipped whole
+    attention: Annotated[str, Setting("layers without their attention", metavar="LAYERS")] = ""  # skipped attentions
     # skipped recurrent parts (linear attention, Mamba) of hybrid models
-    recurrent: Annotated[str, Field(description="layers without their recurrent part"), _NUMBERS] = ""
-    mlp: Annotated[str, Field(description="layers without their MLP"), _NUMBERS] = ""  # skipped MLPs
+    recurrent: Annotated[str, Setting("layers without their recurrent part", metavar="LAYERS")] = ""
+    mlp: Annotated[str, Setting("layers without their MLP", metavar="LAYERS")] = ""  # skipped MLPs
 
     def __post_init__(self) -> None:
         check_fields(self)

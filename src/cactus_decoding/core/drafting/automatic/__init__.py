@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.automatic.choosing import Chooser
@@ -51,11 +50,9 @@ class AutoLength(LengthFactory):
         ('auto', 7)
     """
 
-    max_draft_tokens: Annotated[int, Field(ge=0, description="proposals per step at most"), Setting("tokens")] = 15
-    profile: Annotated[str | None, Field(description="file of pass times"), Setting(metavar="FILE")] = None
-    learns: Annotated[Literal["unseeded", "always"], Field(description="whether a given seed stops it learning")] = (
-        "unseeded"
-    )
+    max_draft_tokens: Annotated[int, Setting("proposals per step at most", "tokens", ge=0)] = 15
+    profile: Annotated[str | None, Setting("file of pass times", metavar="FILE")] = None
+    learns: Annotated[Literal["unseeded", "always"], Setting("whether a given seed stops it learning")] = "unseeded"
 
     fixed: ClassVar[bool] = False
 

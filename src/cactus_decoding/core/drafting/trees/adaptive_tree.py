@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
@@ -18,10 +17,8 @@ from cactus_decoding.core.drafting.timing import Clock
 from cactus_decoding.core.drafting.trees.best_first import KeepChances, Placed, PricedGrowth, PricedTree
 from cactus_decoding.core.types import ROOT
 
-DraftCost = Annotated[
-    float | None, Field(ge=0, lt=math.inf, description="of a draft forward"), Setting("target forwards")
-]
-TokenCost = Annotated[float | None, Field(ge=0, lt=math.inf, description="of a proposal"), Setting("target forwards")]
+DraftCost = Annotated[float | None, Setting("of a draft forward", "target forwards", ge=0, lt=math.inf)]
+TokenCost = Annotated[float | None, Setting("of a proposal", "target forwards", ge=0, lt=math.inf)]
 """What `StepCosts` may be told, as the knobs of what chooses by it."""
 _OF_TIMES = 0.99
 """Share of its weight that an observation keeps from one step to the next."""
@@ -255,15 +252,11 @@ class AdaptiveTree(PricedTree):
         8
     """
 
-    nodes: Annotated[int, Field(ge=1, le=1024, description="in all at most"), Setting("tokens")] = 32
-    depth: Annotated[int, Field(ge=1, le=100, description="levels at most")] = 16
-    width: Annotated[
-        int, Field(ge=0, le=64, description="of the likeliest tokens that may follow one"), Setting("tokens")
-    ] = 4
-    drawn: Annotated[int, Field(ge=0, le=1, description="of the others"), Setting("tokens")] = 1
-    lookup: Annotated[
-        int, Field(ge=0, le=64, description="copied from where the text repeats itself"), Setting("tokens")
-    ] = 0
+    nodes: Annotated[int, Setting("in all at most", "tokens", ge=1, le=1024)] = 32
+    depth: Annotated[int, Setting("levels at most", ge=1, le=100)] = 16
+    width: Annotated[int, Setting("of the likeliest tokens that may follow one", "tokens", ge=0, le=64)] = 4
+    drawn: Annotated[int, Setting("of the others", "tokens", ge=0, le=1)] = 1
+    lookup: Annotated[int, Setting("copied from where the text repeats itself", "tokens", ge=0, le=64)] = 0
     draft_cost: DraftCost = None
     token_cost: TokenCost = None
 

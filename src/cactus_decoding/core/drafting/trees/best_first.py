@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
 
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting, check_fields
@@ -307,16 +306,12 @@ class BestFirstTree(PricedTree):
         [0]
     """
 
-    nodes: Annotated[int, Field(ge=1, le=1024, description="in all at most"), Setting("tokens")] = 16
-    depth: Annotated[int, Field(ge=1, le=100, description="levels at most")] = 8
-    width: Annotated[
-        int, Field(ge=0, le=64, description="of the likeliest tokens that may follow one"), Setting("tokens")
-    ] = 4
-    drawn: Annotated[int, Field(ge=0, le=1, description="of the others"), Setting("tokens")] = 1
-    acceptance: Annotated[float, Field(gt=0, lt=1, description="how likely a drawn token is thought to be kept")] = 0.9
-    lookup: Annotated[
-        int, Field(ge=0, le=64, description="copied from where the text repeats itself"), Setting("tokens")
-    ] = 0
+    nodes: Annotated[int, Setting("in all at most", "tokens", ge=1, le=1024)] = 16
+    depth: Annotated[int, Setting("levels at most", ge=1, le=100)] = 8
+    width: Annotated[int, Setting("of the likeliest tokens that may follow one", "tokens", ge=0, le=64)] = 4
+    drawn: Annotated[int, Setting("of the others", "tokens", ge=0, le=1)] = 1
+    acceptance: Annotated[float, Setting("how likely a drawn token is thought to be kept", gt=0, lt=1)] = 0.9
+    lookup: Annotated[int, Setting("copied from where the text repeats itself", "tokens", ge=0, le=64)] = 0
 
     name = "best_first"
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting, check_fields
@@ -36,8 +35,8 @@ class IndependentDrafts(TreeShape):
         ('independent,drafts=3', 24)
     """
 
-    drafts: Annotated[int, Field(ge=1, le=64, description="that are drawn, each by itself")] = 4
-    depth: Annotated[int, Field(ge=1, le=100, description="of each"), Setting("tokens")] = 6
+    drafts: Annotated[int, Setting("that are drawn, each by itself", ge=1, le=64)] = 4
+    depth: Annotated[int, Setting("of each", "tokens", ge=1, le=100)] = 6
 
     name: ClassVar[str] = "independent"
     independent: ClassVar[bool] = True

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Protocol
 
-from pydantic import Field
-
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.lengths import StatelessLength
@@ -172,15 +170,9 @@ class StaticTree(TreeShape):
         ((4, 2, 2, 1), 4)
     """
 
-    static: Annotated[
-        str, Field(description="children of the text and of each token after it, level by level, such as 4.2.2.1")
-    ]
-    drawn: Annotated[
-        int, Field(ge=0, description="children of each that are drawn; the others are the likeliest"), Setting("tokens")
-    ] = 1
-    lookup: Annotated[
-        int, Field(ge=0, le=64, description="copied from where the text repeats itself, on top"), Setting("tokens")
-    ] = 0
+    static: Annotated[str, Setting("children of the text and of each token after it, level by level, such as 4.2.2.1")]
+    drawn: Annotated[int, Setting("children of each that are drawn; the others are the likeliest", "tokens", ge=0)] = 1
+    lookup: Annotated[int, Setting("copied from where the text repeats itself, on top", "tokens", ge=0, le=64)] = 0
 
     fixed: ClassVar[bool] = True
 

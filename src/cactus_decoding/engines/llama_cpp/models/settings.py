@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
-
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.spelling import parse
 
@@ -21,14 +19,14 @@ class LlamaCppSettings:
     """How llama.cpp is to run a model."""
 
     # tokens that the cache holds; as many as the model was trained for, but at most 4,096, if None
-    context_size: Annotated[int | None, Field(ge=1, description="that the cache holds"), Setting("tokens")] = None
+    context_size: Annotated[int | None, Setting("that the cache holds", "tokens", ge=1)] = None
     # layers that a GPU holds, where llama.cpp was built for one; -1 for all
-    gpu_layers: Annotated[int, Field(ge=-1, description="that a GPU holds, -1 for all"), Setting("layers")] = -1
+    gpu_layers: Annotated[int, Setting("that a GPU holds, -1 for all", "layers", ge=-1)] = -1
     # of the CPU; torch's own number, if None
-    threads: Annotated[int | None, Field(ge=1, description="of the CPU"), Setting("threads")] = None
+    threads: Annotated[int | None, Setting("of the CPU", "threads", ge=1)] = None
     # how keys and values are stored: float16, which is llama.cpp's own choice, or float32, with which its attention is
     # slower and takes twice the memory
-    cache: Annotated[Literal["float16", "float32"], Field(description="how keys and values are stored")] = "float16"
+    cache: Annotated[Literal["float16", "float32"], Setting("how keys and values are stored")] = "float16"
 
     def __post_init__(self) -> None:
         check_fields(self)

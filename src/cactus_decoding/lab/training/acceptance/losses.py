@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
 from cactus_decoding.core.checks import short_repr
-from cactus_decoding.core.declared import check_fields
+from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
 from cactus_decoding.core.rules import Cactus, ClampedRatio, as_rule, parse_rule
 from cactus_decoding.core.spelling import parse, spell
@@ -192,7 +191,7 @@ class Lk(Loss):
     With ``eta`` 0 it is KL alone.
     """  # noqa: D415 - the sentence ends in its formula
 
-    eta: Annotated[float, Field(ge=0, lt=math.inf, description="how fast the weight moves from KL to acceptance")] = 3.0
+    eta: Annotated[float, Setting("how fast the weight moves from KL to acceptance", ge=0, lt=math.inf)] = 3.0
 
     name = "lk"
 
@@ -214,7 +213,7 @@ class Block(Loss):
     Source: the expected length of a step, Leviathan et al., arXiv 2211.17192, with an acceptance for each position.
     """
 
-    num_speculative_tokens: Annotated[int, Field(ge=1, description="proposals per step")] = 6
+    num_speculative_tokens: Annotated[int, Setting("proposals per step", ge=1)] = 6
 
     name = "block"
 
@@ -239,7 +238,7 @@ class Relaxed(Loss):
     """
 
     rule: Cactus | ClampedRatio
-    kl_weight: Annotated[float, Field(ge=0, lt=math.inf, description="of the KL term")] = 0.1
+    kl_weight: Annotated[float, Setting("of the KL term", ge=0, lt=math.inf)] = 0.1
 
     name = "relaxed"
 

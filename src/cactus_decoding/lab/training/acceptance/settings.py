@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
-
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.extras import needing
 from cactus_decoding.core.spelling import parse, spell
@@ -34,7 +32,7 @@ class AdaSpec:
     Source: AdaSPEC, arXiv 2510.19779.
     """
 
-    keep: Annotated[float, Field(gt=0, le=1, description="share of a batch's tokens")] = 0.4
+    keep: Annotated[float, Setting("share of a batch's tokens", gt=0, le=1)] = 0.4
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -71,90 +69,85 @@ class TrainingSettings:
         'lk'
     """
 
-    target: Annotated[str, Field(description="Verifying model: a local path, a hub name, or ``bundled``.")]
-    data: Annotated[str, Field(description="JSON Lines of prompts, prompts with completions, or texts; or a task.")]
+    target: Annotated[str, Setting("Verifying model: a local path, a hub name, or ``bundled``.")]
+    data: Annotated[str, Setting("JSON Lines of prompts, prompts with completions, or texts; or a task.")]
     loss: Annotated[
         str,
-        Field(description=f"One of {', '.join(LOSSES)}, which names a rule after it, as in relaxed:clamped:width=3."),
-        Setting(metavar="LOSS"),
+        Setting(
+            f"One of {', '.join(LOSSES)}, which names a rule after it, as in relaxed:clamped:width=3.", metavar="LOSS"
+        ),
     ] = "lk"
     draft: Annotated[
         str | None,
-        Field(description="A draft with the target's tokenizer: a local path, a hub name, or bundled:worded."),
-        Setting(metavar="MODEL", shown=""),
+        Setting(
+            "A draft with the target's tokenizer: a local path, a hub name, or bundled:worded.",
+            metavar="MODEL",
+            shown="",
+        ),
     ] = None
     layers: Annotated[
         int | None,
-        Field(ge=1, description="A new draft of N layers with the target's architecture and tokenizer, and --width."),
-        Setting(shown=""),
+        Setting("A new draft of N layers with the target's architecture and tokenizer, and --width.", ge=1, shown=""),
     ] = None
-    width: Annotated[int | None, Field(ge=1, description="Of the new draft's hidden states."), Setting(shown="")] = None
+    width: Annotated[int | None, Setting("Of the new draft's hidden states.", ge=1, shown="")] = None
     first_layers: Annotated[
-        int | None,
-        Field(ge=1, description="The first N layers of the target or, where one is given, the draft."),
-        Setting(shown=""),
+        int | None, Setting("The first N layers of the target or, where one is given, the draft.", ge=1, shown="")
     ] = None
     draft_vocabulary: Annotated[
-        int | None,
-        Field(ge=1, description="Propose from the N commonest tokens of the training text alone."),
-        Setting(shown="the whole"),
+        int | None, Setting("Propose from the N commonest tokens of the training text alone.", ge=1, shown="the whole")
     ] = None
     filter: Annotated[
         str | None,
-        Field(description="Which tokens count, such as adaspec:keep=0.4, which distils a reference draft first."),
-        Setting(metavar="FILTER"),
+        Setting(
+            "Which tokens count, such as adaspec:keep=0.4, which distils a reference draft first.", metavar="FILTER"
+        ),
     ] = None
     on_policy: Annotated[
         float,
-        Field(
+        Setting(
+            "Share of the sequences that the draft itself continues, and the target's rows judge.",
             ge=0,
             le=1,
-            description="Share of the sequences that the draft itself continues, and the target's rows judge.",
+            metavar="SHARE",
         ),
-        Setting(metavar="SHARE"),
     ] = 0.0
-    refresh_every: Annotated[int, Field(ge=1, description="Steps after which the draft continues anew.")] = 50
-    problems: Annotated[
-        int | None, Field(ge=1, description="Take the first N."), Setting(shown="all; 500 word problems")
-    ] = None
-    max_new_tokens: Annotated[int, Field(ge=1, description="Of an answer that the target or the draft gives.")] = 256
-    max_length: Annotated[int, Field(ge=2, description="Tokens of a sequence; longer ones are cut.")] = 1024
+    refresh_every: Annotated[int, Setting("Steps after which the draft continues anew.", ge=1)] = 50
+    problems: Annotated[int | None, Setting("Take the first N.", ge=1, shown="all; 500 word problems")] = None
+    max_new_tokens: Annotated[int, Setting("Of an answer that the target or the draft gives.", ge=1)] = 256
+    max_length: Annotated[int, Setting("Tokens of a sequence; longer ones are cut.", ge=2)] = 1024
     held_out: Annotated[
         int,
-        Field(
-            ge=1,
-            description="Documents that choose the best checkpoint, and as many that measure the result; at most "
+        Setting(
+            "Documents that choose the best checkpoint, and as many that measure the result; at most "
             "a tenth of all each.",
+            ge=1,
         ),
     ] = 64
-    steps: Annotated[int, Field(ge=1, description="Of the optimiser.")] = 1000
-    batch_size: Annotated[int, Field(ge=1, description="Sequences a step, of each process."), Setting(flat="batch")] = (
-        16
-    )
-    gradient_accumulation: Annotated[int, Field(ge=1, description="Batches a step.")] = 1
+    steps: Annotated[int, Setting("Of the optimiser.", ge=1)] = 1000
+    batch_size: Annotated[int, Setting("Sequences a step, of each process.", ge=1, flat="batch")] = 16
+    gradient_accumulation: Annotated[int, Setting("Batches a step.", ge=1)] = 1
     learning_rate: Annotated[
         float,
-        Field(gt=0, lt=math.inf, description="Of AdamW: reached after 5 % of the steps, then along a cosine to zero."),
-        Setting(metavar="RATE"),
+        Setting(
+            "Of AdamW: reached after 5 % of the steps, then along a cosine to zero.", gt=0, lt=math.inf, metavar="RATE"
+        ),
     ] = 2e-4
-    evaluate_every: Annotated[int, Field(ge=1, description="Steps between evaluations and checkpoints.")] = 100
+    evaluate_every: Annotated[int, Setting("Steps between evaluations and checkpoints.", ge=1)] = 100
     num_speculative_tokens: Annotated[
-        int, Field(ge=1, description="Proposals per step, of the acceptance length that chooses the best checkpoint.")
+        int, Setting("Proposals per step, of the acceptance length that chooses the best checkpoint.", ge=1)
     ] = 6
-    bfloat16: Annotated[bool, Field(description="Forward passes in bfloat16; weights in float32.")] = False
+    bfloat16: Annotated[bool, Setting("Forward passes in bfloat16; weights in float32.")] = False
     cache: Annotated[
         str | None,
-        Field(
-            description="Keep the target's rows here: the 64 likeliest tokens of each and the mass of the rest, "
-            "which makes divergences a little too small."
+        Setting(
+            "Keep the target's rows here: the 64 likeliest tokens of each and the mass of the rest, "
+            "which makes divergences a little too small.",
+            metavar="DIR",
         ),
-        Setting(metavar="DIR"),
     ] = None
-    seed: Annotated[int, Field(ge=0, description="Of everything random."), Setting(metavar="S")] = 0
-    chat: Annotated[
-        bool, Field(description="Prompts are a user's messages, which the target's chat template writes.")
-    ] = False
-    system: Annotated[str | None, Field(description="System message of a chat.")] = None
+    seed: Annotated[int, Setting("Of everything random.", ge=0, metavar="S")] = 0
+    chat: Annotated[bool, Setting("Prompts are a user's messages, which the target's chat template writes.")] = False
+    system: Annotated[str | None, Setting("System message of a chat.")] = None
 
     def __post_init__(self) -> None:
         check_fields(self)
