@@ -40,7 +40,7 @@ def near(rows, expected):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_rows_behind_what_was_taken_back_are_those_of_a_fresh_model(files, architecture):
     model, fresh = opened(files(architecture)), opened(files(architecture))
-    by_itself = architecture in ("lfm2", "qwen35") and model._text.max_undo > 0
+    by_itself = architecture in ("lfm2", "qwen35") and model._text.context.max_undo > 0
     expected = fresh.append(TEXT, len(TEXT))
     model.append(TEXT[:4], 1)
     place = 4

@@ -6,10 +6,11 @@ import pytest
 from support.constraints import bundled_vocabulary, byte_vocabulary, schema_of
 from support.tables import all_of
 
+from cactus_decoding import load_pair
 from cactus_decoding.core.constraints import compiling
 from cactus_decoding.core.constraints.base import Grammar
 from cactus_decoding.core.constraints.compiling import Vocabulary
-from cactus_decoding.engines.llama_cpp.server.constraints import GrammarWorker
+from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker, GrammarWorker
 
 
 def chained(rules: int) -> Grammar:
@@ -72,13 +73,13 @@ def test_a_process_that_dies_is_replaced(worker):
     assert worker.check(Grammar("regex", "c+", "it"))
 
 
-def test_what_was_compiled_is_not_compiled_again(worker):
-    grammar = Grammar("regex", "[a-f]{3}", "it")
-    compiled, process = worker.check(grammar), worker._process
-    process.kill()
-    process.wait()
-    assert worker.check(grammar) == compiled
-    assert worker._process is process
+def test_what_was_compiled_is_not_compiled_again(gguf):
+    maker, grammar = ConstraintMaker(load_pair(gguf("target"), "ngram")), Grammar("regex", "[1-3]{3}", "it")
+    first = maker.make(grammar).allowed([])
+    maker.close()  # afterwards nothing can be compiled
+    assert maker.make(grammar).allowed([]).tolist() == first.tolist()
+    with pytest.raises(ValueError, match="the server stops"):
+        maker.make(Grammar("regex", "[1-4]{3}", "it"))
 
 
 def test_of_several_parts_the_one_that_cannot_be_compiled_is_named(worker):

@@ -32,11 +32,8 @@ class LlamaCppModel(BaseCachedModel):
 
     Its logits are float32 on the CPU wherever its layers are. Without ``copies`` they are llama.cpp's own memory, which
     the next `append` overwrites and which is gone with the model: that is for a draft, whose rows become probabilities
-    at once. A target's are copied, because they are handed on with the step's outcome.
-
-    Args:
-        copies: whether `append` returns rows of their own.
-        text: where to run it; the only one of a context by the settings, if None.
+    at once. A target's are copied, because they are handed on with the step's outcome. Without a ``text`` it is the
+    only one of a context by the settings.
     """
 
     model: GgufModel  # the opened file
@@ -55,7 +52,7 @@ class LlamaCppModel(BaseCachedModel):
             branches = _BRANCHES if copies and not model.recurrent else 0
             text = SequenceSlot(Context.make(model, self.settings, max_undo=self.max_undo, branches=branches))
         self._text = text
-        self.use_threads(self._text.threads)
+        self.use_threads(self._text.context.threads)
 
     @classmethod
     def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
@@ -88,7 +85,7 @@ class LlamaCppModel(BaseCachedModel):
     @property
     def max_leaves(self) -> int:
         """Leaves of a tree that can be read at once, where nothing of it is kept; 1 where only chains can."""
-        return max(self._text.branches, 1)
+        return max(self._text.context.branches, 1)
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -115,7 +112,7 @@ class LlamaCppModel(BaseCachedModel):
 
     @property
     def max_length(self) -> int:
-        return self._text.size
+        return self._text.context.size
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -155,16 +152,16 @@ class LlamaCppForward:
     ) -> Tensor:
         """Feed tokens in batches of as many as llama.cpp takes at once; see `Forward.append`."""
         text, ids = self._text, token_ids.numpy()
-        if start + len(ids) > text.size:
+        if start + len(ids) > text.context.size:
             raise ValueError(
-                f"the context holds {text.size} tokens, but {start} and {len(ids)} more were to be read; "
+                f"the context holds {text.context.size} tokens, but {start} and {len(ids)} more were to be read; "
                 "set a larger context_size"
             )
         if positions is not None or mask is not None:
             return self._append_tree(ids, start, rows, positions, mask)
         read = list[Tensor]()
-        for begin in range(0, len(ids), text.batch_size):
-            batch = ids[begin : begin + text.batch_size]
+        for begin in range(0, len(ids), text.context.batch_size):
+            batch = ids[begin : begin + text.context.batch_size]
             behind = len(ids) - begin - len(batch)
             wanted = min(max(rows - behind, 0), len(batch))
             logits = text.read(batch, start + begin, wanted)
@@ -176,12 +173,12 @@ class LlamaCppForward:
         self, ids: np.ndarray[Any, Any], start: int, rows: int, positions: Tensor | None, mask: Tensor | None
     ) -> Tensor:
         """Return a tree's logits; llama.cpp caches none of it, so it has to be forgotten before a chain is read."""
-        if positions is None or mask is None or len(ids) > self._text.batch_size:
+        if positions is None or mask is None or len(ids) > self._text.context.batch_size:
             raise ValueError(_CHAINS)
         sees, places = mask[:, start:].numpy(), positions.numpy()
         lies_on = sees[sees.sum(0) == 1]  # the rows of leaves, which no other token sees
         read = (lies_on.T @ lies_on) & (places <= places[:, None])  # what each token will see in llama.cpp
-        if len(lies_on) > self._text.branches or not mask[:, :start].all() or not np.array_equal(read, sees):
+        if len(lies_on) > self._text.context.branches or not mask[:, :start].all() or not np.array_equal(read, sees):
             raise ValueError(_CHAINS)
         logits = self._text.read_tree(ids, places, lies_on, rows)
         return logits.clone() if self._copies else logits
@@ -199,7 +196,7 @@ class LlamaCppForward:
 
     def can_undo(self, count: int) -> bool:
         """Say whether llama.cpp takes back all but the first of so many tokens; see `StatefulForward`."""
-        return count - 1 <= self._text.max_undo > 0
+        return count - 1 <= self._text.context.max_undo > 0
 
     def undo(self, length: int, prefix: int) -> bool:
         """Let llama.cpp take tokens back, where all are of its last batch, which it does not check."""

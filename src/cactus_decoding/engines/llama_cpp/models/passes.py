@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +21,15 @@ class Cancelled(Exception):
     """Somebody else ended the response."""
 
 
+@dataclass(eq=False)
 class _Job:
     """What a text waits to be read on by, and how far that has come."""
 
-    def __init__(self, context: Context, portion: Portion) -> None:
-        self.context, self.portion, self._read = context, portion, 0
-        self.rows, self.error = list[Tensor](), None
-
-    error: Exception | None
+    context: Context
+    portion: Portion
+    rows: list[Tensor] = field(default_factory=list)
+    error: Exception | None = None
+    _read: int = 0
 
     @property
     def left(self) -> int:
@@ -43,15 +45,8 @@ class _Job:
         self._read, self.rows = self._read + count, [*self.rows, rows]
 
 
-class Lock(Protocol):
-    """One that its owner may lock again, and that raises `RuntimeError` for others who release it."""
-
-    def release(self) -> None:
-        """Release it once."""
-
-
 @contextmanager
-def release_on_exit(*locks: Lock) -> Iterator[None]:
+def release_on_exit(*locks: threading.RLock | threading.Condition) -> Iterator[None]:
     """Give back what this thread still has locked at the end: an interruption where a ``with`` ends leaves it so."""
     try:
         yield
@@ -66,19 +61,16 @@ class BatchScheduler:
     """Reads for responses that run in threads: a pass is made as soon as each of them waits for one.
 
     So chains of several texts are read together, whatever else their responses are asked for. What a pass reads does
-    not depend on how fast a thread is, only on who takes part.
-
-    Args:
-        contexts: those that are read first come first, such as a draft's.
+    not depend on how fast a thread is, only on who takes part. Contexts that are read first come first, such as a
+    draft's.
     """
 
     def __init__(self, contexts: Sequence[Context]) -> None:
         self._contexts, self.changed = list(contexts), threading.Condition()
         # by thread: whatever interrupts one, it clears up what it finds of its own
         self._responses, self._waiting = set[int](), dict[int, _Job]()
-        self._reader, self._read = None, list[_Job]()
-
-    _reader: int | None
+        self._reader: int | None = None
+        self._read = list[_Job]()
 
     @contextmanager
     def response(self) -> Iterator[None]:
@@ -163,18 +155,11 @@ def shares(wanted: Sequence[int], room: int) -> list[int]:
 
 
 class SequenceSlot:
-    """One text's place in a context.
-
-    Args:
-        passes: that read for all who share the context; None, where nobody else does.
-
-    Attributes:
-        cancelled: looked at before every pass: with it another thread ends the response, whose next read raises
-            `Cancelled`.
-    """
+    """One text's place in a context; passes read for all who share it (None, where nobody else does)."""
 
     def __init__(self, context: Context, sequence: int = 0, passes: BatchScheduler | None = None) -> None:
-        self._context, self._sequence, self._passes = context, sequence, passes
+        self.context, self._sequence, self._passes = context, sequence, passes
+        # looked at before every pass: with it another thread ends the response, whose next read raises `Cancelled`
         self.cancelled: threading.Event | None = None
 
     @property
@@ -182,60 +167,38 @@ class SequenceSlot:
         """Whether the context has other texts too; rows are then in memory of their own."""
         return self._passes is not None
 
-    @property
-    def branches(self) -> int:
-        """How many leaves a tree after it may have; 0 where none can be read."""
-        return 0 if self.shared else self._context.branches
-
-    @property
-    def size(self) -> int:
-        return self._context.size
-
-    @property
-    def batch_size(self) -> int:
-        return self._context.batch_size
-
-    @property
-    def threads(self) -> int:
-        return self._context.threads
-
     def use_threads(self, count: int) -> None:
         with self._alone():
-            self._context.use_threads(count)
+            self.context.use_threads(count)
 
     def clear(self) -> None:
         with self._alone():
-            self._context.clear(self._sequence)
+            self.context.clear(self._sequence)
 
     def forget_from(self, length: int) -> bool:
         with self._alone():
-            return self._context.forget_from(self._sequence, length)
-
-    @property
-    def max_undo(self) -> int:
-        """How many of the last tokens of a batch a recurrent state can take back."""
-        return self._context.max_undo
+            return self.context.forget_from(self._sequence, length)
 
     @property
     def last(self) -> int:
         """How many tokens of it the last batch had that had any."""
-        return self._context.last[self._sequence]
+        return self.context.last[self._sequence]
 
     def save(self, *, partial: bool = False) -> np.ndarray[Any, Any]:
         with self._alone():
-            return self._context.save(self._sequence, partial=partial)
+            return self.context.save(self._sequence, partial=partial)
 
     def restore(self, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
         with self._alone():
-            self._context.restore(self._sequence, saved, partial=partial)
+            self.context.restore(self._sequence, saved, partial=partial)
 
     def read(self, token_ids: np.ndarray[Any, Any], start: int, rows: int) -> Tensor:
         """Return logits after the last ``rows`` of at most ``batch_size`` tokens; the next call may overwrite them."""
         self._check()
         portion = Portion(self._sequence, token_ids, start, rows)
         if self._passes is not None:
-            return self._passes.read(self._context, portion, self._check)
-        return self._context.read([portion])
+            return self._passes.read(self.context, portion, self._check)
+        return self.context.read([portion])
 
     def read_tree(
         self,
@@ -245,7 +208,7 @@ class SequenceSlot:
         rows: int,
     ) -> Tensor:
         self._check()
-        return self._context.read_tree(token_ids, positions, lies_on, rows)
+        return self.context.read_tree(token_ids, positions, lies_on, rows)
 
     def _check(self) -> None:
         if self.cancelled is not None and self.cancelled.is_set():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from queue import LifoQueue
 
 from cactus_decoding.core.constraints import compiling
@@ -22,8 +22,7 @@ _KEPT = 64
 class GrammarWorker(WorkerProcess):
     """Tries grammars out in a process of its own, which is ended where one takes too long.
 
-    Only what could be compiled there is compiled here. A process is kept for the next grammar; a new one starts when it
-    is needed.
+    Only what could be compiled there is compiled here.
     """
 
     def __init__(self, vocabulary: compiling.Vocabulary, seconds: float = SECONDS) -> None:
@@ -34,19 +33,11 @@ class GrammarWorker(WorkerProcess):
         }
         super().__init__(compiling.__file__, json.dumps(described).encode(), "compiles grammars")
         self._seconds = seconds
-        self._tried: OrderedDict[Grammar, str] = OrderedDict()
-
-    def known(self, grammar: Grammar) -> str | None:
-        """Return what `check` returned for a grammar, without waiting for another one; None where it is not kept."""
-        return self._tried.get(grammar)
 
     def check(self, grammar: Grammar) -> str:
         with self._lock:
-            if grammar in self._tried:
-                self._tried.move_to_end(grammar)
-                return self._tried[grammar]
             try:
-                compiled = self._try(grammar)
+                return self._try(grammar)
             except ValueError as error:
                 for part in grammar.parts:
                     try:
@@ -54,10 +45,6 @@ class GrammarWorker(WorkerProcess):
                     except ValueError as theirs:
                         raise ValueError(f"cannot read {part.name}: {theirs}") from None
                 raise ValueError(f"cannot read {grammar.name}: {error}") from None
-            self._tried[grammar] = compiled
-            if len(self._tried) > _KEPT:
-                self._tried.popitem(last=False)
-            return compiled
 
     def _try(self, grammar: Grammar) -> str:
         asked = {"kind": grammar.kind, "text": grammar.text, "seconds": self._seconds}
@@ -72,6 +59,7 @@ class ConstraintMaker:
         self._pair, self._seconds = pair, seconds
         self._lock, self._workers = threading.Lock(), list[GrammarWorker]()
         self._free = LifoQueue[GrammarWorker]()  # the second process starts when both are needed
+        self._compiled = lru_cache(_KEPT)(self._compile)  # which waits for nobody where a grammar is kept
 
     def prepare(self) -> None:
         """Read the vocabulary and start a process, so that no request waits for them."""
@@ -80,12 +68,11 @@ class ConstraintMaker:
             worker.start()
 
     def make(self, grammar: Grammar) -> GrammarConstraint:
-        known = (each.known(grammar) for each in self._all())
-        compiled = next((text for text in known if text is not None), None)
-        if compiled is None:
-            with self._worker() as worker:
-                compiled = worker.check(grammar)
-        return self._vocabulary().constraint(compiled)
+        return self._vocabulary().constraint(self._compiled(grammar))
+
+    def _compile(self, grammar: Grammar) -> str:
+        with self._worker() as worker:
+            return worker.check(grammar)
 
     def close(self) -> None:
         for worker in self._workers:
@@ -98,18 +85,14 @@ class ConstraintMaker:
 
     @contextmanager
     def _worker(self) -> Iterator[GrammarWorker]:
-        self._all()
+        with self._lock:
+            if not self._workers:
+                tokens = vocabulary_of(self._pair.tokenizer, self._pair.stop_token_ids)
+                self._workers += [GrammarWorker(tokens, self._seconds) for _ in range(PROCESSES)]
+                for each in self._workers:
+                    self._free.put(each)
         worker = self._free.get()
         try:
             yield worker
         finally:
             self._free.put(worker)
-
-    def _all(self) -> list[GrammarWorker]:
-        with self._lock:
-            if not self._workers:
-                tokens = vocabulary_of(self._pair.tokenizer, self._pair.stop_token_ids)
-                self._workers += [GrammarWorker(tokens, self._seconds) for _ in range(PROCESSES)]
-                for worker in self._workers:
-                    self._free.put(worker)
-            return self._workers

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from concurrent.futures import Future
 from contextlib import aclosing
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
@@ -82,16 +82,6 @@ _POSTED: dict[str, type[Body]] = {
 _READERS = 4  # requests that are checked at a time: what grammars take is not taken from the threads that answer
 
 
-class Writer(Protocol):
-    """What clients of an address read: an answer's JSON, or its server-sent events."""
-
-    def whole(self, answer: Mapping[str, Any]) -> Mapping[str, Any]: ...
-
-    def parts(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[bytes]: ...
-
-    def error(self, error: Mapping[str, Any]) -> bytes: ...
-
-
 class ChunkWriter:
     """Writes completions and answers to conversations, as they are made."""
 
@@ -104,6 +94,9 @@ class ChunkWriter:
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         return b"data: " + as_json(error).encode() + b"\n\n"
+
+
+Writer = ChunkWriter | ResponseWriter
 
 
 class LlamaServer:
@@ -357,8 +350,7 @@ def _sentence(status: int, kind: str) -> Callable[[Request, Exception], Response
     return answer
 
 
-def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _http(request: Request, error: Any) -> Response:
     return JSONResponse(error_body(str(error.detail)), status_code=error.status_code)
 
 
