@@ -21,7 +21,6 @@ from cactus_decoding.engines.llama_cpp.sampling import (
     LlamaSampling,
     Penalties,
     RowProcessor,
-    without_penalties,
 )
 from cactus_decoding.engines.openai.counters import ResponseCounts
 
@@ -49,11 +48,8 @@ class Piece(NamedTuple):
 class LlamaAnswer:
     """A response of GGUF files, with the rows of llama.cpp: what the server and `CactusLlama` begin.
 
-    Args:
-        settings: by the names of `Request.from_dict`; without ``max_new_tokens`` there are as many as fit.
-        grammar: a `llama_cpp.LlamaGrammar`, or None.
-        reach: how many of the last tokens penalties look at; all, if negative.
-        visible: tokens that stand for no text and are shown nevertheless.
+    Without ``max_new_tokens`` in the settings there are as many as fit. Penalties look at the last ``reach`` tokens, or
+    at all, if it is negative. ``visible`` tokens stand for no text and are shown nevertheless.
     """
 
     def __init__(
@@ -63,7 +59,7 @@ class LlamaAnswer:
         settings: Mapping[str, Any],
         processors: Sequence[RowProcessor] = (),
         penalties: Sequence[float] = (1.0, 0.0, 0.0),
-        grammar: Any = None,
+        grammar: Any = None,  # a `llama_cpp.LlamaGrammar`
         *,
         constraint: Constraint | None = None,
         choices: Sequence[str] | None = None,
@@ -77,7 +73,7 @@ class LlamaAnswer:
         if given.get("max_new_tokens") is None:
             given["max_new_tokens"] = max((target.max_length or 0) - start, 1)
         request, rows = Request.from_dict(given), [*processors]
-        if not without_penalties(*penalties):
+        if tuple(penalties) != (1, 0, 0):
             rows.append(Penalties(start, reach, *penalties))
         if grammar is not None:
             rows.append(GrammarMask(target.model, grammar, start))

@@ -47,15 +47,13 @@ class LlamaSampling:
 
     Processors come first, in order. Then top-k, top-p and min-p cut rows at temperature 1, and the temperature comes
     last; transformers, vLLM and the rest of this package have it before the cuts.
-
-    Attributes:
-        plain: the sampling, where its order makes no difference and nothing is processed.
     """
 
     def __init__(self, sampling: SamplingParams, processors: Sequence[RowProcessor] = ()) -> None:
         self._sampling, self._processors = sampling, processors
         self._cut = SamplingParams(top_k=sampling.top_k, top_p=sampling.top_p, min_p=sampling.min_p)
         self._in_any_order = sampling.temperature in (0, 1) or not self._cut.truncates
+        # the sampling, where its order makes no difference and nothing is processed
         self.plain = sampling if self._in_any_order and not processors else None
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
@@ -84,10 +82,7 @@ class Penalties:
     """What llama.cpp does to tokens that were generated lately: a prompt is not looked at.
 
     A token's logit is divided by ``repeat`` (multiplied where it is not positive), then loses ``presence`` once and
-    ``frequency`` for each time that it is there.
-
-    Args:
-        reach: how many of the last tokens count; all, if negative.
+    ``frequency`` for each time that it is there. The last ``reach`` tokens count; all, if it is negative.
     """
 
     def __init__(self, prompt_length: int, reach: int, repeat: float, frequency: float, presence: float) -> None:
@@ -105,10 +100,6 @@ class Penalties:
         logits, times = row[ids], torch.tensor(list(counts.values()), dtype=row.dtype)
         logits = torch.where(logits <= 0, logits * self._repeat, logits / self._repeat)
         return row.index_copy(0, ids, logits - times * self._frequency - self._presence)
-
-
-def without_penalties(repeat: float, frequency: float, presence: float) -> bool:
-    return repeat == 1 and frequency == 0 and presence == 0
 
 
 class LogitBias:
@@ -167,9 +158,8 @@ class GrammarMask:
     It is asked about rows of drafts and of rejected tokens too, so it keeps a state for each of the last tokens. Rows
     after a token that is not allowed are left as they are: no rule accepts that token, so nothing is drawn from them.
 
-    Args:
-        grammar: a `llama_cpp.LlamaGrammar`. Who gives one to `CactusLlama` has its text read by llama.cpp, without
-            bounds; what a server's clients send goes to `GrammarConstraint` instead.
+    Who gives a `llama_cpp.LlamaGrammar` to `CactusLlama` has its text read by llama.cpp, without bounds; what clients
+    of a server send goes to `GrammarConstraint` instead.
     """
 
     def __init__(self, model: GgufModel, grammar: Any, prompt_length: int) -> None:

@@ -156,13 +156,10 @@ class BudgetMeter:
     A response keeps its slot when the engine takes it out of the batch for a while, as long as the engine passes the
     same object for it. One that comes back unknown counts as having spent everything, so that the budget holds. Its
     counts are then NaN.
-
-    Attributes:
-        spent: nats of responses with a budget, ``[slots]``.
-        counts: of responses that ask for a report, by `REPORTED`, ``[slots, counts]``.
     """
 
     def __init__(self, device: torch.device, slots: int) -> None:
+        # nats of responses with a budget, ``[slots]``, and what those that ask for a report count, by `REPORTED`
         self.spent = torch.zeros(slots, dtype=torch.float64, device=device)
         self.counts = torch.zeros(slots, len(REPORTED), dtype=torch.float64, device=device)
         self._slots: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # by identity, which holding the object secures

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from cactus_decoding.core.checks import PromptTooLongError, short_repr
 from cactus_decoding.core.declared import switch
@@ -57,27 +57,21 @@ def read_keys(
         elif value == NONE and key == "relax_within":
             value = None
         elif value == THINKING and key == "relax_within":
-            value = _marks(thinking)
+            if thinking is None:
+                raise ValueError(
+                    f"relax_within is {THINKING!r}, but the server knows no tokens around a thinking part (of vLLM's, "
+                    "a --reasoning-parser does): give two marks, or their token ids"
+                )
+            value = thinking
         elif not any_pattern and value != defaults.get(name):
-            value = _own_file(value) if key == FILE_KEY else declared.from_client(value, key)
+            if key == FILE_KEY:
+                raise ValueError(
+                    f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
+                    f"{short_repr(value)}: a request may set {LIMITS} only"
+                )
+            value = declared.from_client(value, key)
         settings[name] = value
     return settings
-
-
-def _marks(thinking: Marks | None) -> Marks:
-    if thinking is None:
-        raise ValueError(
-            f"relax_within is {THINKING!r}, but the server knows no tokens around a thinking part (of vLLM's, a "
-            "--reasoning-parser does): give two marks, or their token ids"
-        )
-    return thinking
-
-
-def _own_file(given: object) -> NoReturn:
-    raise ValueError(
-        f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
-        f"{short_repr(given)}: a request may set {LIMITS} only"
-    )
 
 
 INVALID = "invalid_request_error"

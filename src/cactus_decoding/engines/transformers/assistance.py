@@ -41,9 +41,6 @@ class ScheduledLength(StatelessLength):
     """Proposes two tokens more after a step that kept all of them, else one fewer: transformers' heuristic schedule.
 
     A step without proposals, as look-up has where nothing matches, changes nothing.
-
-    Attributes:
-        first_draft_tokens: proposals in the first step, for which a context window must have room.
     """
 
     num_tokens: int  # proposals in the next step, 1 or more
@@ -53,7 +50,7 @@ class ScheduledLength(StatelessLength):
     fixed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self.first_draft_tokens = self.begin_step()
+        self.first_draft_tokens = self.begin_step()  # for which a context window must have room
 
     def begin_step(self) -> int:
         return min(self.num_tokens, self.max_draft_tokens)

@@ -151,19 +151,14 @@ def state_of(model: PreTrainedModel) -> tuple[Any, ...]:
     code: list[Any] = [*_global_forward_hooks, *_global_forward_pre_hooks, *map(id, registered_attentions())]
     for module in model.modules():
         code += (module.training, id(type(module).forward), *module._forward_hooks, *module._forward_pre_hooks)
+    attributes: list[Any] = []
+    for holder in (model.config, *model.modules()):
+        own = islice(vars(holder).values(), _NUM_OF_EVERY_MODULE if isinstance(holder, nn.Module) else 0, None)
+        attributes += (type(holder), *(value if type(value) in _SCALARS else id(value) for value in own))
     autocast = torch.is_autocast_enabled(model.device.type)
-    return (*tensors, *_attributes(model), *code, autocast, torch.get_float32_matmul_precision())
+    return (*tensors, *attributes, *code, autocast, torch.get_float32_matmul_precision())
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, ...]:
     plain = type(tensor) in (nn.Parameter, torch.Tensor)  # others may have no memory of their own
     return (tensor.data_ptr() if plain else 0, 0 if tensor.is_inference() else tensor._version)
-
-
-def _attributes(model: PreTrainedModel) -> list[Any]:
-    parts: list[Any] = []
-    for holder in (model.config, *model.modules()):
-        parts.append(type(holder))
-        own = islice(vars(holder).values(), _NUM_OF_EVERY_MODULE if isinstance(holder, nn.Module) else 0, None)
-        parts += [value if type(value) in _SCALARS else id(value) for value in own]
-    return parts

@@ -35,13 +35,10 @@ class RequestDistribution(LogitsProcessor):
     """Turns a draft's scores into logarithms of the probabilities that the request samples from.
 
     It takes the place of the target's processors: given those, transformers would apply temperature and cuts twice.
-
-    Attributes:
-        vocabulary: width of the target's logits, or None if it is the draft's.
     """
 
     def __init__(self) -> None:
-        self.vocabulary: int | None = None
+        self.vocabulary: int | None = None  # width of the target's logits; None if it is the draft's
 
     def begin(self, token_ids: list[int], to_probs: LogitsToProbs) -> None:
         self.token_ids, self.to_probs = list(token_ids), to_probs

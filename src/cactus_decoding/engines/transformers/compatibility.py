@@ -293,10 +293,8 @@ _numbers_checked: set[type] = set()
 def check_version(model: PreTrainedModel, make_forward: Callable[[], Forward]) -> None:
     """Check a version of transformers that is newer than those in `TRIED`, once for each class of models; warn once.
 
-    Args:
-        model: whose rows are compared: those of a pass that fills a cache and takes tokens back, and those of a pass
-            without a cache.
-        make_forward: returns an empty pass of the first kind.
+    Compared are the model's rows of a pass that fills a cache and takes tokens back, which ``make_forward`` makes, and
+    those of a pass without a cache.
     """
     version = Version(transformers.__version__)
     if Version(TRIED[0]) <= version <= Version(TRIED[-1]) or type(model) in _numbers_checked:

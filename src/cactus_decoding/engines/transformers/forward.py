@@ -63,10 +63,11 @@ class GeneralForward(StatefulForward):
             while count - _CHUNK >= max(rows, 1):
                 self.append(token_ids[:_CHUNK], start, 1)
                 token_ids, start, count = token_ids[_CHUNK:], start + _CHUNK, count - _CHUNK
-        if positions is None and mask is None:
-            places = self._chain_inputs(start, count)
-        else:
+        places = dict[str, Tensor | None]()
+        if positions is not None or mask is not None:
             places = self._tree_inputs(start, count, positions, mask)
+        elif self._gives_positions:  # as `generate` does; some models count from elsewhere where they are given none
+            places["position_ids"] = torch.arange(start, start + count, device=self._device)[None]
         fill = int(bool(start) and count % 4 == 3 and count < _FEW and self._fills_rows and not self.extra_inputs)
         if fill:  # a token that the others do not see, and that is forgotten at once
             token_ids, places = _with_junk(token_ids, places)
@@ -135,12 +136,6 @@ class GeneralForward(StatefulForward):
             for name, states in copies.items():
                 for i, copied in states.items():
                     getattr(layer, name)[i].copy_(copied)
-
-    def _chain_inputs(self, start: int, count: int) -> dict[str, Tensor | None]:
-        """Return the positions that `generate` gives; some models count from elsewhere where they are given none."""
-        if not self._gives_positions:
-            return {}
-        return {"position_ids": torch.arange(start, start + count, device=self._device)[None]}
 
     def _tree_inputs(
         self, start: int, count: int, positions: Tensor | None, mask: Tensor | None

@@ -129,23 +129,8 @@ def speculative_generate(
         4
     """
     if input_ids is None or logits_processor is None or stopping_criteria is None or generation_config is None:
-        named = {
-            "input_ids": input_ids,
-            "logits_processor": logits_processor,
-            "stopping_criteria": stopping_criteria,
-            "generation_config": generation_config,
-            "assistant_model": assistant_model,
-            "drafter": drafter,
-            "generator": generator,
-            "seed": seed,
-            "metrics": metrics,
-            "streamer": streamer,
-            "stop_strings": stop_strings,
-            "tokenizer": tokenizer,
-            "assistant_tokenizer": assistant_tokenizer,
-        }
-        given = {name: value for name, value in named.items() if value is not None}
-        return generate_speculatively(model, **given, **model_kwargs)
+        given = {name: value for name, value in locals().items() if value is not None}  # there is nothing else yet
+        return generate_speculatively(**given.pop("model_kwargs"), **given)
     if metrics is not None and not isinstance(metrics, Metrics):
         raise TypeError(f"metrics must be a Metrics to add to, but is {short_repr(metrics)}")
     settings = {name: model_kwargs.pop(name) for name in ASKED if name in model_kwargs}
@@ -205,13 +190,7 @@ def generate_speculatively(model: PreTrainedModel, **arguments: Any) -> Tensor |
     """Do what ``model.generate(..., custom_generate=speculative_generate)`` does, tokenizers and stop strings included.
 
     `generate` keeps ``tokenizer`` and ``assistant_tokenizer`` from a callable, and so cannot read stop strings next to
-    one. A folder gets everything.
-
-    Returns:
-        What `speculative_generate` returns.
-
-    Raises `TypeError` as there; `ValueError` as there, and for settings that `generate` would act on before anything is
-    decoded.
+    one. A folder gets everything. Settings that `generate` would act on before anything is decoded are refused.
     """
     configs = [arguments.get("generation_config"), model.generation_config]
 

@@ -52,10 +52,7 @@ class ProcessedProbs:
     """Rows after a `generate` call's processors, each of which sees the tokens before the row; see `RowSampling`.
 
     Processors see the padding too, as in `generate`. All the mass goes to the most likely token without ``do_sample``.
-
-    Attributes:
-        plain: as given: what the processors come to, from `sampling_of`; they are then left out, which is faster.
-        temperature: what the processors divide by; 0 where the most likely token is taken.
+    Where `sampling_of` says what the processors come to (``plain``), they are left out, which is faster.
     """
 
     def __init__(
@@ -73,6 +70,7 @@ class ProcessedProbs:
         greedy = not config.do_sample or len(kept) < len(processors)
         self._sampling = SamplingParams(temperature=0.0 if greedy else 1.0)
         warpers = (each for each in kept if isinstance(each, logits_process.TemperatureLogitsWarper))
+        # what the processors divide by; 0 where the most likely token is taken
         self.temperature = 0.0 if greedy else math.prod(each.temperature for each in warpers)
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:

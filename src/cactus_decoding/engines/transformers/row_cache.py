@@ -109,7 +109,7 @@ class RowLayer(DynamicLayer):
             stores = self._stores = self._reserved(end, start, key_states, value_states)
         stores[0][:, :, start:end] = key_states
         stores[1][:, :, start:end] = value_states
-        self._use(end)
+        self.keys, self.values = (store[:, :, :end] for store in stores)
         return self.keys, self.values
 
     def cut(self, count: int) -> None:
@@ -132,10 +132,6 @@ class RowLayer(DynamicLayer):
         if self.is_initialized:
             copied.keys, copied.values = self.keys.clone(), self.values.clone()
         return copied
-
-    def _use(self, end: int) -> None:
-        assert self._stores is not None
-        self.keys, self.values = self._stores[0][:, :, :end], self._stores[1][:, :, :end]
 
     def _reserved(self, end: int, used: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return stores with room for so many tokens, and the used part in them."""

@@ -35,13 +35,8 @@ class CallMarks:
         """Return the grammar, in Lark, of an answer with calls.
 
         Text is free up to the first mark, and what follows a mark is a call. So nothing is known of an answer that
-        calls nothing, and a call is JSON by the function's schema.
-
-        Args:
-            names: of the functions.
-            parts: their arguments' schemas, by the names under which references lead into them.
-            rest: what stands for an answer without calls; None where it must call.
-            most: calls in an answer.
+        calls nothing, and a call is JSON by the function's schema. ``parts`` are these schemas, by the names that
+        references have for them; ``rest`` stands for an answer without calls, None where it must call.
         """
         written = self.format
         calls = [

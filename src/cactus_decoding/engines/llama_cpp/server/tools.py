@@ -110,13 +110,9 @@ class Tools:
                 for part, each in zip(parts, functions, strict=True)
             ]
             return Grammar("json_schema", json.dumps({"anyOf": calls, "$defs": parts}), _TOGETHER, alone)
-        text = marks.lark([each["name"] for each in functions], parts, self._rest(answer), most=self.most)
+        rest = None if self.forced else "TEXT" if answer is None else embedded(json.loads(answer.text))
+        text = marks.lark([each["name"] for each in functions], parts, rest, most=self.most)
         return Grammar("lark", text, _TOGETHER, alone if answer is None else (*alone, answer))
-
-    def _rest(self, answer: Grammar | None) -> str | None:
-        if self.forced:
-            return None
-        return "TEXT" if answer is None else embedded(json.loads(answer.text))
 
     def reader(self) -> CallReader:
         names = [each["name"] for each in self.functions]
