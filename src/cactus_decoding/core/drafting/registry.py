@@ -42,11 +42,7 @@ Engines add those that only their models have, such as ``early_exit`` and ``skip
 LOOK_UPS = ("suffix", "ngram")  # those that copy from the text, which go with any target
 LOOK_UP = LOOK_UPS[0]  # the default draft of any target but the bundled one
 
-DRAFT_LENGTHS: dict[str, type[DraftLength]] = {
-    "fixed": FixedLength,
-    "confidence": ConfidenceStop,
-    "auto": AutoLength,
-}
+DRAFT_LENGTHS: dict[str, type[DraftLength]] = {"fixed": FixedLength, "confidence": ConfidenceStop, "auto": AutoLength}
 """Every draft length by its name."""
 TREE_SHAPES: dict[str, type[TreeShape]] = {
     "static": StaticTree,

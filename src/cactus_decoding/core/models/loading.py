@@ -47,13 +47,7 @@ class Engine(Protocol):
         """Load a tokenizer; with ``local`` only one that was fetched before."""
 
     def load_cached(
-        self,
-        role: str,
-        name: str | Path,
-        dtype: str | torch.dtype,
-        device: torch.device,
-        *,
-        local: bool = False,
+        self, role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device, *, local: bool = False
     ) -> BaseCachedModel: ...
 
     def with_cache(self, model: Any) -> BaseCachedModel: ...
@@ -102,12 +96,7 @@ def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Token
 
 
 def load_cached(
-    role: str,
-    name: str | Path,
-    dtype: str | torch.dtype,
-    device: torch.device,
-    *,
-    local: bool = False,
+    role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device, *, local: bool = False
 ) -> BaseCachedModel:
     return engine_of(name).load_cached(role, name, dtype, device, local=local)
 
@@ -144,10 +133,7 @@ _INSTRUCTIONS = {
 
 
 def device_beside_files(
-    target: str | Path,
-    draft: str | Path | None,
-    dtype: str | torch.dtype,
-    device: str | torch.device | None,
+    target: str | Path, draft: str | Path | None, dtype: str | torch.dtype, device: str | torch.device | None
 ) -> str | torch.device | None:
     """Return the device to use: the CPU beside a GGUF file. Raise `ValueError` for what llama.cpp does not do."""
     files = [name for name in (target, draft) if name is not None and engine_of(name).rows_on_cpu]

@@ -291,11 +291,7 @@ class JudgedOn:
 
 
 def relaxed_target_beside(
-    rule: AcceptanceRule,
-    target_probs: Tensor,
-    draft_probs: Tensor | None,
-    drawn_probs: Tensor,
-    fixed_token_ids: Tensor,
+    rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
 ) -> Tensor | None:
     """Call `Rule.relaxed_target_beside`, or `relaxed_target` for rules without it."""
     if isinstance(rule, Rule):

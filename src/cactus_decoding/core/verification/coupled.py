@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import (
-    RuleAt,
-    TokenSource,
-    Tree,
-    Trial,
-    Walk,
-    recovery_weights,
-    relaxed_row,
-)
+from cactus_decoding.core.verification.tree import RuleAt, TokenSource, Tree, Trial, Walk, recovery_weights, relaxed_row
 
 
 def coupled(tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
