@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from cactus_decoding import ModelDrafter, Request, SamplingParams
 from cactus_decoding.core.loop import decode
-from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 
@@ -28,13 +28,13 @@ def times_of(
     """
     prompt = torch.randint(VOCABULARY, (context,), generator=torch.Generator().manual_seed(0)).tolist()
     sampling = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
-    request, to_probs = Request(sampling=sampling, num_speculative_tokens=proposals), as_logits_to_probs(sampling)
+    request, to_probs = Request(sampling=sampling, num_speculative_tokens=proposals), SamplingFn(sampling)
     cached, drafter = CachedModel(target), ModelDrafter(draft)
     steps = decode(
         cached,
         drafter,
         prompt,
-        request.verifier(to_probs, as_logits_to_probs(SamplingParams()), sampling),
+        request.verifier(to_probs, SamplingFn(SamplingParams()), sampling),
         to_probs,
         length=request.num_speculative_tokens,
         max_length=context + 2 * (rounds + 2) * (proposals + 1) + 8,

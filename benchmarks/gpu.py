@@ -29,10 +29,9 @@ from cactus_decoding import Request, SamplingParams, generate, load_pair, parse_
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.rules import RULES
-from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.sampling.rows import draw
-from cactus_decoding.core.types import Proposal, StepRows
-from cactus_decoding.core.types.outcomes import judges_untempered
+from cactus_decoding.core.types import Proposal, StepRows, judges_untempered
 from cactus_decoding.core.verification.batched import _decide
 from cactus_decoding.core.verification.tree import RandomNumbers
 from cactus_decoding.core.verification.walk import walk
@@ -72,7 +71,7 @@ def problems(
 
 def batched(rule: str, asked: list[tuple[Tensor, Proposal, Tensor]], device: torch.device) -> list[Any]:
     """Return how many proposals are accepted, the next token and what is relaxed, of each problem of a batch."""
-    parsed, to_probs = parse_rule(rule), as_logits_to_probs(SamplingParams())
+    parsed, to_probs = parse_rule(rule), SamplingFn(SamplingParams())
     target = torch.stack([to_probs(logits.to(device), []) for logits, _, _ in asked])
     draft = torch.stack([proposal.probs for _, proposal, _ in asked if proposal.probs is not None]).to(device)
     ids = torch.tensor([proposal.token_ids for _, proposal, _ in asked], device=device)
@@ -86,7 +85,7 @@ def walked(
     request: Request, pair: Pair, asked: list[tuple[Tensor, Proposal, Tensor]], device: torch.device
 ) -> list[Any]:
     """Return the tokens of each problem's step, and what is relaxed."""
-    to_probs, found = as_logits_to_probs(request.sampling), []
+    to_probs, found = SamplingFn(request.sampling), []
     fitted = request.policy.fit(pair.tokenizer, asked[0][0].shape[-1])
     verifier = request.verifier(to_probs, to_probs, request.sampling, fitted)
     for logits, proposal, numbers in asked:

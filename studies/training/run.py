@@ -30,7 +30,7 @@ from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.policy.relaxation import relaxation_policy
-from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.score import steps_taken
@@ -154,7 +154,7 @@ class Study:
             for prompt, text in zip(ids, answers, strict=True):
                 token_ids = [*prompt, *pair.tokenizer(text, add_special_tokens=False).input_ids, *stop]
                 logits = self.target(torch.tensor([token_ids])).logits[0, len(prompt) - 1 : -1]
-                rows = as_logits_to_probs(sampling)(logits, token_ids)
+                rows = SamplingFn(sampling)(logits, token_ids)
                 found[name].append(Text(token_ids, len(prompt), rows))
         return found
 
@@ -291,7 +291,7 @@ def expected_steps(folder: Path, texts: Texts) -> dict[str, Any]:
     """
     draft, found = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32), {}
     for name, some in texts.items():
-        to_probs = as_logits_to_probs(SAMPLINGS[name])
+        to_probs = SamplingFn(SAMPLINGS[name])
         chances, problem = [], []
         for number, text in enumerate(some):
             logits = draft(torch.tensor([text.token_ids])).logits[0, text.start - 1 : -1]

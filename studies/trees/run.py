@@ -26,7 +26,7 @@ from cactus_decoding.cli import options
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.policy.relaxation import relaxation_policy
-from cactus_decoding.core.types.proposals import tree_inputs
+from cactus_decoding.core.types import tree_inputs
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.zoo.word_problems import word_problems

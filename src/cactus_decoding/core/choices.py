@@ -14,6 +14,7 @@ from torch import Tensor
 
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.constraints.schema import checked_schema
+from cactus_decoding.core.drafting.trees.shape import LookupTree
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal
 from cactus_decoding.core.models.tokenizers import Tokenizer
 from cactus_decoding.core.rules import Lossless
@@ -181,19 +182,9 @@ def _read(
 
 
 def _tree_of(answers: Sequence[list[int]]) -> tuple[Proposal, list[list[int]]]:
-    token_ids, parents, places = list[int](), list[int](), dict[tuple[int, int], int]()
-    paths = list[list[int]]()
-    for answer in answers:
-        node, path = -1, list[int]()
-        for token in answer:
-            if (node, token) not in places:
-                places[node, token] = len(token_ids)
-                token_ids.append(token)
-                parents.append(node)
-            node = places[node, token]
-            path.append(node)
-        paths.append(path)
-    return Proposal(token_ids, None, parents), paths
+    tree = LookupTree.of(answers, MAX_CHOICE_TOKENS, lambda depth: MAX_CHOICES)
+    proposal = Proposal(tree.token_ids, None, tree.parents)
+    return proposal, [proposal.path_along(answer) for answer in answers]
 
 
 def _logprob(logits: Tensor, prompt_ids: list[int], answer: list[int], ends: list[int], sampling: RowSampling) -> float:

@@ -13,8 +13,7 @@ from cactus_decoding.core.drafting.lengths import LengthFactory, TimedLength
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.core.sampling.rows import check_drawn
-from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
-from cactus_decoding.core.types.proposals import with_forced
+from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal, with_forced
 from cactus_decoding.core.verification.walk import Verifier
 
 if TYPE_CHECKING:

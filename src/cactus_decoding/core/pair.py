@@ -32,11 +32,10 @@ from cactus_decoding.core.models.loading import (
 )
 from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt, compare_vocabularies
 from cactus_decoding.core.request import Request
-from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.core.session import check_models, stop_token_ids
 from cactus_decoding.core.spelling import kept_limits
-from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
-from cactus_decoding.core.types.proposals import check_drafter
+from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal, check_drafter
 from cactus_decoding.zoo import BUNDLED
 from cactus_decoding.zoo.word_problems import word_problems
 
@@ -168,7 +167,7 @@ class Pair:
 
     def step_seconds(self, clock: Callable[[], float]) -> tuple[float, float]:
         """Return the median time of a step by a clock: without proposals, and with one."""
-        request, to_probs, usual = Request(), as_logits_to_probs(SamplingParams()), list[float]()
+        request, to_probs, usual = Request(), SamplingFn(SamplingParams()), list[float]()
         generator = torch.Generator(self.target.device).manual_seed(0)
         recited = text_to_time(self.target, 4 * _TIMED_STEPS)
         text = recited[:_TIMED_STEPS]

@@ -16,8 +16,14 @@ from cactus_decoding.core.keywords import Settings as Settings
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, LogitsToProbs, judges_untempered
-from cactus_decoding.core.types.proposals import check_drafter
+from cactus_decoding.core.types import (
+    AcceptanceRule,
+    Drafter,
+    DraftLength,
+    LogitsToProbs,
+    check_drafter,
+    judges_untempered,
+)
 from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_scheme
 
 if TYPE_CHECKING:

@@ -20,8 +20,7 @@ from cactus_decoding.core.constraints.base import ConstrainedSampling
 from cactus_decoding.core.policy.decide import Policy
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.params import SamplingFn
-from cactus_decoding.core.types import Proposal, StepRows
-from cactus_decoding.core.types.proposals import with_forced
+from cactus_decoding.core.types import Proposal, StepRows, with_forced
 from cactus_decoding.core.verification.tree import Tree
 from cactus_decoding.core.verification.walk import NodeJudge
 

@@ -22,7 +22,7 @@ from cactus_decoding.core.models.tokenizers import (
     compare_vocabularies,
     conversation_prompt,
 )
-from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn
 
 
 def test_a_template_is_needed_and_may_fail():
@@ -131,7 +131,7 @@ def test_the_draft_never_proposes_what_differs_and_reports_what_it_draws_from(do
     drafter = ModelDrafter(model, 10, DIFFERING)
     if doubled:
         drafter = drafter.twin()
-    to_probs = as_logits_to_probs(SamplingParams())
+    to_probs = SamplingFn(SamplingParams())
     seen = set()
     for _ in range(300):
         proposal = drafter.propose(TEXT, 3, to_probs, generator)
@@ -150,7 +150,7 @@ def emitted(target: Tensor, drawn: Tensor, reported: Tensor) -> Tensor:
 
 def test_the_law_is_the_target_s_unless_the_draft_reports_what_it_does_not_draw_from():
     model = tiny_llama(1, 8, sharpness=1.0).double()
-    proposal = ModelDrafter(model, 10, DIFFERING).propose(TEXT, 1, as_logits_to_probs(SamplingParams()), None)
+    proposal = ModelDrafter(model, 10, DIFFERING).propose(TEXT, 1, SamplingFn(SamplingParams()), None)
     drawn = proposal.probs[0].clone()
     target = torch.randn(10, generator=torch.Generator().manual_seed(2), dtype=torch.float64).softmax(-1)
     assert (emitted(target, drawn, drawn) - target).abs().max() < 1e-12

@@ -18,7 +18,7 @@ from torch import Tensor
 from cactus_decoding import Budget, Proposal, Request, SamplingParams, audit, parse_rule
 from cactus_decoding.core.checks import check_probabilities, sum_tolerance
 from cactus_decoding.core.divergences.rows import kl_of_rows, normalised
-from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.sampling.rows import SparseProbs
 from cactus_decoding.core.types import judges_untempered
 from cactus_decoding.engines.vllm.batched_policy import admitted as admitted_at_once
@@ -55,8 +55,8 @@ def pair_of_rows(vocabulary: int, seed: int = 0, apart: float = 0.5, sharpness: 
 
 def verifier_of(rule: str, budget: float | Budget | None, sampling: SamplingParams | None = None):
     sampling = sampling or SamplingParams()
-    plain = as_logits_to_probs(SamplingParams())
-    return Request(rule, budget, sampling=sampling).verifier(as_logits_to_probs(sampling), plain, sampling)
+    plain = SamplingFn(SamplingParams())
+    return Request(rule, budget, sampling=sampling).verifier(SamplingFn(sampling), plain, sampling)
 
 
 # --- costs ---
@@ -180,7 +180,7 @@ def in_blocks(rule: str) -> bool:
 )
 def test_a_limit_of_0_decides_as_the_lossless_rule_to_the_last_bit(rule: str, verification: str) -> None:
     logits, draft, drafted = near_equal_rows(40)
-    plain = as_logits_to_probs(SamplingParams())
+    plain = SamplingFn(SamplingParams())
     for first in range(0, 40, 4):
         rows, ids = torch.cat([logits[first : first + 4], logits[:1]]), drafted[first : first + 4].tolist()
         decided = []

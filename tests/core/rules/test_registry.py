@@ -32,10 +32,6 @@ def test_a_rule_says_everything_that_is_shown_of_it(name: str) -> None:
         assert preset.choose
 
 
-def test_every_registered_rule_is_a_public_name() -> None:
-    assert {"RULES", "Rule", "parse_rule", *(rule.__name__ for rule in RULES.values())} == set(rules.__all__)
-
-
 def test_what_a_rule_may_be_mistaken_for_is_every_way_to_verify() -> None:
     assert tuple(VERIFICATIONS) == WAYS_TO_VERIFY
 

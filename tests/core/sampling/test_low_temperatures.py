@@ -18,7 +18,7 @@ from cactus_decoding import (
     generate,
     speculative_generate,
 )
-from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, as_logits_to_probs
+from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingFn
 from cactus_decoding.engines.transformers.generate_arguments import ProcessedProbs
 from cactus_decoding.zoo.word_problems import word_problems
 
@@ -119,9 +119,7 @@ def test_margin_zero_chooses_by_logits(rule: str, budget: float | None) -> None:
     softmax = row.softmax(-1)
     assert softmax[best] == softmax[other], "a softmax that tells them apart would show nothing"
     greedy, plain = SamplingParams(temperature=0), SamplingParams()
-    verifier = Request(rule, budget, sampling=greedy).verifier(
-        as_logits_to_probs(greedy), as_logits_to_probs(plain), greedy
-    )
+    verifier = Request(rule, budget, sampling=greedy).verifier(SamplingFn(greedy), SamplingFn(plain), greedy)
     rows = torch.stack([row, row])
     for token, kept in ((best, 1), (other, 0), (4, 0)):
         draft = torch.zeros(1, 6)
@@ -138,7 +136,7 @@ def test_among_equal_logits_the_first_is_chosen() -> None:
     row = torch.tensor([0.0, 2.0, 2.0, 2.0])
     greedy, plain = SamplingParams(temperature=0), SamplingParams()
     verifier = Request("relaxed_greedy:margin=0", sampling=greedy).verifier(
-        as_logits_to_probs(greedy), as_logits_to_probs(plain), greedy
+        SamplingFn(greedy), SamplingFn(plain), greedy
     )
     for token in (1, 2, 3):
         _, outcome = verifier(verifier.begin(), torch.stack([row, row]), [0, token], Proposal([token], None), None)
@@ -149,7 +147,7 @@ def test_a_margin_above_zero_takes_what_is_as_likely() -> None:
     row = near_tie()
     greedy, plain = SamplingParams(temperature=0), SamplingParams()
     verifier = Request("relaxed_greedy:margin=0.001", math.inf, sampling=greedy).verifier(
-        as_logits_to_probs(greedy), as_logits_to_probs(plain), greedy
+        SamplingFn(greedy), SamplingFn(plain), greedy
     )
     _, outcome = verifier(verifier.begin(), torch.stack([row, row]), [0, 1], Proposal([1], None), None)
     assert outcome.num_accepted == 1
@@ -163,7 +161,7 @@ def test_near_ties_of_a_whole_response() -> None:
     nudged = torch.where(torch.rand(64, 7, generator=generator) < 0.5, torch.nextafter(logits, logits + 1), logits)
     greedy, plain = SamplingParams(temperature=0), SamplingParams()
     verifier = Request("relaxed_greedy:margin=0", sampling=greedy).verifier(
-        as_logits_to_probs(greedy), as_logits_to_probs(plain), greedy
+        SamplingFn(greedy), SamplingFn(plain), greedy
     )
     merged = nudged.softmax(-1).argmax(-1) != nudged.argmax(-1)
     assert merged.sum() > 5

@@ -12,7 +12,7 @@ from torch import Tensor
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.trees.growing import choose_children
 from cactus_decoding.core.request import Request
-from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams, as_logits_to_probs
+from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingFn, SamplingParams
 from cactus_decoding.core.sampling.rows import check_drawn
 from cactus_decoding.core.types import LogitsToProbs, Proposal
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
@@ -50,7 +50,7 @@ def test_a_target_row_of_nan_is_named(
     sampling = SamplingParams(temperature)
     request = Request(rule=rule, verification=verification, tree="static=1.1" if trees else None, sampling=sampling)
     for lazily in (None, sampling):
-        verifier = request.verifier(as_logits_to_probs(sampling), lambda x, _: x.softmax(-1), lazily)
+        verifier = request.verifier(SamplingFn(sampling), lambda x, _: x.softmax(-1), lazily)
         check_named(verifier, vocabulary, kind, where, trees=trees)
 
 
@@ -78,7 +78,7 @@ def as_the_loop(verifier: Verifier, logits: Tensor, proposal: Proposal, kept: in
 @pytest.mark.parametrize("rule", ["relaxed_greedy:margin=200", "mars:ratio=0.1", "big_little:rollback=200"])
 def test_rules_for_temperature_0_name_it_too(rule: str, kind: str) -> None:
     greedy = SamplingParams(0.0)
-    verifier = Request(rule, sampling=greedy).verifier(as_logits_to_probs(greedy), lambda x, _: x.softmax(-1), greedy)
+    verifier = Request(rule, sampling=greedy).verifier(SamplingFn(greedy), lambda x, _: x.softmax(-1), greedy)
     for where in (0, 1):
         check_named(verifier, 4, kind, where, trees=False)
 
@@ -128,7 +128,7 @@ class Row:
 @all_of("kind", NO_LAWS)
 @all_of("temperature", [0.0, 1.0])
 def test_a_draft_s_row_of_nan_is_named(temperature: float, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    to_probs: LogitsToProbs = as_logits_to_probs(SamplingParams(temperature))
+    to_probs: LogitsToProbs = SamplingFn(SamplingParams(temperature))
     monkeypatch.setattr("cactus_decoding.core.drafting.model.with_cache", lambda model: model)
     usual = torch.tensor([0.0, 40.0, 0.0, 0.0])
     assert ModelDrafter(Row(usual)).propose([0, 1], 2, to_probs, None).token_ids == [1, 1]

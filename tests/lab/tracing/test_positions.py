@@ -15,7 +15,7 @@ from torch.nn.functional import one_hot
 
 from cactus_decoding import Budget, Fate, Proposal, Request, SamplingParams, parse_rule, stream
 from cactus_decoding.core.rules.relaxed_greedy import given_up
-from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.lab.tracing import stream_trace, trace_response, what_if
 from cactus_decoding.lab.tracing.positions import PositionReader
 
@@ -136,7 +136,7 @@ def test_joint_acceptance_is_that_of_the_prefix_whatever_follows(bundled):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 3, generator=generator, dtype=torch.float64) * 1.5
     draft = (torch.randn(3, 3, generator=generator, dtype=torch.float64) * 1.5).softmax(-1)
-    request, to_probs = Request("clamped:width=0.4", verification="block"), as_logits_to_probs(SamplingParams())
+    request, to_probs = Request("clamped:width=0.4", verification="block"), SamplingFn(SamplingParams())
     verifier = request.verifier(to_probs, to_probs)
     relaxed = request.rule.relaxed_target(to_probs(logits[:3], []), draft)
     seen: dict[tuple[int, ...], float] = {}

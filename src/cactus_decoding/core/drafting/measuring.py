@@ -24,7 +24,7 @@ from cactus_decoding.core.drafting.timing import Clock, PassTimes
 from cactus_decoding.core.files.provenance import processor
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.models.base import BaseCachedModel
-from cactus_decoding.core.sampling.params import SamplingParams, as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.core.types import Drafter
 
 WIDTHS = (1, 2, 4, 8, 16, 3, 12)
@@ -189,7 +189,7 @@ def time_drafter(
     if isinstance(drafter, LookUpDrafter):
         return 0.0, 0.0, 0.0
     text, context = _text(target, max(WIDTHS))
-    to_probs = as_logits_to_probs(sampling or SamplingParams())
+    to_probs = SamplingFn(sampling or SamplingParams())
     generator = torch.Generator(target.device).manual_seed(0)
     drafts: list[float] = []
     reads: list[float] = []

@@ -19,8 +19,16 @@ from cactus_decoding.core.models.loading import with_cache
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import is_greedy
 from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one
-from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
-from cactus_decoding.core.types.proposals import one_hot, path_places, tree_inputs
+from cactus_decoding.core.types import (
+    ROOT,
+    Drafter,
+    DraftLength,
+    LogitsToProbs,
+    Proposal,
+    one_hot,
+    path_places,
+    tree_inputs,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.checks import PromptTooLongError
-from cactus_decoding.core.types import Proposal
-from cactus_decoding.core.types.proposals import path_places, tree_inputs
+from cactus_decoding.core.types import Proposal, path_places, tree_inputs
 
 _ORDER = count()
 
@@ -29,12 +28,8 @@ class SavedText:
     saved: int = field(default_factory=lambda: next(_ORDER))
 
 
-class Saving(Protocol):
-    saved: list[SavedText]
-
-
 class SavedRoom:
-    def __init__(self, max_bytes: int, caches: Sequence[Saving]) -> None:
+    def __init__(self, max_bytes: int, caches: Sequence[BaseCachedModel]) -> None:
         self._max_bytes, self._caches = max_bytes, caches
 
     def trim(self) -> None:

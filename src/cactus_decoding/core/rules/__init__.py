@@ -7,63 +7,31 @@ from collections.abc import Collection
 from typing import cast
 
 from cactus_decoding.core.checks import short_repr
-from cactus_decoding.core.rules.base import WAYS_TO_VERIFY, Rule, registered_rules
-from cactus_decoding.core.rules.big_little import BigLittle
-from cactus_decoding.core.rules.cactus import Cactus
-from cactus_decoding.core.rules.cascade import Cascade
-from cactus_decoding.core.rules.clamped import ClampedRatio
-from cactus_decoding.core.rules.ears import Ears
-from cactus_decoding.core.rules.ensemble import Ensemble
-from cactus_decoding.core.rules.fuzzy import Fuzzy
-from cactus_decoding.core.rules.kl_gate import KLGate
-from cactus_decoding.core.rules.lenience import Lenience
-from cactus_decoding.core.rules.lossless import Lossless
-from cactus_decoding.core.rules.mars import Mars
-from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy
-from cactus_decoding.core.rules.token_cascade import TokenCascade
-from cactus_decoding.core.rules.top_k import TopK
-from cactus_decoding.core.rules.typical import Typical
+from cactus_decoding.core.rules.base import WAYS_TO_VERIFY, registered_rules
+from cactus_decoding.core.rules.base import Rule as Rule
+from cactus_decoding.core.rules.big_little import BigLittle as BigLittle
+from cactus_decoding.core.rules.cactus import Cactus as Cactus
+from cactus_decoding.core.rules.cascade import Cascade as Cascade
+from cactus_decoding.core.rules.clamped import ClampedRatio as ClampedRatio
+from cactus_decoding.core.rules.ears import Ears as Ears
+from cactus_decoding.core.rules.ensemble import Ensemble as Ensemble
+from cactus_decoding.core.rules.fuzzy import Fuzzy as Fuzzy
+from cactus_decoding.core.rules.kl_gate import KLGate as KLGate
+from cactus_decoding.core.rules.lenience import Lenience as Lenience
+from cactus_decoding.core.rules.lossless import Lossless as Lossless
+from cactus_decoding.core.rules.mars import Mars as Mars
+from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy as RelaxedGreedy
+from cactus_decoding.core.rules.token_cascade import TokenCascade as TokenCascade
+from cactus_decoding.core.rules.top_k import TopK as TopK
+from cactus_decoding.core.rules.typical import Typical as Typical
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.core.types import AcceptanceRule
 
-__all__ = [
-    "RULES",
-    "BigLittle",
-    "Cactus",
-    "Cascade",
-    "ClampedRatio",
-    "Ears",
-    "Ensemble",
-    "Fuzzy",
-    "KLGate",
-    "Lenience",
-    "Lossless",
-    "Mars",
-    "RelaxedGreedy",
-    "Rule",
-    "TokenCascade",
-    "TopK",
-    "Typical",
-    "parse_rule",
-]
+__all__ = ["RULES", "parse_rule"]
 
-RULES: dict[str, type[Rule]] = {
-    "lossless": Lossless,
-    "cactus": Cactus,
-    "clamped": ClampedRatio,
-    "ensemble": Ensemble,
-    "lenience": Lenience,
-    "typical": Typical,
-    "top_k": TopK,
-    "relaxed_greedy": RelaxedGreedy,
-    "cascade": Cascade,
-    "token_cascade": TokenCascade,
-    "fuzzy": Fuzzy,
-    "kl_gate": KLGate,
-    "big_little": BigLittle,
-    "mars": Mars,
-    "ears": Ears,
-}
+_FIRST = (Lossless, Cactus, ClampedRatio, Ensemble, Lenience, Typical, TopK, RelaxedGreedy)
+_OTHERS = (Cascade, TokenCascade, Fuzzy, KLGate, BigLittle, Mars, Ears)
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (*_FIRST, *_OTHERS)}
 """Every rule by its name."""
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=\s*([,:]|$))")
 

@@ -267,10 +267,6 @@ class SamplingFn:
         return _UNCUT(logits)
 
 
-def as_logits_to_probs(sampling: SamplingParams) -> LogitsToProbs:
-    return SamplingFn(sampling)
-
-
 def is_greedy(to_probs: LogitsToProbs) -> bool:
     """Whether a function just takes the likeliest token, so that its probabilities need not be computed."""
     plain: SamplingParams | None = getattr(to_probs, "plain", None)

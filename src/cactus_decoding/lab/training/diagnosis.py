@@ -18,7 +18,7 @@ from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_taken
@@ -126,7 +126,7 @@ def _chances(
     rows: Recorded, words: Vocabulary, request: Request, relaxed: Request, probe: Probe, report: Callable[[int], None]
 ) -> tuple[dict[str, Tensor], Tensor]:
     """Return how likely each way keeps a proposal, ``[positions]`` each, and the draft's greatest probabilities."""
-    to_probs, policy = as_logits_to_probs(request.sampling), relaxed.policy.fit_vocabulary(words)
+    to_probs, policy = SamplingFn(request.sampling), relaxed.policy.fit_vocabulary(words)
     count = len(rows.problem)
     chances = {name: torch.zeros(count, dtype=torch.float64) for name in ("lossless", "trained", "relaxed", "tree")}
     confidence = torch.zeros(count, dtype=torch.float64)

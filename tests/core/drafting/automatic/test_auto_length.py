@@ -16,7 +16,7 @@ from cactus_decoding.core.drafting.automatic.experience import Experience
 from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.measuring import place_of_pair
 from cactus_decoding.core.sampling.noise import SharedNoise
-from cactus_decoding.core.sampling.params import as_logits_to_probs
+from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 LETTERS = letter_tokenizer("abcdefgh")
@@ -82,7 +82,7 @@ def test_a_seed_repeats_a_text_whatever_was_learnt() -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_that_reads_the_end_proposes_what_follows_from_that(temperature: float) -> None:
-    to_probs = as_logits_to_probs(SamplingParams(temperature=temperature))
+    to_probs = SamplingFn(SamplingParams(temperature=temperature))
 
     def proposed(text: list[int], start: int, noise: torch.Generator) -> list[int]:
         drafter = ModelDrafter(CachedModel(tiny_llama(1)))
