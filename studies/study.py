@@ -53,7 +53,7 @@ def study(
     given = made.parse_args()
     command_line.prepare(getattr(given, "threads", 1), small=True)
     if not given.only_render:
-        for name in (each for each in needed if getattr(given, each) is None):
+        for name in (each for each in needed if getattr(given, each) in (None, [])):
             made.error(f"give {name.replace('_', '-')}, or --only-render")
         name = f"{results.parent.parent.name}.{results.name.partition('.')[0]}"
         write(given.results, measure(given), {"study": name} | asked(given))

@@ -2,7 +2,7 @@
 
     python -m studies.greedy_agreement.run transformers llama.cpp      a quarter of an hour on one core
     .venv-vllm/bin/python -m studies.greedy_agreement.run vllm         the same for vLLM, in its own environment
-    python -m studies.greedy_agreement.run                             only the table, from the result file
+    python -m studies.greedy_agreement.run --only-render               only the table, from the result file
 
 The bundled target answers each problem alone, by the engine's own greedy decoding, and then with proposals. Where an
 answer differs, the float32 target's log-probabilities of the two first tokens that differ say how near a tie they were.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -22,11 +23,11 @@ from typing import Any
 import torch
 
 from cactus_decoding import Pair, generate, load_pair, zoo
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.engines.transformers.engine import load_model
 from cactus_decoding.zoo.word_problems import word_problems
-from scripts.pages import ROOT, put, table
-from scripts.results import parser, read, write
+from scripts.pages import table
+from scripts.results import read
+from studies.study import study
 
 RESULTS = Path(__file__).with_name("results") / "greedy_agreement.json"
 PROPOSALS = (1, 3, 7, 15)
@@ -57,19 +58,18 @@ def transformers(dtype: str) -> Iterator[dict[str, Answer]]:
 
 
 @contextmanager
-def llama_cpp(dtype: str) -> Iterator[dict[str, Answer]]:
-    """Yield llama-cpp-python's own greedy decoding, and this package on the same GGUF file."""
+def gguf(kind: str, cache: str, draft: str) -> Iterator[tuple[Pair, Answer]]:
+    """Yield the bundled target and a draft as GGUF files, and llama-cpp-python's own greedy decoding of that target."""
     from llama_cpp import Llama
 
     from scripts.bundled_gguf import write_bundled
 
-    cache = {"float32": 0, "float16": 1}[dtype]
+    stored = {"float32": 0, "float16": 1}[cache]
+    settings: dict[str, Any] = {"type_k": stored, "type_v": stored, "flash_attn": cache == "float16", "verbose": False}
     with tempfile.TemporaryDirectory() as folder:
-        target, draft = (write_bundled(name, Path(folder), dtype) for name in ("target", "draft"))
-        flash = dtype == "float16"
-        settings: dict[str, Any] = {"type_k": cache, "type_v": cache, "flash_attn": flash, "verbose": False}
+        target, proposes = (write_bundled(name, Path(folder), kind) for name in ("target", draft))
         own = Llama(str(target), n_ctx=512, n_threads=1, **settings)
-        pair = load_pair(f"{target}:cache={dtype}", draft)
+        pair = load_pair(f"{target}:cache={cache}", proposes)
 
         def alone(prompt: str) -> list[int]:
             ids = own.tokenize(prompt.encode(), add_bos=True, special=True)
@@ -80,6 +80,13 @@ def llama_cpp(dtype: str) -> Iterator[dict[str, Answer]]:
                     break
             return answer
 
+        yield pair, alone
+
+
+@contextmanager
+def llama_cpp(dtype: str) -> Iterator[dict[str, Answer]]:
+    """Yield llama-cpp-python's own greedy decoding, and this package on the same GGUF file."""
+    with gguf(dtype, dtype, "draft") as (pair, alone):
         yield {"alone": alone} | {f"proposals {count}": drafted(pair, count) for count in PROPOSALS}
 
 
@@ -117,24 +124,36 @@ def gap(exact: Any, prompt_ids: Sequence[int], answer: Sequence[int], alone: Seq
     return float((row[answer[place]] - row[alone[place]]).abs())
 
 
-def measure(engine: str, dtype: str, problems: int, seed: int) -> list[dict[str, Any]]:
+def compared(engine: str, dtype: str, problems: int) -> list[dict[str, Any]]:
     """Return, for each way to propose, how many answers are the engine's own, and how near ties the others were."""
     exact = load_model("target", zoo.path("target"), torch.float32, torch.device("cpu"))
     tokenizer = load_pair().tokenizer
-    rows: dict[str, dict[str, Any]] = {}
     with ENGINES[engine][0](dtype) as ways:
-        for problem in islice(word_problems("validation", seed=seed), problems):
-            alone = [*ways["alone"](problem.prompt)]
+        alone = ways.pop("alone")
+        about = {"engine": engine, "dtype": dtype, "problems": problems}
+        rows: dict[str, dict[str, Any]] = {way: {"way": way, "equal": 0, "gaps": [], **about} for way in ways}
+        for problem in islice(word_problems("validation"), problems):
+            expected = [*alone(problem.prompt)]
             for way, answer in ways.items():
-                if way == "alone":
-                    continue
-                row = rows.setdefault(way, {"engine": engine, "dtype": dtype, "way": way, "equal": 0, "gaps": []})
                 found = [*answer(problem.prompt)]
-                if found[: len(alone)] == alone[: len(found)]:  # an engine may leave out the token that ends a text
-                    row["equal"] += 1
+                if (
+                    found[: len(expected)] == expected[: len(found)]
+                ):  # an engine may leave out the token that ends a text
+                    rows[way]["equal"] += 1
                 else:
-                    row["gaps"].append(round(gap(exact, tokenizer(problem.prompt).input_ids, found, alone), 6))
-    return [row | {"problems": problems} for row in rows.values()]
+                    nats = gap(exact, tokenizer(problem.prompt).input_ids, found, expected)
+                    rows[way]["gaps"].append(round(nats, 6))
+    return [*rows.values()]
+
+
+def measure(given: Namespace) -> dict[str, Any]:
+    """Measure the named engines, and keep what is known of the others."""
+    kept = read(given.results)["rows"] if given.results.exists() else []
+    rows = [row for row in kept if row["engine"] not in given.engines]
+    for engine in given.engines:
+        for dtype in ENGINES[engine][1]:
+            rows += compared(engine, dtype, given.problems)
+    return {"rows": sorted(rows, key=lambda row: [*ENGINES].index(row["engine"])), "max_new_tokens": MAX_NEW_TOKENS}
 
 
 def shown(result: Any) -> dict[str, str]:
@@ -150,24 +169,15 @@ def shown(result: Any) -> dict[str, str]:
     return {"agreement": table(titles, lines)}
 
 
-def main() -> None:
-    """Measure the named engines, keep the result file, and put the table on the page."""
-    page = ROOT / "docs" / "hugging_face.md"
-    engines = (None, f"of {', '.join(ENGINES)}", {"nargs": "*", "positional": True, "default": [], "metavar": "ENGINE"})
-    made = parser(__doc__, engines=engines, problems=60, seed=0, results=RESULTS, page=page, only_render=False)
-    given = made.parse_args()
-    if unknown := set(given.engines) - set(ENGINES):
-        made.error(f"there is no engine {sorted(unknown)[0]!r}; choose from {', '.join(ENGINES)}")
-    kept = read(given.results) if given.results.exists() else {"rows": [], "provenance": {}}
-    arguments = {"problems": given.problems, "seed": given.seed, "max_new_tokens": MAX_NEW_TOKENS}
-    for engine in given.engines:
-        rows = [row for dtype in ENGINES[engine][1] for row in measure(engine, dtype, given.problems, given.seed)]
-        merged = [*(row for row in kept["rows"] if row["engine"] != engine), *rows]
-        kept["rows"] = sorted(merged, key=lambda row: [*ENGINES].index(row["engine"]))
-        kept["provenance"] |= {engine: provenance(arguments)}
-        write(given.results, kept, None)
-    put(given.page, shown(kept))
+def engine_named(name: str) -> str:
+    if name not in ENGINES:
+        raise ArgumentTypeError(f"there is no engine {name!r}; choose from {', '.join(ENGINES)}")
+    return name
 
 
 if __name__ == "__main__":
-    main()
+    several = {"nargs": "*", "positional": True, "default": [], "metavar": "ENGINE", "type": engine_named}
+    study(
+        __doc__, RESULTS, "hugging_face.md", measure, shown, needed=["engines"],
+        engines=(None, f"of {', '.join(ENGINES)}", several), problems=60,
+    )  # fmt: skip

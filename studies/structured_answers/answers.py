@@ -1,6 +1,7 @@
 """Thirty schemas, many answers each from a real model at a high temperature: is every answer valid?
 
-    .venv/bin/python -m studies.structured_answers.answers MODEL.gguf    writes results/answers.json
+    python -m studies.structured_answers.answers MODEL.gguf
+    python -m studies.structured_answers.answers --only-render    the table, from the result file
 
 Answers are kept as they come: the same command goes on where an interrupted one stopped. An answer that the limit of
 tokens cuts is counted apart.
@@ -10,6 +11,8 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +21,26 @@ from jsonschema import Draft202012Validator
 from cactus_decoding import generate, load_pair
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.pair import Pair
-from scripts.results import parse, read, write
+from scripts.pages import table
+from scripts.results import asked, read, write
 from studies.structured_answers.schemas import CASES, Case
+from studies.study import study
 
 RESULTS = Path(__file__).with_name("results") / "answers.json"
-ANSWERS, TEMPERATURE, MAX_TOKENS = 50, 1.5, 160
+TEMPERATURE, MAX_TOKENS = 1.5, 160
 
 
 def prompt_of(pair: Pair, case: Case) -> str:
     """Return the question, and the schema beneath it, by the model's chat template where it has one."""
     text = f"{case.ask} Answer in JSON of this schema: {json.dumps(case.schema)}"
     return as_chat_prompt(pair.tokenizer, text) if getattr(pair.tokenizer, "chat_template", None) else text
+
+
+def valid(validator: Draft202012Validator, text: str) -> bool:
+    try:
+        return bool(validator.is_valid(json.loads(text)))
+    except ValueError:
+        return False
 
 
 def ask(pair: Pair, case: Case, answers: int, proposals: int = 0) -> dict[str, Any]:
@@ -48,13 +60,7 @@ def ask(pair: Pair, case: Case, answers: int, proposals: int = 0) -> dict[str, A
         different.add(response.text)
         if response.finish_reason == "length":
             counts["cut"] += 1
-            continue
-        try:
-            value = json.loads(response.text)
-        except ValueError:
-            wrong.append(response.text)
-            continue
-        if validator.is_valid(value):
+        elif valid(validator, response.text):
             counts["valid"] += 1
         else:
             wrong.append(response.text)
@@ -64,20 +70,33 @@ def ask(pair: Pair, case: Case, answers: int, proposals: int = 0) -> dict[str, A
     }  # fmt: skip
 
 
-def main() -> None:
-    given = parse(
-        __doc__, model=(Path, "a GGUF file of a chat model"), answers=(ANSWERS, "to each schema"), output=RESULTS
-    )
-    found: dict[str, Any] = read(given.output)["cases"] if given.output.exists() else {}
+def measure(given: Namespace) -> dict[str, Any]:
+    """Ask for what the result file lacks."""
+    found: dict[str, Any] = read(given.results)["cases"] if given.results.exists() else {}
     pair = load_pair(str(given.model), "ngram")
-    about = {"model": given.model.name, "answers": given.answers, "temperature": TEMPERATURE}
     for case in CASES:
         if case.name not in found:
             found[case.name] = ask(pair, case, given.answers)
-            write(given.output, {"cases": found}, about)
-        told = {name: found[case.name][name] for name in ("valid", "cut", "tokens", "seconds", "wrong", "example")}
-        print(f"{case.name:40}", told, flush=True)
+            write(given.results, {"cases": found}, asked(given))
+        print(f"{case.name:40}", found[case.name], flush=True)
+    return {"cases": found, "temperature": TEMPERATURE}
+
+
+def shown(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return how many answers to each schema are valid."""
+    found, names = result["cases"], ("answers", "different", "valid", "cut")
+    rows: list[list[object]] = [
+        [f"[{case.name}]({case.report})", *(each[name] for name in names), f"`{each['example']}`"]
+        for case in CASES
+        if (each := found.get(case.name))
+    ]
+    rows.append(["**all**", *(sum(each[name] for each in found.values()) for name in names), ""])
+    return {"answers": table(["schema", "answers", "different", "valid", "cut by length", "the shortest"], rows)}
 
 
 if __name__ == "__main__":
-    main()
+    study(
+        __doc__, RESULTS, "studies/structured_answers.md", measure, shown, needed=["model"],
+        model=(None, "a GGUF file of a chat model", {"type": Path, "positional": True, "nargs": "?"}),
+        answers=(50, "to each schema"),
+    )  # fmt: skip

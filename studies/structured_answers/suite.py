@@ -1,7 +1,8 @@
 """JSON Schema's own test suite, draft 2020-12: what constraints let through, and what they refuse by name.
 
     git clone https://github.com/json-schema-org/JSON-Schema-Test-Suite FOLDER
-    .venv/bin/python -m studies.structured_answers.suite FOLDER    under a minute; writes results/suite.json.gz
+    python -m studies.structured_answers.suite FOLDER           under a minute
+    python -m studies.structured_answers.suite --only-render    the tables, from the result file
 
 The required part is examined, and of the optional one the values of ``format``, each of which counts as a keyword.
 Each test of the suite is a schema with instances that are valid or invalid. An instance is written as Python's
@@ -14,8 +15,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice, permutations, product
 from pathlib import Path
@@ -28,7 +30,8 @@ from jsonschema.exceptions import ValidationError
 from cactus_decoding.core.constraints.base import ConstraintError, schema_grammar
 from cactus_decoding.core.constraints.compiling import Vocabulary
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary
-from scripts.results import parse, write
+from scripts.pages import table
+from studies.study import study
 
 REQUIRED, FORMATS = "tests/draft2020-12", "tests/draft2020-12/optional/format"
 RESULTS = Path(__file__).with_name("results") / "suite.json.gz"
@@ -36,7 +39,12 @@ END = 256
 ORDERS = 24
 ANSWERS, LONGEST = 8, 120
 """Generated for each schema, and of how many bytes at most."""
-COUNTS = ("valid accepted", "valid rejected", "invalid excluded", "invalid accepted", "refused", "generated", "wrong")
+COUNTS = {
+    "valid accepted": "valid, accepted", "valid rejected": "valid, rejected", "invalid excluded": "invalid, excluded",
+    "invalid accepted": "invalid, accepted", "refused": "in refused schemas", "generated": "generated, checked",
+    "wrong": "of these wrong",
+}  # fmt: skip
+"""What is counted, and how the tables call it."""
 
 
 @cache
@@ -111,10 +119,10 @@ def examine(schema: Any, tests: list[dict[str, Any]]) -> tuple[Counter[str], lis
         return Counter({"refused": len(tests)}), [{"refused": str(error).removeprefix("cannot read the schema: ")}]
     for test in tests:
         accepted = any(accepts(constraint, text) for text in spellings(test["data"]))
-        outcome = ("valid " if test["valid"] else "invalid ") + ("accepted" if accepted else "rejected")
-        outcome = outcome.replace("invalid rejected", "invalid excluded")
+        rejected = "rejected" if test["valid"] else "excluded"
+        outcome = f"{'valid' if test['valid'] else 'invalid'} {'accepted' if accepted else rejected}"
         counts[outcome] += 1
-        if outcome in ("valid rejected", "invalid accepted"):
+        if accepted != test["valid"]:
             notes.append({"outcome": outcome, "instance": test["data"], "says": test["description"]})
     for text in answers(constraint, seed=len(tests)):
         fine = valid(schema, text)
@@ -125,30 +133,42 @@ def examine(schema: Any, tests: list[dict[str, Any]]) -> tuple[Counter[str], lis
     return counts, notes
 
 
-def run(folder: Path) -> dict[str, Any]:
+def measure(given: Namespace) -> dict[str, Any]:
     """Examine every schema; return counts by part and keyword, and what is to be told of single instances."""
     parts, listed = dict[str, dict[str, dict[str, int]]](), list[dict[str, Any]]()
     for part in (REQUIRED, FORMATS):
         parts[part] = {}
-        for path in sorted((folder / part).glob("*.json")):
+        for path in sorted((given.folder / part).glob("*.json")):
             counted = Counter[str]()
             for case in json.loads(path.read_text()):
                 counts, notes = examine(case["schema"], case["tests"])
                 counted += counts
                 listed += [{"part": part, "keyword": path.stem, "schema": case["description"]} | n for n in notes]
             parts[part][path.stem] = {each: counted[each] for each in COUNTS}
-    return {"parts": parts, "notes": listed}
+    return {"parts": parts, "notes": listed, "answers": ANSWERS, "longest": LONGEST}
 
 
-def main() -> None:
-    given = parse(__doc__, folder=(Path, "a checkout of JSON-Schema-Test-Suite"), output=RESULTS)
-    found = run(given.folder)
-    for part, keywords in found["parts"].items():
-        for name, counts in keywords.items():
-            print(f"{name:24}", *(f"{counts[each]:4} {each}" for each in COUNTS if counts[each]))
-        print(part, {each: sum(counts[each] for counts in keywords.values()) for each in COUNTS})
-    write(given.output, found, {"folder": given.folder.name, "answers": ANSWERS, "longest": LONGEST})
+def keywords_table(keywords: Mapping[str, Mapping[str, int]]) -> str:
+    """Return how each keyword fared, and all of them together."""
+    total = {each: sum(counts[each] for counts in keywords.values()) for each in COUNTS}
+    rows = [[name, *(counts[each] for each in COUNTS)] for name, counts in [*keywords.items(), ("**all**", total)]]
+    return table(["file of the suite", *COUNTS.values()], rows)
+
+
+def shown(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return both parts' tables, and the valid values that are not allowed."""
+    rejected = [
+        [note["keyword"], f"`{json.dumps(note['instance'])}`", note["says"]]
+        for note in result["notes"]
+        if note.get("outcome") == "valid rejected" and note["part"] == REQUIRED
+    ]
+    return {
+        "suite": keywords_table(result["parts"][REQUIRED]),
+        "formats": keywords_table(result["parts"][FORMATS]),
+        "rejected": table(["file", "value", "why the suite calls it valid"], rejected, names=3),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    folder = (None, "a checkout of JSON-Schema-Test-Suite", {"type": Path, "positional": True, "nargs": "?"})
+    study(__doc__, RESULTS, "studies/structured_answers.md", measure, shown, needed=["folder"], folder=folder)

@@ -19,7 +19,7 @@ PAGES = {
         for name in ("rules", "training", "relaxing", "trees", "constraints", "budgets", "real_pair", "expert_budget")
     },
     "planning.check": "studies/planning.md",
-    "structured_answers.page": "studies/structured_answers.md",
+    **{f"structured_answers.{name}": "studies/structured_answers.md" for name in ("suite", "answers")},
     "serving.goodput": "studies/tables/serving.md",
     "budgets.enumeration": "studies/tables/budgets.md",
     "trees.schemes": "studies/tables/trees.md",
@@ -39,8 +39,6 @@ def shown(study: str) -> Mapping[str, str]:
     module = import_module(f"studies.{study}")
     if study in OF_SEVERAL_FILES:
         return module.shown(module.FOLDER, *[list(module.SAMPLINGS)] * OF_SEVERAL_FILES[study])
-    if study == "structured_answers.page":
-        return module.shown()
     stored = module.read(module.RESULTS) if study == "budgets.run" else read(module.RESULTS)
     return module.shown(stored)
 
