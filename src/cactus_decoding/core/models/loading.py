@@ -36,12 +36,14 @@ class Engine(Protocol):
     @property
     def drafters(self) -> Mapping[str, type[Any]]:
         """Drafters that only its models have, by name; each class has a method ``drafter`` that fits it to a target."""
+        return {}
 
     def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
         """Raise `ValueError` for what cannot be a model's name, without asking a hub or reading weights."""
 
     def only_cached(self, role: str, name: str | Path) -> bool:
         """Whether the hub cannot be asked, so that what was fetched before has to do."""
+        return False
 
     def load_tokenizer(self, role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
         """Load a tokenizer; with ``local`` only one that was fetched before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,10 @@ class LlamaCppEngine(Engine):
     suffix = ".gguf"
     rows_on_cpu = True
 
-    @property
-    def drafters(self) -> Mapping[str, type[Any]]:
-        return {}
-
     def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
         path = _file(name).path
         if not path.is_file():
             raise ValueError(f"cannot load the {role}: there is no file {str(path)!r}{similar_path(path)}")
-
-    def only_cached(self, role: str, name: str | Path) -> bool:
-        return False
 
     def load_tokenizer(self, role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
         from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
@@ -38,13 +31,7 @@ class LlamaCppEngine(Engine):
         return GgufTokenizer.load(role, _file(name))
 
     def load_cached(
-        self,
-        role: str,
-        name: str | Path,
-        dtype: str | torch.dtype,
-        device: torch.device,
-        *,
-        local: bool = False,
+        self, role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device, *, local: bool = False
     ) -> BaseCachedModel:
         """Return a file's model; dtype and device are llama.cpp's to say."""
         from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel

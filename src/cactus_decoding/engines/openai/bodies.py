@@ -403,17 +403,7 @@ else:
 
 
 class CompletionBody(_Body):
-    """What ``/v1/completions`` is sent.
-
-    Example:
-        >>> body = CompletionBody.read({"prompt": "Hi", "acceptance_rule": "cactus:delta=1", "top_k": -1, "user": None})
-        >>> settings = body.settings({"budget": 0.5})
-        >>> [settings[name] for name in ("rule", "budget", "temperature", "top_k", "max_new_tokens")]
-        ['cactus:delta=1', 0.5, 1.0, 0, 16]
-        >>> CompletionBody.read({"prompt": "Hi", "n": 17})
-        Traceback (most recent call last):
-        ValueError: n must be between 1 and 16, but is 17
-    """
+    """What ``/v1/completions`` is sent."""
 
     prompt: Annotated[
         list[str | list[int]],
@@ -448,13 +438,7 @@ def _template_names(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class ChatBody(_Body):
-    """What ``/v1/chat/completions`` is sent.
-
-    Example:
-        >>> body = ChatBody.read({"messages": [{"role": "developer", "content": "Be brief."}], "logprobs": True})
-        >>> body.messages[0].as_dict(), body.num_logprobs
-        ({'role': 'system', 'content': 'Be brief.'}, 0)
-    """
+    """What ``/v1/chat/completions`` is sent."""
 
     messages: Annotated[list[Message], BeforeValidator(_some_messages)] = Field(description="The conversation.")
     max_completion_tokens: int | None = Field(

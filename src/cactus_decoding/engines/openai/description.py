@@ -37,14 +37,6 @@ _STATUSES = {
 
 
 def description(posted: Mapping[str, type[BaseModel]], got: Mapping[str, str], *, version: str) -> dict[str, Any]:
-    """Return a server's description.
-
-    Example:
-        >>> from cactus_decoding.engines.openai.description import DetokenizeBody
-        >>> made = description({"/detokenize": DetokenizeBody}, {"/health": "Whether it answers."}, version="1")
-        >>> made["paths"]["/detokenize"]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        {'$ref': '#/components/schemas/DetokenizeBody'}
-    """
     bodies = [(each, "validation") for each in dict.fromkeys(posted.values())]
     refs, schemas = models_json_schema(bodies, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     paths: dict[str, Any] = {

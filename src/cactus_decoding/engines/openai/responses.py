@@ -47,13 +47,7 @@ else:
 
 
 class ResponsesBody(_Shared):
-    """What ``/v1/responses`` is sent.
-
-    Example:
-        >>> body = ResponsesBody.read({"input": "Hi", "instructions": "Be brief.", "max_output_tokens": 9})
-        >>> chat_of(body, {"input": "Hi"})["messages"]
-        [{'role': 'system', 'content': 'Be brief.'}, {'role': 'user', 'content': 'Hi'}]
-    """
+    """What ``/v1/responses`` is sent."""
 
     input: Annotated[Any, BeforeValidator(_input)] = Field(
         description="What is said: a text, or messages, calls of functions and their results.",

@@ -31,12 +31,7 @@ FORMATS = (HERMES, MISTRAL, LLAMA)
 
 
 def format_of(template: str | None) -> ToolFormat | None:
-    """Return the format that a chat template teaches, by its marks; None for one that teaches none of these.
-
-    Example:
-        >>> format_of("{% for tool in tools %}…{% endfor %}<tool_call>").name, format_of("{{ messages }}")
-        ('hermes', None)
-    """
+    """Return the format that a chat template teaches, by its marks; None for one that teaches none of these."""
     marks = {HERMES: HERMES.opening, MISTRAL: MISTRAL.opening, LLAMA: '"parameters"'}
     text = template or ""
     if "<function=" in text or ("[ARGS]" in text and MISTRAL.opening in text):
@@ -203,13 +198,7 @@ class CallReader:
         return find_calls(text, self.names, done=done)
 
     def whole(self, text: str) -> tuple[str | None, list[dict[str, Any]]]:
-        """Return what an answer says, None if it only calls, and its calls as OpenAI's API has them.
-
-        Example:
-            >>> content, calls = CallReader(["add"]).whole('So: <tool_call>{"name": "add", "arguments": {"a": 1}}')
-            >>> content, calls[0]["function"]
-            ('So:', {'name': 'add', 'arguments': '{"a": 1}'})
-        """
+        """Return what an answer says, None if it only calls, and its calls as OpenAI's API has them."""
         said, calls = self.read(text, done=True)
         return (said or None) if calls else text, [
             self._identified(number) | {"function": {"name": call.name, "arguments": call.arguments}}

@@ -73,7 +73,8 @@ class RelaxedStep:
         if counters is not None or layout.budgets is not None or layout.reporting is not None:
             self._changes = [self._with_costs(change) for change in self._changes]
         if layout.budgets is not None:
-            self._table = cost(layout, layout.budgets, [self._emitted(change) for change in self._changes])
+            costs = [(change.group.rows, change.allowed, _costs(change).emitted) for change in self._changes]
+            self._table = cost(layout, layout.budgets, costs)
             self._admitted = admitted(self._table, meter.spent[layout.meter_slots], layout.budgets)
             self._changes = [self._admit(change) for change in self._changes]
 
@@ -109,7 +110,6 @@ class RelaxedStep:
         if self._counters is None and layout.reporting is None:
             return
         for change in self._changes:
-            assert change.costs is not None
             requests, depths = self._places(change)
             left = num_sampled[requests] - 1 - depths  # 0 at the rejected position, less after it
             if layout.reporting is not None:
@@ -119,11 +119,7 @@ class RelaxedStep:
                 continue
             kept = [None if rows is None else rows & (left >= 0) for rows in (change.protected, change.fell_back)]
             left = torch.where(change.allowed, left, -1)
-            self._counters.add(change.group.rule, change.costs, left, change.sample, *kept)
-
-    def _emitted(self, change: _Change) -> tuple[Tensor, Tensor, Tensor]:
-        assert change.costs is not None
-        return change.group.rows, change.allowed, change.costs.emitted
+            self._counters.add(change.group.rule, _costs(change), left, change.sample, *kept)
 
     def _places(self, change: _Change) -> tuple[Tensor, Tensor]:
         return self._layout.requests[change.group.rows], self._layout.depths[change.group.rows]
@@ -135,25 +131,24 @@ class RelaxedStep:
         return self._known_totals
 
     def _change(self, group: Group, token_ids: Tensor) -> _Change:
-        change = self._unprotected_change(group, token_ids)
-        if self._relaxable is None:
-            return change
-        free, allowed = self._relaxable[group.rows], change.allowed
-        return replace(change, allowed=allowed & free, protected=allowed & ~free)
-
-    def _unprotected_change(self, group: Group, token_ids: Tensor) -> _Change:
         rule, rows, chosen = group
         drafted = token_ids[rows]
         allowed = drafted >= 0 if chosen is None else chosen & (drafted >= 0)
         drafted = torch.where(allowed, drafted, 0)
-        if (self._draft is None or rule.lifts_one_token) and not rule.needs_target_row:
-            return _Change(group, drafted, allowed, relax_tokens(rule, self._logits[rows, drafted], self._totals[rows]))
-        size = max(1, MAX_ELEMENTS // (self._logits.shape[1] if self._draft is None else self._draft.width))
-        relaxed = [self._relaxed(rule, *part) for part in zip(rows.split(size), drafted.split(size), strict=True)]
-        joined = relaxed[0] if len(relaxed) == 1 else RelaxedLogits(*map(torch.cat, zip(*relaxed, strict=True)))
-        return _Change(group, drafted, allowed, joined)
+        change = _Change(group, drafted, allowed, self._relaxed(rule, rows, drafted))
+        if self._relaxable is None:
+            return change
+        free = self._relaxable[rows]
+        return replace(change, allowed=allowed & free, protected=allowed & ~free)
 
     def _relaxed(self, rule: Rule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
+        if (self._draft is None or rule.lifts_one_token) and not rule.needs_target_row:
+            return relax_tokens(rule, self._logits[rows, token_ids], self._totals[rows])
+        size = max(1, MAX_ELEMENTS // (self._logits.shape[1] if self._draft is None else self._draft.width))
+        parts = [self._by_row(rule, *part) for part in zip(rows.split(size), token_ids.split(size), strict=True)]
+        return parts[0] if len(parts) == 1 else RelaxedLogits(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _by_row(self, rule: Rule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
         if self._draft is not None and not rule.lifts_one_token:
             return relax_rows(rule, self._logits[rows, : self._draft.width], self._draft.rows(rows), token_ids)
         logits = self._logits[rows]
@@ -185,16 +180,21 @@ class RelaxedStep:
         return replace(change, costs=costs_of(change.relaxed, drafted, audited), sample=sample)
 
 
+def _costs(change: _Change) -> PositionCosts:
+    assert change.costs is not None
+    return change.costs
+
+
 def _reported(change: _Change, visited: Tensor, kept: Tensor) -> Tensor:
     """Return what positions add to their responses' counts, in the order of `REPORTED`, ``[positions, counts]``."""
-    assert change.costs is not None
+    costs = _costs(change)
     judged, none = visited & change.allowed, torch.zeros_like(visited)
     accepted = judged & kept
     columns = [
-        torch.where(judged, change.costs.emitted, 0.0),
+        torch.where(judged, costs.emitted, 0.0),
         judged,
         accepted,
-        torch.where(accepted, change.costs.relaxed, 0.0),
+        torch.where(accepted, costs.relaxed, 0.0),
         visited & (none if change.fell_back is None else change.fell_back),
         visited & (none if change.protected is None else change.protected),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import compress, repeat
@@ -136,8 +136,12 @@ def load_model(path: str, gpu_layers: int, vocab_only: bool) -> int:
     """Return the handle of a file's model; raise `ValueError` with llama.cpp's reason."""
     params = library().llama_model_default_params()
     params.n_gpu_layers, params.vocab_only = gpu_layers, vocab_only
+    return _handle_of(library().llama_model_load_from_file, path.encode(), params)
+
+
+def _handle_of(make: Callable[..., int | None], *arguments: Any) -> int:
     with captured_errors() as errors:
-        handle = library().llama_model_load_from_file(path.encode(), params)
+        handle = make(*arguments)
     if not handle:
         raise ValueError(reason(errors))
     return int(handle)
@@ -257,11 +261,7 @@ def make_context(
         params.flash_attn_type = _NO_FLASH_ATTENTION  # it would round keys and values to float16
     # sliding windows keep all they have seen: what they forget could not be rolled back to
     params.swa_full = True
-    with captured_errors() as errors:
-        handle = lib.llama_init_from_model(model, params)
-    if not handle:
-        raise ValueError(reason(errors))
-    return int(handle)
+    return _handle_of(lib.llama_init_from_model, model, params)
 
 
 def free_context(context: int) -> None:

@@ -51,13 +51,6 @@ def read_completion(
     marks: CallMarks | None = None,
     thinking: Marks | None = None,
 ) -> CompletionParams:
-    """Check a request.
-
-    Example:
-        >>> asked = read_completion({"prompt": "Hi", "acceptance_rule": "cactus:delta=1"}, {}, chat=False)
-        >>> asked.settings["rule"], asked.settings["temperature"]
-        ('cactus:delta=1', 1.0)
-    """
     body = (ChatBody if chat else CompletionBody).read(given)
     settings, tools = body.settings(defaults, thinking), Tools.of(body.given)
     form = form_of(body.given, tools, marks)
