@@ -5,26 +5,30 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Collection, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from cactus_decoding import SamplingParams
 from cactus_decoding.cli import options as command_line
 from cactus_decoding.cli.display import counting
+from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.runner import pending, run
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from scripts.pages import ROOT, put
 from scripts.results import asked, parser, read, write
 from studies.stored import opened
 
-Sizes = TypeVar("Sizes", bound=Any)
+SAMPLINGS = {"plain": SamplingParams(), "truncated": SamplingParams(temperature=0.6, top_k=20, top_p=0.95)}
+"""Of the target's own probabilities, and of the Cactus paper."""
+SAMPLING_OPTION = ([*SAMPLINGS], {"choices": [*SAMPLINGS]})
 
 
 def study(
@@ -62,20 +66,56 @@ def study(
     return given
 
 
-def parser_of_answers(about: str | None, samplings: Collection[str], folder: Path, **options: Any) -> ArgumentParser:
-    """Return a parser for studies that answer problems under several samplings, and keep several result files."""
+def study_of_parts(
+    about: str | None,
+    folder: Path,
+    sizes: Any,
+    measure: Callable[[Namespace, Any, dict[str, Any]], None],
+    shown: Callable[[Path, Sequence[str]], Mapping[str, str]],
+    /,
+    **options: Any,
+) -> None:
+    """Measure what several result files lack, unless there is only to render, and put what they show on the page.
+
+    Args:
+        about: the module's docstring.
+        folder: the usual folder of the result files.
+        sizes: a dataclass of how much each part has, which ``--problems`` limits.
+        measure: takes the options, the sizes, and what provenance says; writes the result files that are not there.
+        shown: returns tables and pictures of a folder and of some samplings, as `put` takes them.
+        options: of the command line, as `scripts.results.parser` takes them.
+    """
     name = folder.parent.name
-    return parser(
-        about, **options, sampling=([*samplings], {"choices": [*samplings]}), only_answer=False, only_render=False,
-        problems=(None, "at most so many of each part, for a trial", {"type": int}),
-        folder=(folder, "where result files are"),
-        page=(ROOT / "docs" / "studies" / f"{name}.md", "the page whose tables are replaced"),
-    )  # fmt: skip
+    given = parser(
+        about, **options, problems=(None, "at most so many of each part, for a trial", {"type": int}),
+        only_measure=False, only_render=False, folder=(folder, "where result files are"),
+        page=ROOT / "docs" / "studies" / f"{name}.md",
+    ).parse_args()  # fmt: skip
+    command_line.prepare(1, small=True)
+    given.folder, given.page = given.folder.resolve(), given.page.resolve()  # a study may change folders
+    given.folder.mkdir(parents=True, exist_ok=True)
+    if not given.only_render:
+        most = given.problems or math.inf
+        limited = replace(sizes, **{part: min(most, each) for part, each in vars(sizes).items()})
+        measure(given, limited, {"study": name} | asked(given))
+    if not given.only_measure:
+        put(given.page, shown(given.folder, getattr(given, "sampling", [*SAMPLINGS])))
 
 
-def at_most(limit: int | None, sizes: Sizes) -> Sizes:
-    """Return how much each part of a study has, limited for a trial."""
-    return sizes if limit is None else replace(sizes, **{name: min(limit, each) for name, each in vars(sizes).items()})
+def answer(
+    path: Path, configs: Sequence[RunConfig], about: Mapping[str, Any], *, audited: bool = True
+) -> dict[RunConfig, RunSummary]:
+    """Answer what a result file lacks of some runs of the bundled target; return the summaries of all it has."""
+    configs = list(dict.fromkeys(configs))
+    most = {each.task: max(one.problems for one in configs if one.task == each.task) for each in configs}
+    tasks = {name: parse_task(name, problems) for name, problems in most.items()}
+    load = partial(load_engine, "transformers", "bundled", audited=audited)
+    with opened(path) as file:
+        todo = pending(configs, file.results)
+        with counting(path.stem, sum(config.problems for config in todo)) as progress:
+            done = count(1)
+            run(configs, tasks, load, file, provenance(about), lambda remark: progress(next(done), remark))
+        return {summary.config: summary for summary in summarise(file.results)}
 
 
 def least(enough: Callable[[float], bool], low: float, high: float, halvings: int) -> float:
@@ -101,19 +141,3 @@ def medians_in_turn(
         functions[name]()
         taken[name].append(time.perf_counter() - began)
     return {name: statistics.median(each) for name, each in taken.items()}
-
-
-def answer(
-    path: Path, configs: Sequence[RunConfig], about: Mapping[str, Any], *, audited: bool = True
-) -> dict[RunConfig, RunResult]:
-    """Answer what a result file lacks of some runs of the bundled target; return the results of all it has."""
-    configs = list(dict.fromkeys(configs))
-    most = {each.task: max(one.problems for one in configs if one.task == each.task) for each in configs}
-    tasks = {name: parse_task(name, problems) for name, problems in most.items()}
-    load = partial(load_engine, "transformers", "bundled", audited=audited)
-    with opened(path) as file:
-        todo = pending(configs, file.results)
-        with counting(path.stem, sum(config.problems for config in todo)) as progress:
-            done = count(1)
-            run(configs, tasks, load, file, about, lambda remark: progress(next(done), remark))
-        return {result.config: result for result in file.results}

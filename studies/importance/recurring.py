@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from cactus_decoding import Request, parse_rule
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.run_config import RunConfig
@@ -27,23 +26,20 @@ RULES = {0.0: ("relaxed_greedy:margin=0", "relaxed_greedy:margin=1.2"), 1.0: ("l
 MEMORIES: tuple[dict[str, Any], ...] = ({}, {"recurring": 1}, {"recurring": 2})
 
 
-def settings(problems: int) -> dict[str, RunConfig]:
-    task, made = parse_task(ANSWERED, 1).name, {}
+def measure(given: Namespace) -> dict[str, Any]:
+    """Answer problems under every rule and memory."""
+    task, configs = parse_task(ANSWERED, 1).name, {}
     for temperature, (lossless, relaxed) in RULES.items():
         request = Request(seed=0, sampling=SamplingParams(temperature), num_speculative_tokens=12)
-        plain = RunConfig(task, "bundled", "bundled:worded", problems=problems, request=request)
-        made[f"{temperature:g}, lossless"] = plain.asking(rule=parse_rule(lossless))
+        plain = RunConfig(task, "bundled", "bundled:worded", problems=given.problems, request=request)
+        configs[f"{temperature:g}, lossless"] = plain.asking(rule=parse_rule(lossless))
         for memory in MEMORIES:
             gate = {"recurring_ratio": 0.3} if memory and temperature else {}  # the margin is a gate too
             policy = relaxation_policy(**memory, **gate)
-            made[f"{temperature:g}, {relaxed} {policy}".strip()] = plain.asking(rule=parse_rule(relaxed), policy=policy)
-    return made
-
-
-def measure(given: Namespace) -> dict[str, Any]:
-    configs = settings(given.problems)
-    results = answer(given.answers, list(configs.values()), provenance(asked(given)), audited=False)
-    return {"settings": {name: numbers(results[config]) for name, config in configs.items()}}
+            name = f"{temperature:g}, {relaxed} {policy}".strip()
+            configs[name] = plain.asking(rule=parse_rule(relaxed), policy=policy)
+    runs = answer(given.answers, list(configs.values()), asked(given), audited=False)
+    return {"settings": {name: numbers(runs[config]) for name, config in configs.items()}}
 
 
 def shown(result: dict[str, Any]) -> dict[str, str]:

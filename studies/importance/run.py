@@ -18,15 +18,14 @@ import numpy as np
 import torch
 
 from cactus_decoding import Lossless, Pair, Request, audit, load_pair, parse_rule, stream
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.policy.importance import Importance, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.protection import PATTERNS, Protection, may_relax
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
-from cactus_decoding.lab.evaluation.intervals import bootstrapped, paired_difference, proportion, resampled_sums
+from cactus_decoding.lab.evaluation.intervals import bootstrapped, paired_difference, resampled_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
-from cactus_decoding.lab.evaluation.runs.results import RunResult
+from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from scripts.pages import table, with_ends
 from scripts.results import asked
@@ -42,35 +41,47 @@ def measure(given: Namespace) -> dict[str, Any]:
     """Answer problems under every setting; answers are kept beside, so that the same command goes on."""
     importance = read_importance(given.importance)
     limits = matched_limits(given.draft, importance, given.matching)
-    configs = settings(given.draft, given.importance, limits, given.problems)
-    results = answer(given.answers, list(configs.values()), provenance(asked(given)), audited=False)
-    chosen = {name: results[config] for name, config in configs.items()}
-    against = {
-        name: compared(each, chosen[f"{name.partition(' ')[0]} digits"])
-        for name, each in chosen.items()
-        if name != "lossless" and not name.endswith("digits")
-    }
-    return {
-        "learned": dict(importance.about), "found": found_by_itself(importance), "limits": limits,
-        "settings": {name: numbers(each) for name, each in chosen.items()}, "against_digits": against,
-    }  # fmt: skip
-
-
-def settings(draft: str, importance: str, limits: dict[str, float], problems: int) -> dict[str, RunConfig]:
-    """Return every setting by its name: the rule, then what keeps it away."""
-    plain = RunConfig(parse_task(ANSWERED, 1).name, "bundled", draft, problems=problems, request=Request(seed=0))
-    made = {"lossless": plain}
+    plain = RunConfig(
+        parse_task(ANSWERED, 1).name, "bundled", given.draft, problems=given.problems, request=Request(seed=0)
+    )
+    configs = {"lossless": plain}  # each by its rule, then what keeps it away
     for rule in RULES:
         policies = {
             "unprotected": RelaxationPolicy(),
             "digits": RelaxationPolicy(DIGITS),
-            "matched": RelaxationPolicy(limit=ImportanceLimit(importance, limits[rule])),
-            "default": RelaxationPolicy(limit=ImportanceLimit(importance)),
-            "scaled": RelaxationPolicy(limit=ImportanceLimit(importance, 1.0, scale=True)),
+            "matched": RelaxationPolicy(limit=ImportanceLimit(given.importance, limits[rule])),
+            "default": RelaxationPolicy(limit=ImportanceLimit(given.importance)),
+            "scaled": RelaxationPolicy(limit=ImportanceLimit(given.importance, 1.0, scale=True)),
         }
         for name, policy in policies.items():
-            made[f"{rule} {name}"] = plain.asking(rule=parse_rule(rule), policy=policy)
-    return made
+            configs[f"{rule} {name}"] = plain.asking(rule=parse_rule(rule), policy=policy)
+    found = answer(given.answers, list(configs.values()), asked(given), audited=False)
+    runs = {name: found[config] for name, config in configs.items()}
+    against = {
+        name: compared(each.group, runs[f"{name.partition(' ')[0]} digits"].group)
+        for name, each in runs.items()
+        if name != "lossless" and not name.endswith("digits")
+    }
+    return {
+        "learned": dict(importance.about), "found": found_by_itself(importance), "limits": limits,
+        "settings": {name: numbers(each) for name, each in runs.items()}, "against_digits": against,
+    }  # fmt: skip
+
+
+def numbers(run: RunSummary) -> dict[str, Any]:
+    """Return a setting's score and what it accepts, with 95 % intervals over problems."""
+    told = {name: list(run.known(name)) for name in ("score", "accepted_per_step")}
+    return {"setting": run.config.as_dict()} | told | {"problems": run.config.problems}
+
+
+def compared(run: RunGroup, digits: RunGroup) -> dict[str, Any]:
+    """Return the differences to protected digits on the same problems and seeds."""
+    counts = np.stack([each.columns[name] for each in (run, digits) for name in ("accepted", "steps")], axis=1)
+    value, drawn = (of[..., 0] / of[..., 1] - of[..., 2] / of[..., 3] for of in (counts.sum(0), resampled_sums(counts)))
+    return {
+        "score": list(paired_difference(run.columns["right"] - digits.columns["right"])),
+        "accepted_per_step": list(bootstrapped(float(value), drawn, len(counts))),
+    }
 
 
 def matched_limits(draft: str, importance: Importance, problems: int) -> dict[str, float]:
@@ -123,35 +134,6 @@ def found_by_itself(importance: Importance, top: int = 20) -> dict[str, Any]:
     return result
 
 
-def ratio(values: np.ndarray, drawn: np.ndarray, problems: int) -> list[float]:
-    """Return accepted tokens per step with the interval: columns are accepted and steps, and perhaps another's."""
-    value, resampled = (
-        each[..., 0] / each[..., 1] - (each[..., 2] / each[..., 3] if each.shape[-1] > 2 else 0)
-        for each in (values, drawn)
-    )
-    return list(bootstrapped(float(value), resampled, problems))
-
-
-def numbers(result: RunResult) -> dict[str, Any]:
-    """Return a setting's score and what it accepts, with 95 % intervals over problems."""
-    right, counts = result.column("right"), np.stack([result.column(name) for name in ("accepted", "steps")], axis=1)
-    return {
-        "setting": result.config.as_dict(),
-        "score": list(proportion(float(right.sum()), len(right))),
-        "accepted_per_step": ratio(counts.sum(0), resampled_sums(counts), len(counts)),
-        "problems": len(right),
-    }
-
-
-def compared(result: RunResult, digits: RunResult) -> dict[str, Any]:
-    """Return the differences to protected digits on the same problems and seeds."""
-    counts = np.stack([each.column(name) for each in (result, digits) for name in ("accepted", "steps")], axis=1)
-    return {
-        "score": list(paired_difference(result.column("right") - digits.column("right"))),
-        "accepted_per_step": ratio(counts.sum(0), resampled_sums(counts), len(counts)),
-    }
-
-
 def shown(result: dict[str, Any]) -> dict[str, str]:
     """Return the tables of the page."""
     fit, found = result["learned"]["fit"], result["found"]
@@ -167,24 +149,23 @@ def shown(result: dict[str, Any]) -> dict[str, str]:
         f"Digits and operators are {among['all']} of the vocabulary, {among['top_20_of_target']} of the twenty tokens "
         f"with the greatest weights in the target's row and {among['top_20_of_draft']} in the draft's.",
     ]
-    head = "rule", "relaxed", "right, %", "accepted per step", "right, to digits", "accepted, to digits"
+    kinds = {
+        "": "nothing",
+        "unprotected": "everywhere",
+        "digits": "not at digits above 0.01",
+        "matched": "importance ≤ {limit:g}",
+        "default": "importance ≤ 0.2",
+        "scaled": "scaled by importance",
+    }
     rows = []
     for name, each in result["settings"].items():
         rule, _, how = name.partition(" ")
-        against = result["against_digits"].get(name)
-        kinds = {
-            "": "nothing",
-            "unprotected": "everywhere",
-            "digits": "not at digits above 0.01",
-            "matched": f"importance ≤ {result['limits'].get(rule, 0):g}",
-            "default": "importance ≤ 0.2",
-            "scaled": "scaled by importance",
-        }
-        cells = [rule, kinds[how], with_ends(each["score"], 1, 100), with_ends(each["accepted_per_step"])]
-        cells += ["", ""] if against is None else [
-            with_ends(against["score"], 1, 100, "+"), with_ends(against["accepted_per_step"], sign="+")
-        ]  # fmt: skip
-        rows.append(cells)
+        said = kinds[how].format(limit=result["limits"].get(rule, 0))
+        cells = ["", ""]
+        if (against := result["against_digits"].get(name)) is not None:
+            cells = [with_ends(against["score"], 1, 100, "+"), with_ends(against["accepted_per_step"], sign="+")]
+        rows.append([rule, said, with_ends(each["score"], 1, 100), with_ends(each["accepted_per_step"]), *cells])
+    head = "rule", "relaxed", "right, %", "accepted per step", "right, to digits", "accepted, to digits"
     problems = result["settings"]["lossless"]["problems"]
     setting = "temperature 1 without truncation, 6 proposals, 95 % intervals."
     lines += [table(head, rows, names=2), f"{problems:,} validation problems, {setting}"]

@@ -2,8 +2,6 @@
 
     python -m studies.rules.frontier                    records rows of the bundled pair, and measures; minutes
     python -m studies.rules.frontier --rows FILE        on rows of a real pair, as `cactus frontier` records them
-    python -m studies.rules.frontier --family ears      measures one family, and keeps the others' numbers; on other
-                                                        rows than these, families that have numbers are compared
     python -m studies.rules.frontier --only-render      the tables and the picture again, from the result files
 
 Each family takes the knob at which it accepts as much as is asked, half-way between lossless and everything; beside it
@@ -15,11 +13,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -37,22 +36,33 @@ from cactus_decoding.lab.frontier.frontier import DEFAULT_MEMORY, LOOSEST
 from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks, read_rows
 from cactus_decoding.lab.frontier.recording import record_rows
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
-from cactus_decoding.lab.reporting.pictures import new_figure, style_of, to_svg
+from cactus_decoding.lab.reporting.pictures import style_of
 from scripts.pages import ROOT, columns, put, table
 from scripts.results import parse, read, write
+from studies.shown import picture
 from studies.study import least
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json" for kind in ("", "real_")}
 """Of the bundled pair, and of a real one."""
 PAGE, INDEX = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/rules/index.md"
 PICTURE = "../pictures/frontier/rules.svg"
-SHARES = (0.5,)
-"""Of the way from what lossless accepts to what any rule may."""
+SHARE = 0.5
+"""Of the way from what lossless accepts to what any rule may, in the tables; in the picture and at temperature 0:"""
 DRAWN_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 GREEDY_SHARES = (0.25, 0.5, 0.75)
 AT_ONCE = 2**20
 """Probabilities of either model that are looked at together."""
-COLUMNS = {"kl": 4, "tv": 3, "max_log_ratio": 1, "regret": 4}
+COSTS = {
+    "kl": (4, "KL", "KL, nats per position"),
+    "tv": (3, "TV", "total variation"),
+    "max_log_ratio": (1, "ratio", "largest log-ratio, nats"),
+    "regret": (4, "regret", "regret, nats"),
+}
+"""Digits of what a rule costs, what a cell calls it, and an axis."""
+GIVEN_UP = {"keeps": "{acceptance:.3f}", "nats given up, mean": "{regret:.4f}", "at most": "{most:.2f}"}
 
 
 def recorded(positions: int) -> RecordedRows:
@@ -137,42 +147,24 @@ def strictest(family: Family, accepts: Callable[[str], float], wanted: float, ha
     return family.spell(round_to(least(enough, family.strict, family.loose, halvings)))
 
 
-def compute(rows: RecordedRows, families: Sequence[str] = ()) -> dict[str, Any]:
-    """Return every number of the tables and the picture, of some families only if there are any."""
+def compute(rows: RecordedRows) -> dict[str, Any]:
+    """Return every number of the tables and the picture."""
     accepts, costs = cache(partial(accepted, rows)), cache(partial(measured, rows))
-
     lossless, most = accepts("lossless"), accepts(LOOSEST)
     table = []
-    for share in SHARES:
-        wanted = lossless + share * (most - lossless)
-        for name, family in FAMILIES.items():
-            if families and name not in families:
-                continue
-            rule = strictest(family, accepts, wanted)
-            row: dict[str, Any] = {"family": name, "label": family.label, "rule": rule, "wanted": wanted}
-            if rule is not None:
-                row |= costs(rule)
-                beside = strictest(FAMILIES["clamped"], accepts, row["acceptance"])
-                row["clamped"] = costs(beside or LOOSEST)
-            drawn_at = (strictest(family, accepts, lossless + at * (most - lossless), 6) for at in DRAWN_SHARES)
-            row["curve"] = [[costs(each)[axis] for axis in ("kl", "acceptance")] for each in drawn_at if each]
-            table.append(row)
-            print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
-    found: dict[str, Any] = {"visited": rows.positions, "problems": rows.problems, "lossless": lossless, "table": table}
-    return found if families else found | {"greedy": compute_greedy(rows), "recorded": dict(rows.provenance)}
-
-
-def joined(before: dict[str, Any], found: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
-    """Return a result in which some families are replaced or added, each of which says what made it, and on what."""
-    same = before["visited"] == found["visited"] and abs(before["lossless"] - found["lossless"]) < 1e-6
-    new = [row | {"provenance": provenance(about)} for row in found["table"]]
-    if not same:  # families that are known stay, and what they cost on these rows says how alike the rows are
-        known = {row["family"] for row in before["table"] if "rows" not in row}
-        rows = {name: found[name] for name in ("visited", "problems", "lossless")}
-        rows["again"] = {row["family"]: _factor(row) for row in new if row["family"] in known}
-        new = [row | {"rows": rows} for row in new if row["family"] not in known]
-    names = {row["family"] for row in new}
-    return before | {"table": [*(row for row in before["table"] if row["family"] not in names), *new]}
+    for name, family in FAMILIES.items():
+        wanted = lossless + SHARE * (most - lossless)
+        rule = strictest(family, accepts, wanted)
+        row: dict[str, Any] = {"family": name, "label": family.label, "rule": rule, "wanted": wanted}
+        if rule is not None:
+            row |= costs(rule)
+            row["clamped"] = costs(strictest(FAMILIES["clamped"], accepts, row["acceptance"]) or LOOSEST)
+        drawn_at = (strictest(family, accepts, lossless + at * (most - lossless), 6) for at in DRAWN_SHARES)
+        row["curve"] = [[costs(each)[axis] for axis in ("kl", "acceptance")] for each in drawn_at if each]
+        table.append(row)
+        print(json.dumps({key: each for key, each in row.items() if key != "clamped"}), flush=True)
+    found = {"visited": rows.positions, "problems": rows.problems, "lossless": lossless, "table": table}
+    return found | {"greedy": compute_greedy(rows), "recorded": dict(rows.provenance)}
 
 
 def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
@@ -180,43 +172,46 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
     families = [family for rule in RULES.values() if rule.judges_untempered for family in rule.families]
     strict = greedily(rows, "relaxed_greedy:margin=0")["acceptance"]
     found = []
-    for share in GREEDY_SHARES:
-        for family in families:
-            wanted = strict + share * (1 - strict)
-            rule = strictest(family, lambda rule: greedily(rows, rule)["acceptance"], wanted)
-            if rule is not None:
-                found.append({"label": family.label, "rule": rule, "wanted": wanted} | greedily(rows, rule))
+    for share, family in product(GREEDY_SHARES, families):
+        wanted = strict + share * (1 - strict)
+        rule = strictest(family, lambda rule: greedily(rows, rule)["acceptance"], wanted)
+        if rule is not None:
+            found.append({"label": family.label, "rule": rule, "wanted": wanted} | greedily(rows, rule))
     return found
 
 
 def shown(result: dict[str, Any], kind: str = "") -> dict[str, str]:
     """Return the tables that are of one pair."""
-    head = ["rule", "accepts", "KL, nats", "KL ÷ clamped's"]
-    head += ["TV", "log-ratio, at most", "regret", "clamped is no worse in"]
-    rows = []
+    found = []
     for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):
         if row["rule"] is None:
-            rows.append([row["label"], "never as much", *[""] * 6])
-            continue
-        costs, said = _costs(row)
-        numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.4f}", f"{_factor(row):.2f}"
-        other = f", on {row['rows']['visited']:,} other positions" if "rows" in row else ""
-        rows.append([f"`{row['rule']}`{other}", *numbers, *costs, said])
+            found.append([row["label"], "never as much", *[""] * 6])
+        else:
+            kl, *others = _costs(row)
+            other = f", on {row['rows']['visited']:,} other positions" if "rows" in row else ""
+            cells = f"{row['acceptance']:.3f}", kl, f"{_factor(row):.2f}", *others, _no_worse(row)
+            found.append([f"`{row['rule']}`{other}", *cells])
+    head = ["rule", "accepts", "KL, nats", "KL ÷ clamped's", "TV", "log-ratio, at most", "regret"]
+    all_rules = table([*head, "clamped is no worse in"], found, notes=1)
     greedy = columns(result["greedy"], {"rule": "`{rule}`"} | GIVEN_UP)
-    return {f"{kind}frontier": table(head, rows, notes=1), f"{kind}greedy frontier": greedy}
+    return {f"{kind}frontier": all_rules, f"{kind}greedy frontier": greedy}
 
 
-GIVEN_UP = {"keeps": "{acceptance:.3f}", "nats given up, mean": "{regret:.4f}", "at most": "{most:.2f}"}
+def _factor(row: Mapping[str, Any]) -> float:
+    return float(row["kl"]) / float(row["clamped"]["kl"])
 
 
-def _costs(row: Mapping[str, Any]) -> tuple[list[str], str]:
-    """Return cells of what a rule costs beside nats, and in what the clamped ratio is no worse."""
-    ours, theirs = row["clamped"], {name: float(row[name]) for name in COLUMNS}
-    others = COLUMNS if row["family"] != "clamped" else ()  # than itself it is no worse
-    # by the digits shown: beyond them the acceptances, and so the costs, differ by the step of a knob
-    better = [name for name in others if round(ours[name], COLUMNS[name]) <= round(theirs[name], COLUMNS[name])]
-    said = "all" if len(better) == len(COLUMNS) else ", ".join(_SHORT[name] for name in better) or "none"
-    return [f"{theirs[name]:.{digits}f}" for name, digits in COLUMNS.items() if name != "kl"], said
+def _costs(row: Mapping[str, Any]) -> list[str]:
+    return [f"{float(row[name]):.{digits}f}" for name, (digits, *_) in COSTS.items()]
+
+
+def _no_worse(row: Mapping[str, Any]) -> str:
+    """Say in what the clamped ratio is no worse than a rule, by the digits shown: beyond them acceptances differ."""
+    pairs = zip(COSTS.values(), _costs(row["clamped"]), _costs(row), strict=True)
+    better = [short for (_, short, _), ours, theirs in pairs if float(ours) <= float(theirs)]
+    if row["family"] == "clamped" or not better:  # than itself it is no worse
+        return "none"
+    return "all" if len(better) == len(COSTS) else ", ".join(better)
 
 
 def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
@@ -229,51 +224,42 @@ def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
     head, found = ("rule", "accepts", "KL", "KL ÷ clamped's", "real pair", "TV", "ratio", "regret", "dominated"), []
     for name, row in sorted(first.items(), key=lambda item: _factor(item[1])):
         real = f"{_factor(second[name]):.2f}" + r"\*" * ("rows" in second[name])
-        costs, said = _costs(row)
-        numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.3f}", f"{_factor(row):.2f}", real
-        found.append([f"[{RULES[name].title}]({name}.md)", *numbers, *costs, "yes" * (said == "all")])
+        numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.3f}", f"{_factor(row):.2f}", real, *_costs(row)[1:]
+        found.append([f"[{RULES[name].title}]({name}.md)", *numbers, "yes" * (_no_worse(row) == "all")])
     return table(head, found, notes=1)
 
 
 def greedy_beside_each_other(result: dict[str, Any]) -> str:
     """Return what rules for temperature 0 give up, each where all of them keep as much."""
-    least = min(each["wanted"] for each in result["greedy"])
-    found = [
-        row | {"name": name, "title": RULES[name].title}
-        for row in result["greedy"] if row["wanted"] == least
-        for name in [row["rule"].partition(":")[0]]
-    ]  # fmt: skip
-    return columns(found, {"temperature 0": "[{title}]({name}.md)"} | GIVEN_UP)
+    strictest_of_all = min(each["wanted"] for each in result["greedy"])
+    rows = [row for row in result["greedy"] if row["wanted"] == strictest_of_all]
 
+    def link(row: Mapping[str, Any]) -> str:
+        name = row["rule"].partition(":")[0]
+        return f"[{RULES[name].title}]({name}.md)"
 
-def _factor(row: Mapping[str, Any]) -> float:
-    return float(row["kl"]) / float(row["clamped"]["kl"])
+    return columns(rows, {"temperature 0": link} | GIVEN_UP)
 
 
 def drawn(table: list[dict[str, Any]], real: list[dict[str, Any]]) -> str:
     """Return what rules accept and cost, as SVG: on either pair, then on the first where all accept as much."""
-    figure = new_figure((15, 5.6))
-    bundled, other, *panels = figure.subplots(1, 5)
-    for curves, title, rows in ((bundled, "bundled pair", table), (other, "real pair", real)):
+
+    def curves(rows: list[dict[str, Any]], title: str, axes: Axes) -> None:
         for row in rows:
             if row["rule"] and row.get("curve"):
-                curves.plot(*zip(*row["curve"], strict=True), **style_of(row["rule"]).keywords() | {"markersize": 3})
-        curves.set(title=title, xlabel="KL, nats per position", ylabel="acceptance")
-        curves.grid(alpha=0.3)
-    for panel, name in zip(panels, ("tv", "max_log_ratio", "regret"), strict=True):
+                axes.plot(*zip(*row["curve"], strict=True), **style_of(row["rule"]).keywords() | {"markersize": 3})
+        axes.set(title=title, xlabel=COSTS["kl"][2], ylabel="acceptance")
+
+    def points(name: str, axes: Axes) -> None:
         for row in table:
             if row["rule"] is not None:
                 look = style_of(row["rule"]).keywords() | {"linestyle": "", "markersize": 7}
-                panel.plot(float(row["kl"]), float(row[name]), **look, label=row["label"])
-        panel.set(xlabel="KL, nats per position", ylabel=_LABELS[name])
-        panel.locator_params(axis="x", nbins=5)
-        panel.grid(alpha=0.3)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    return to_svg(figure)
+                axes.plot(float(row["kl"]), float(row[name]), **look, label=row["label"])
+        axes.set(xlabel=COSTS["kl"][2], ylabel=COSTS[name][2])
+        axes.locator_params(axis="x", nbins=5)
 
-
-_LABELS = {"tv": "total variation", "max_log_ratio": "largest log-ratio, nats", "regret": "regret, nats"}
-_SHORT = {"kl": "KL", "tv": "TV", "max_log_ratio": "ratio", "regret": "regret"}
+    pairs = partial(curves, table, "bundled pair"), partial(curves, real, "real pair")
+    return picture(*pairs, *(partial(points, name) for name in [*COSTS][1:]), size=(15, 5.6), below=True)
 
 
 def main() -> None:
@@ -282,18 +268,13 @@ def main() -> None:
         __doc__,
         rows=(None, "recorded rows; the bundled pair's are recorded without", {"type": Path}),
         positions=(5000, "about so many; of --rows every n-th"),
-        family=([], "measure this one only", {"action": "append", "choices": [*FAMILIES]}),
         only_render=False,
     )
     options.prepare(1, small=True)
     if not given.only_render:
         rows = recorded(given.positions) if given.rows is None else thinned(read_rows(given.rows), given.positions)
-        file, about = RESULTS["real_" if given.rows else ""], {"study": "rules.frontier", "positions": rows.positions}
-        result = compute(rows, given.family)
-        if given.family:
-            write(file, joined(read(file), result, about | {"families": given.family}), None)
-        else:
-            write(file, result, about)
+        about = {"study": "rules.frontier", "positions": rows.positions}
+        write(RESULTS["real_" if given.rows else ""], compute(rows), about)
     results = {kind: read(path) for kind, path in RESULTS.items()}
     tables = {name: made for kind, result in results.items() for name, made in shown(result, kind).items()}
     put(PAGE, tables | {PICTURE: drawn(*(result["table"] for result in results.values()))})

@@ -9,28 +9,58 @@ Widths are matched on validation problems; answers are to held-out ones. Needs m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding import Request, SamplingParams, load_pair
-from cactus_decoding.cli import options
-from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding import Request, load_pair
+from cactus_decoding.lab.evaluation.intervals import Interval, clustered_proportion
 from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.frontier.frontier import Frontier
 from cactus_decoding.lab.frontier.recording import record_rows
-from scripts.pages import put
+from cactus_decoding.lab.reporting import charts
+from cactus_decoding.lab.reporting.report import escape, name_of, number
+from scripts.pages import columns
+from scripts.pages import table as as_table
 from scripts.results import read, write
-from studies.rules.page import shown
-from studies.study import answer, least, parser_of_answers
+from studies.shown import compared, metric
+from studies.stored import read_results
+from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, least, study_of_parts
 
 FOLDER = Path(__file__).with_name("results")
-SAMPLINGS = {"plain": SamplingParams(), "truncated": SamplingParams(temperature=0.6, top_k=20, top_p=0.95)}
-PUBLISHED = ("typical", "top_k:k=10", "ensemble:weight=0.3", "cactus:delta=0.75", "cactus:delta=1.0")
+BUNDLED, CACTUS = "bundled:draft", "cactus:delta=1.0"
+PUBLISHED = ("typical", "top_k:k=10", "ensemble:weight=0.3", "cactus:delta=0.75", CACTUS)
 """What the Cactus paper's first table compares, with the defaults of this package where it leaves a knob open."""
 EXACT = "cactus:delta=1.0,solver=exact"
+ONE_SIGMA = 0.158655
+"""Of a normal distribution this much lies above one standard deviation."""
+Columns = Mapping[str, tuple[str, int]]
+QUALITY: Columns = {
+    "score": ("score", 3),
+    "score − best lossless": ("score_difference", 3),
+    "acceptance rate": ("acceptance_rate", 3),
+    "acceptance_length": ("acceptance_length", 2),
+    "rejections ÷ lossless": ("rejections_ratio", 2),
+    "nats per token": ("nats_per_token", 4),
+    "TV per position": ("tv_per_position", 3),
+    "largest ratio": ("max_likelihood_ratio", 1),
+}
+COST: Columns = {
+    "length ratio": ("length_ratio", 3),
+    "steps per answer": ("steps_per_answer", 1),
+    "wall time ÷ target alone": ("seconds_ratio_to_target_alone", 3),
+    "wall time ÷ best lossless": ("seconds_ratio", 3),
+    "tokens per second": ("tokens_per_second", 0),
+    "truncated": ("truncated", 3),
+}
+BRIEF: Columns = {title: (QUALITY | COST)[title] for title in (
+    "score", "score − best lossless", "acceptance_length", "nats per token", "length ratio", "steps per answer",
+    "wall time ÷ target alone", "wall time ÷ best lossless",
+)}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,42 +76,70 @@ class Part:
     rules: Mapping[str, tuple[int, ...]]
     matched: Mapping[str, tuple[int, ...]]
 
+    def configs(self, sampling: str, widths: Mapping[str, float], most: float) -> Iterator[RunConfig]:
+        """Yield what is answered side by side."""
+        clamped = {f"clamped:width={widths[rule]!r}": lengths for rule, lengths in self.matched.items()}
+        for rule, lengths in ({"lossless": self.lossless} | self.rules | clamped).items():
+            for length in lengths:
+                request = Request(rule, num_speculative_tokens=length, sampling=SAMPLINGS[sampling])
+                problems = int(min(self.problems, most))
+                yield RunConfig("word_problems", "bundled", self.draft, problems=problems, request=request)
+
 
 _SIDE: dict[str, Any] = {
     "problems": 120,
     "lossless": (0, 2, 4, 10),
-    "rules": {"cactus:delta=1.0": (4, 10), "typical": (10,), "ensemble:weight=0.3": (10,)},
-    "matched": {"cactus:delta=1.0": (10,)},
+    "rules": {CACTUS: (4, 10), "typical": (10,), "ensemble:weight=0.3": (10,)},
+    "matched": {CACTUS: (10,)},
 }
 PARTS = (
     Part(
-        draft="bundled:draft",
+        draft=BUNDLED,
         problems=1000,
         lossless=(0, 2, 4, 6, 10, 20),
         rules=dict.fromkeys((*PUBLISHED, EXACT), (10, 20)) | {"cactus:delta=0.1": (10,)},
-        matched={"cactus:delta=1.0": (10, 20), "cactus:delta=0.1": (10,)},
+        matched={CACTUS: (10, 20), "cactus:delta=0.1": (10,)},
     ),
     Part(
-        draft="bundled:draft",
+        draft=BUNDLED,
         problems=300,
         lossless=(0, 4, 6, 8),
-        rules={"cactus:delta=1.0": (4, 6, 8)},
-        matched={"cactus:delta=1.0": (4, 6, 8)},
+        rules={CACTUS: (4, 6, 8)},
+        matched={CACTUS: (4, 6, 8)},
     ),
     Part(draft="early_exit:layers=3", **_SIDE),
     Part(draft="ngram", **_SIDE),
 )
 
 
-def match(draft: str, sampling: SamplingParams, positions: int) -> dict[str, dict[str, Any]]:
+@dataclass(frozen=True)
+class Sizes:
+    """How many problems a part has at most."""
+
+    problems: int = 1000
+
+
+def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
+    """Match the widths of each sampling if that was not done, and answer what its result file lacks."""
+    for sampling in given.sampling:
+        path = given.folder / f"matched-{sampling}.json"
+        if not path.exists():
+            drafts = dict.fromkeys(part.draft for part in PARTS)
+            write(path, {"matched": {draft: match(draft, sampling, given.positions) for draft in drafts}}, about)
+        matched = read(path)["matched"]
+        for part in PARTS:
+            widths = {rule: found["width"] for rule, found in matched[part.draft].items()}
+            configs = [*part.configs(sampling, widths, sizes.problems)]
+            answer(given.folder / f"{sampling}.jsonl", configs, about)
+
+
+def match(draft: str, sampling: str, positions: int) -> dict[str, dict[str, Any]]:
     """Return, by rule, the width of the clamped ratio with the same acceptance at a lossless run's positions."""
+    print(f"matching widths: {sampling}, draft {draft}", flush=True)
     task = parse_task("word_problems:split=validation", None)
-    pair = load_pair(draft=draft)
-    prompts = [problem.prompt for problem in task.problems]
-    request = Request(num_speculative_tokens=10, sampling=sampling, stop=task.stop)
-    rows = record_rows(pair, prompts, request, positions=positions)
-    frontier = Frontier(rows)
-    found = {}
+    request = Request(num_speculative_tokens=10, sampling=SAMPLINGS[sampling], stop=task.stop)
+    rows = record_rows(load_pair(draft=draft), [each.prompt for each in task.problems], request, positions=positions)
+    frontier, found = Frontier(rows), {}
     for rule in dict.fromkeys(rule for part in PARTS if part.draft == draft for rule in part.matched):
         wanted = frontier.measure(rule)
 
@@ -95,53 +153,87 @@ def match(draft: str, sampling: SamplingParams, positions: int) -> dict[str, dic
     return found
 
 
-def configs(
-    part: Part, sampling: SamplingParams, widths: Mapping[str, float], problems: int | None
-) -> Iterator[RunConfig]:
-    """Yield what is answered side by side."""
-    asked = min(part.problems, problems or part.problems)
-    lengths_of = {"lossless": part.lossless, **part.rules}
-    lengths_of |= {f"clamped:width={widths[rule]!r}": lengths for rule, lengths in part.matched.items()}
-    for rule, lengths in lengths_of.items():
-        for length in lengths:
-            request = Request(rule, num_speculative_tokens=length, sampling=sampling)
-            yield RunConfig("word_problems", "bundled", part.draft, problems=asked, request=request)
+def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
+    """Return the tables and pictures; raises `OSError` where a result file is missing."""
+    found = {}
+    for sampling in samplings:
+        groups: dict[tuple[str, int], list[RunSummary]] = {}
+        for run in summarise(read_results(folder / f"{sampling}.jsonl")):
+            groups.setdefault((run.config.draft, run.config.problems), []).append(run)
+        bundled = sorted((each for each in groups if each[0] == BUNDLED), reverse=True)
+        main, tuned = groups[bundled[0]], groups[bundled[-1]]
+        others = {draft: runs for (draft, _), runs in groups.items() if draft != BUNDLED}
+        drafts = {"draft bundled": main} | {f"draft {draft}": runs for draft, runs in others.items()}
+        matched = read(folder / f"matched-{sampling}.json")["matched"]
+        tables = (f"Draft `{draft}`:\n\n{table(runs, BRIEF)}" for draft, runs in others.items())
+        found |= {
+            f"matched {sampling}": _matched(matched),
+            f"quality {sampling}": table(main, QUALITY),
+            f"cost {sampling}": table(main, COST),
+            f"paired {sampling}": _paired(main, matched[BUNDLED]),
+            f"tuned {sampling}": table(tuned, BRIEF),
+            f"others {sampling}": "\n\n".join(tables),
+            f"pictures/rules/{sampling}-score.svg": charts.score_picture(main, sigma_band(main), "±1 sigma"),
+            f"pictures/rules/{sampling}-nats.svg": charts.nats_picture(main),
+            f"pictures/rules/{sampling}-time.svg": charts.time_picture(drafts),
+        }
+    return found
 
 
-def widths_of(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the matched widths of a sampling by draft and rule: those of the file, or new ones that are kept in it."""
-    path = folder / f"matched-{sampling}.json"
-    if not path.exists():
-        matched: dict[str, Any] = {}
-        for draft in dict.fromkeys(part.draft for part in PARTS):
-            print(f"matching widths: {sampling}, draft {draft}", flush=True)
-            matched[draft] = match(draft, SAMPLINGS[sampling], arguments["positions"])
-        write(path, {"matched": matched}, arguments)
-    return read(path)["matched"]  # type: ignore[no-any-return]
+def sigma_band(runs: Sequence[RunSummary]) -> Interval | None:
+    """Return the target's own score and the ends of its exact 68 % interval; None where it was not measured alone."""
+    for run in runs:
+        if run.config.num_speculative_tokens == 0 and run.group.scored:
+            return clustered_proportion(run.group.columns["right"], len(run.group.results), tail=ONE_SIGMA)
+    return None
 
 
-def answer_all(folder: Path, sampling: str, arguments: Mapping[str, Any]) -> None:
-    """Answer what the result file of a sampling lacks."""
-    matched = widths_of(folder, sampling, arguments)
-    for part in PARTS:
-        widths = {rule: found["width"] for rule, found in matched[part.draft].items()}
-        asked = list(configs(part, SAMPLINGS[sampling], widths, arguments["problems"]))
-        answer(folder / f"{sampling}.jsonl", asked, provenance(arguments))
+def table(runs: Sequence[RunSummary], shown: Columns) -> str:
+    """Return a line for each run, and a column for each metric with its title and digits."""
+
+    def name(run: RunSummary) -> str:
+        return escape("target alone" if run.config.num_speculative_tokens == 0 else name_of(run))
+
+    return columns(runs, {"setting": name} | {title: metric(*each) for title, each in shown.items()})
 
 
-def main() -> None:
-    """Answer what is missing, then render."""
-    positions = (4000, "validation positions on which widths are matched")
-    given = parser_of_answers(__doc__, SAMPLINGS, FOLDER, positions=positions).parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    arguments = {"study": "rules", "problems": given.problems, "positions": given.positions}
-    options.prepare(1, small=True)
-    if not given.only_render:
-        for sampling in given.sampling:
-            answer_all(given.folder, sampling, arguments)
-    if not given.only_answer:
-        put(given.page, shown(given.folder, list(SAMPLINGS)))
+def _paired(runs: Sequence[RunSummary], matched: Mapping[str, Any]) -> str:
+    """Return questions that take two settings each, answered problem by problem."""
+    found = {(run.config.rule, run.config.num_speculative_tokens): run.group for run in runs}
+    baseline = runs[0].baseline
+    assert baseline is not None
+    best = ("lossless", int(baseline.config.num_speculative_tokens))
+    clamped = {rule: f"clamped:width={each['width']!r}" for rule, each in matched.items()}
+    asked = [(("lossless", 10), best)]
+    for length in (10, 20):
+        asked += [((rule, length), ("lossless", length)) for rule in ("typical", CACTUS)] + [((CACTUS, length), best)]
+    asked += [((width, 10), (rule, 10)) for rule, width in clamped.items()]
+    asked += [((clamped[CACTUS], 20), (CACTUS, 20)), *(((EXACT, length), (CACTUS, length)) for length in (10, 20))]
+    rows = []
+    for pair in dict.fromkeys(asked):
+        differences = compared(*(found[each] for each in pair))
+        cells = (number(differences[name], 3) for name in ("score", "time", "steps", "nats"))
+        rows.append([*(f"`{rule}` ×{length}" for rule, length in pair), *cells])
+    head = "first", "second", "score: first − second", "wall time: first ÷ second", "steps: ratio", "nats: ratio"
+    return as_table(head, rows, names=2)
+
+
+def _matched(matched: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what rules cost at equal acceptance, exactly, at the validation positions of a lossless run."""
+
+    def cells(point: Mapping[str, Any]) -> list[str]:
+        kl = float("inf") if point["kl"][0] is None else float(point["kl"][0])
+        return [f"{point['acceptance'][0]:.3f}", f"{kl:.4f}"]
+
+    rows = [
+        [f"`{draft}`", f"`{rule}`", *cells(found["rule"]), f"`clamped:width={found['width']}`",
+         *cells(found["clamped"])]
+        for draft, by_rule in matched.items() for rule, found in by_rule.items()
+    ]  # fmt: skip
+    head = "draft", "rule", "acceptance", "KL, nats", "clamped ratio", "acceptance", "KL, nats"
+    return as_table(head, rows, names=2)
 
 
 if __name__ == "__main__":
-    main()
+    positions = (4000, "validation positions on which widths are matched")
+    study_of_parts(__doc__, FOLDER, Sizes(), measure, shown, sampling=SAMPLING_OPTION, positions=positions)

@@ -1,8 +1,6 @@
 """What training a draft gives, beside relaxing and together with it: regenerates docs/studies/training.md.
 
     python -m studies.training.run                   everything: hours on one core, can be interrupted
-    python -m studies.training.run --part losses     one of the parts, for a process of its own
-    python -m studies.training.run --part losses --shard 0/2    every second training of it; the last shard measures
     python -m studies.training.run --only-render     tables and pictures again, from the result files
 
 Trained drafts and the target's rows are kept in a work folder (`--work`). The learning rate and draft lengths are
@@ -14,59 +12,68 @@ from __future__ import annotations
 import json
 import os
 import time
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from cactus_decoding import Metrics, Pair, Request, load_pair, stream, zoo
-from cactus_decoding.cli import options
+from cactus_decoding import Metrics, Pair, load_pair, stream, zoo
 from cactus_decoding.cli.display import counting
-from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import write_atomically
-from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.sampling.params import SamplingFn
+from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.results import RunResult
+from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.evaluation.score import steps_taken
+from cactus_decoding.lab.reporting.report import number
 from cactus_decoding.lab.training.acceptance.sampling import sample
 from cactus_decoding.lab.training.acceptance.settings import TrainingSettings
 from cactus_decoding.lab.training.acceptance.training import train_draft
 from cactus_decoding.lab.training.adaptation import DraftAdaptation
 from cactus_decoding.lab.training.importance.continuing import Branch, continue_alone
 from cactus_decoding.zoo.word_problems import word_problems
-from scripts.pages import ROOT, put
-from scripts.results import parse, read, write
+from scripts.pages import columns, table
+from scripts.results import read, write
 from studies.constraints.stories import ANSWERABLE, constrained_stories
-from studies.relaxing.run import SAMPLINGS, longest
-from studies.study import answer, at_most
-from studies.training.page import shown
+from studies.relaxing.run import TEST, longest, run_of
+from studies.shown import against, metric, picture
+from studies.stored import read_results
+from studies.study import SAMPLINGS, answer, study_of_parts
 
-FOLDER, PAGE = Path(__file__).with_name("results"), ROOT / "docs" / "studies" / "training.md"
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+FOLDER = Path(__file__).with_name("results")
 WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "training"
-STARTS = {"bundled:worded": "words its answers differently", "bundled:draft": "cannot calculate"}
+WORDED, PLAIN = "bundled:worded", "bundled:draft"
+COLOURS = {WORDED: "#0072b2", PLAIN: "#d55e00"}
+"""Of drafts as they come: one that words its answers differently, and one that cannot calculate."""
 RELAXED = "relaxed:clamped:width=3.0"
 LOSSES = (
-    "cross_entropy", "kl", "reverse_kl", "total_variation", "log_acceptance", "lk", "block", RELAXED,
+    "lk", "cross_entropy", "kl", "reverse_kl", "total_variation", "log_acceptance", "block", RELAXED,
     "relaxed:cactus:delta=1.0",
 )  # fmt: skip
 FILTERS = (None, "adaspec:keep=0.4")
-PLAIN_START_LOSSES = ("kl", "total_variation", "lk")
+PLAIN_START_LOSSES = ("lk", "kl", "total_variation")
 """What the start of which little is expected is trained with."""
+SEEDS = (0, 1, 2)
+"""Of the trainings of every loss."""
 RATES = (3e-4, 1e-3, 3e-3)
-SECONDS = "seconds.json"
-"""Beside a trained draft: what its training took, of the process that ended it."""
 ROUNDS = (0, 1)
 """Seeds of the table of four: one draft is answered after another, so that each gets two parts of the time."""
 LENGTHS = (4, 6, 8, 10, 14, 20)
-PARTS = ("losses", "four", "adaptation")
-VALIDATION, TEST = "word_problems:split=validation,seed=23", "word_problems"
-PROTECTED = {"rule": "clamped:width=3.0", "protect": "digits"}
+VALIDATION = "word_problems:split=validation,seed=23"
+LOSSLESS, PROTECTED = {"rule": "lossless"}, {"rule": "clamped:width=3.0", "protect": "digits"}
+WINDOW = 50
+"""Problems of each point of the picture."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Sizes:
     held_out: int = 500  # problems of the table of four
     stories: int = 300  # of the family that no draft saw
     old: int = 200  # problems of the usual families, for what was forgotten
-    seeds: int = 3  # trainings of every loss
+    trainings: int = 100  # in the comparison of losses: all
 
 
 class Text(NamedTuple):
@@ -96,39 +103,39 @@ Texts = Mapping[str, Sequence[Text]]
 """By sampling."""
 
 
-class Study:
-    """The study's parts, each with a result file of its own."""
+class Trainer:
+    """Trains drafts on what the target answers, and says what they give; drafts that are there already stay."""
 
-    def __init__(self, folder: Path, work: Path, sizes: Sizes, arguments: Mapping[str, Any]) -> None:
-        self.folder, self.work, self.sizes, self.arguments = folder, work, sizes, arguments
+    def __init__(self, work: Path, sizes: Sizes) -> None:
+        work.mkdir(parents=True, exist_ok=True)
+        self.work, self.sizes = work, sizes
         self.target = LlamaForCausalLM.from_pretrained(zoo.path("target"), dtype=torch.float32)
 
     def data(self) -> Path:
         """Return the training data: problems, and what the target answers to them."""
         path = self.work / f"data-{self.sizes.documents}.jsonl"
         if not path.exists():
-            pair = load_pair("bundled", "ngram")
+            pair, lines, size = load_pair("bundled", "ngram"), list[str](), 64
             prompts = [each.prompt for each in islice(word_problems("train", seed=5), self.sizes.documents)]
-            ids = [pair.tokenizer(prompt).input_ids for prompt in prompts]
-            lines, size = [], 64
-            with counting("The target answers", len(ids)) as progress:
-                for start in range(0, len(ids), size):
+            with counting("The target answers", len(prompts)) as progress:
+                for start in range(0, len(prompts), size):
+                    some = prompts[start : start + size]
                     found = sample(
-                        self.target, ids[start : start + size], stop_token_ids=pair.stop_token_ids,
-                        max_new_tokens=256, seed=start,
+                        self.target, [pair.tokenizer(prompt).input_ids for prompt in some],
+                        stop_token_ids=pair.stop_token_ids, max_new_tokens=256, seed=start,
                     )  # fmt: skip
                     texts = pair.tokenizer.batch_decode(found, skip_special_tokens=True)
-                    some = prompts[start : start + size]
-                    lines += [
-                        json.dumps({"prompt": prompt, "completion": text})
-                        for prompt, text in zip(some, texts, strict=True)
-                    ]
+                    pairs = zip(some, texts, strict=True)
+                    lines += [json.dumps({"prompt": prompt, "completion": text}) for prompt, text in pairs]
                     progress(len(lines))
             write_atomically(path, "\n".join(lines) + "\n")
         return path
 
-    def train(self, name: str, start: str, loss: str, filter: str | None, seed: int, rate: float, steps: int) -> Path:
-        """Return the folder of a trained draft, after training it if it is not there."""
+    def train(
+        self, name: str, loss: str, rate: float, steps: int, *, start: str = WORDED, filter: str | None = None,
+        seed: int = 0,
+    ) -> Path:  # fmt: skip
+        """Return the folder of a trained draft, with a file of what its training took."""
         folder = self.work / name
         if not (folder / "config.json").exists():
             settings = TrainingSettings(
@@ -137,7 +144,8 @@ class Study:
             )  # fmt: skip
             began = time.perf_counter()
             train_draft(settings, folder)
-            write(folder / SECONDS, {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads()}, None)
+            took = {"seconds": time.perf_counter() - began, "threads": torch.get_num_threads()}
+            write(folder / "seconds.json", took, None)
         return folder
 
     @torch.inference_mode()
@@ -146,141 +154,16 @@ class Study:
         pair, found = load_pair("bundled", "ngram"), {}
         prompts = [each.prompt for each in islice(word_problems(split, seed=31), self.sizes.texts)]
         ids = [list(pair.tokenizer(prompt).input_ids) for prompt in prompts]
-        stop = pair.stop_token_ids[:1]
         for name, sampling in SAMPLINGS.items():
             branches = [Branch(each, len(each), seed) for seed, each in enumerate(ids)]
-            answers = continue_alone(pair, branches, sampling, max_new_tokens=256)
             found[name] = []
-            for prompt, text in zip(ids, answers, strict=True):
-                token_ids = [*prompt, *pair.tokenizer(text, add_special_tokens=False).input_ids, *stop]
+            for prompt, text in zip(ids, continue_alone(pair, branches, sampling, max_new_tokens=256), strict=True):
+                answered = pair.tokenizer(text, add_special_tokens=False).input_ids
+                token_ids = [*prompt, *answered, *pair.stop_token_ids[:1]]
                 logits = self.target(torch.tensor([token_ids])).logits[0, len(prompt) - 1 : -1]
                 rows = SamplingFn(sampling)(logits, token_ids)
                 found[name].append(Text(token_ids, len(prompt), rows))
         return found
-
-    def rate(self) -> float:
-        """Return the learning rate that validation texts choose for all losses, by `lk`."""
-        path = self.folder / "rates.json"
-        if not path.exists():
-            texts, lengths = self.texts("validation"), {}
-            for rate in RATES:
-                draft = self.train(f"rate-{rate:g}", "bundled:worded", "lk", None, 0, rate, self.sizes.steps)
-                steps = expected_steps(draft, texts)["plain"]
-                lengths[f"{rate:g}"] = steps["tokens"] / sum(steps["steps"])
-            write(path, {"acceptance_length": lengths}, self.arguments)
-        lengths = read(path)["acceptance_length"]
-        return float(max(lengths, key=lengths.__getitem__))
-
-    def measured(self, draft: Path, texts: Texts) -> dict[str, Any]:
-        """Return a trained draft's expected steps, kept beside it."""
-        path = draft / f"expected-{self.sizes.texts}.json"
-        if not path.exists():
-            write(path, expected_steps(draft, texts), None)
-        return read(path)  # type: ignore[no-any-return]
-
-    def losses(self, shard: tuple[int, int]) -> None:
-        """Train every loss with and without the filter from three seeds, and measure what each draft gives."""
-        rate, seeds = self.rate(), range(self.sizes.seeds)
-        asked = list(product(seeds, LOSSES, FILTERS, ["bundled:worded"]))
-        asked += list(product(seeds, PLAIN_START_LOSSES, [None], ["bundled:draft"]))
-        part, parts = shard
-        with counting("Training", len(asked)) as progress:
-            for number, (seed, loss, filter, start) in enumerate(asked):
-                if number % parts == part:
-                    self.train(_name(seed, loss, filter, start), start, loss, filter, seed, rate, self.sizes.steps)
-                progress(number + 1, f"{start} {loss} {filter or ''} {seed}")
-        if part != parts - 1:
-            return
-        texts, found = self.texts("test"), []
-        for start in STARTS:
-            steps = expected_steps(zoo.path(start.partition(":")[2]), texts)
-            found.append({"start": start, "loss": None, "filter": None, "seed": None} | steps)
-        there = [each for each in asked if (self.work / _name(*each) / "config.json").exists()]
-        with counting("Measuring", len(there)) as progress:
-            for number, (seed, loss, filter, start) in enumerate(there):
-                steps = self.measured(self.work / _name(seed, loss, filter, start), texts)
-                found.append({"start": start, "loss": loss, "filter": filter, "seed": seed} | steps)
-                progress(number + 1)
-        content = {"rate": rate, "steps": self.sizes.steps, "drafts": found}
-        write(self.folder / "losses.json.gz", content, self.arguments)
-
-    def four_ways(self) -> None:
-        """Compare drafts as they came and trained, lossless and relaxed, each at its own best length."""
-        rate = self.rate()
-        drafts = {"as it came": "bundled:worded"}
-        took: dict[str, dict[str, float]] = {}
-        for name, loss in (("trained", "lk"), ("trained-for-clamped", RELAXED)):
-            folder = self.train(name, "bundled:worded", loss, None, 0, rate, self.sizes.long)
-            drafts[name.replace("-", " ")] = f"./{name}"
-            took[name.replace("-", " ")] = read(folder / SECONDS)
-        os.chdir(self.work)  # so that results name drafts and not this machine's folders
-        texts = self.texts("test")
-        lengths = {name: expected_steps(_folder(each), texts) for name, each in drafts.items()}
-        asked = {
-            f"{name}, {how}": (each, settings)
-            for (name, each), (how, settings) in product(
-                drafts.items(), {"lossless": {"rule": "lossless"}, "relaxed, protected": PROTECTED}.items()
-            )
-        }
-        chosen = {}
-        for name, (each, settings) in asked.items():
-            configs = [self._config(each, settings, length, VALIDATION, self.sizes.lengths) for length in LENGTHS]
-            chosen[name] = longest(configs, self._answer("four-chosen", configs))
-        final = {name: replace(config, task=TEST, problems=self.sizes.held_out) for name, config in chosen.items()}
-        alike = int(final["trained, relaxed, protected"].num_speculative_tokens)
-        under = {name: self._config(each, PROTECTED, alike, TEST, self.sizes.held_out) for name, each in drafts.items()}
-        together = sorted([*final.values(), *under.values()], key=lambda config: config.draft)
-        for seed in ROUNDS:
-            self._answer("four", [config.asking(seed=seed) for config in together])
-        content = {
-            "chosen": {name: config.as_dict() for name, config in final.items()},
-            "under the rule": {name: config.as_dict() for name, config in under.items()},
-            "expected": lengths,
-            "took": took,
-            "rate": rate,
-            "steps": self.sizes.long,
-        }
-        write(self.folder / "four.json", content, self.arguments)
-
-    def _config(self, draft: str, settings: Mapping[str, Any], length: int, task: str, problems: int) -> RunConfig:
-        policy = {name: value for name, value in settings.items() if name != "rule"}
-        request = Request(settings["rule"], num_speculative_tokens=length, policy=relaxation_policy(**policy))
-        return RunConfig(task, "bundled", draft, problems=problems, request=request)
-
-    def _answer(self, part: str, configs: Sequence[RunConfig]) -> dict[RunConfig, RunResult]:
-        return answer(self.folder / f"{part}.jsonl", configs, provenance(self.arguments))
-
-    def adaptation(self) -> None:
-        """Answer stories of a family that no draft saw, with and without adaptation; then the usual families."""
-        stories = constrained_stories("test", seed=3)
-        unseen = (each.prompt for each in stories if each.kind in ANSWERABLE and each.kind != "ordinary")
-        prompts = list(islice(unseen, self.sizes.stories))
-        old = [each.prompt for each in islice(word_problems("test", seed=37), self.sizes.old)]
-        found = {}
-        for start, adapts in product(STARTS, (False, True)):
-            pair = load_pair(draft=start)
-            name = f"{start} {'adapting' if adapts else 'as it came'}"
-            adaptation = DraftAdaptation(pair) if adapts else None
-            each: dict[str, Any] = {"new": _answered(pair, prompts, adaptation, name)}
-            if adaptation is not None:
-                each |= {"steps": adaptation.steps, "seconds": adaptation.seconds}
-                each["response_seconds"] = adaptation.response_seconds
-            each["old"] = _answered(pair, old, None, f"{name}, the usual families")
-            found[name] = each
-        write(self.folder / "adaptation.json", {"drafts": found}, self.arguments)
-
-
-def _answered(pair: Pair, prompts: Sequence[str], adaptation: DraftAdaptation | None, name: str) -> dict[str, Any]:
-    """Return steps and tokens of each lossless answer."""
-    made: list[Metrics] = []
-    with counting(name, len(prompts)) as progress:
-        for seed, prompt in enumerate(prompts):
-            response = stream(pair, prompt, seed=seed)
-            for _ in response if adaptation is None else adaptation.watch(response):
-                pass
-            made.append(response.metrics)
-            progress(len(made))
-    return {"steps": [each.steps for each in made], "accepted": [each.accepted for each in made]}
 
 
 @torch.inference_mode()
@@ -293,52 +176,248 @@ def expected_steps(folder: Path, texts: Texts) -> dict[str, Any]:
     for name, some in texts.items():
         to_probs = SamplingFn(SAMPLINGS[name])
         chances, problem = [], []
-        for number, text in enumerate(some):
+        for place, text in enumerate(some):
             logits = draft(torch.tensor([text.token_ids])).logits[0, text.start - 1 : -1]
             chances.append(torch.minimum(text.rows, to_probs(logits, text.token_ids)).sum(-1).clamp(max=1))
-            problem.append(torch.full((len(text.rows),), number))
+            problem.append(torch.full((len(text.rows),), place))
         steps = steps_taken(torch.cat(chances), torch.cat(problem), 6)
         tokens = [len(text.rows) for text in some]
         found[name] = {"tokens": sum(tokens), "texts": tokens, "steps": [round(each, 4) for each in steps.tolist()]}
     return found
 
 
-def _name(seed: int, loss: str, filter: str | None, start: str) -> str:
-    return "-".join([start.partition(":")[2], loss, *([] if filter is None else ["adaspec"]), str(seed)])
+def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
+    """Train, measure and answer; of what was done already, trained drafts, answers and the learning rate stay."""
+    trainer, path = Trainer(given.work.resolve(), sizes), given.folder / "rates.json"
+    if not path.exists():
+        texts, lengths = trainer.texts("validation"), {}
+        for rate in RATES:
+            steps = expected_steps(trainer.train(f"rate-{rate:g}", "lk", rate, sizes.steps), texts)["plain"]
+            lengths[f"{rate:g}"] = steps["tokens"] / sum(steps["steps"])
+        write(path, {"acceptance_length": lengths}, about)
+    lengths = read(path)["acceptance_length"]
+    rate, texts = float(max(lengths, key=lengths.__getitem__)), trainer.texts("test")
+    write(given.folder / "losses.json.gz", compare_losses(trainer, rate, texts), about)
+    write(given.folder / "four.json", four_ways(trainer, rate, texts, given.folder, about), about)
+    write(given.folder / "adaptation.json", {"drafts": adaptation(sizes)}, about)
+
+
+def compare_losses(trainer: Trainer, rate: float, texts: Texts) -> dict[str, Any]:
+    """Train every loss with and without the filter from three seeds, and measure what each draft gives."""
+    sizes = trainer.sizes
+    asked = [*product(SEEDS, LOSSES, FILTERS, [WORDED]), *product(SEEDS, PLAIN_START_LOSSES, [None], [PLAIN])]
+    asked = asked[: sizes.trainings]
+    untrained = {"loss": None, "filter": None, "seed": None}
+    found = [{"start": start} | untrained | expected_steps(_folder(start), texts) for start in COLOURS]
+    with counting("Training", len(asked)) as progress:
+        for place, (seed, loss, filter, start) in enumerate(asked, 1):
+            name = "-".join([start.partition(":")[2], loss, *([] if filter is None else ["adaspec"]), str(seed)])
+            draft = trainer.train(name, loss, rate, sizes.steps, start=start, filter=filter, seed=seed)
+            about = {"start": start, "loss": loss, "filter": filter, "seed": seed}
+            found.append(about | expected_steps(draft, texts))
+            progress(place, f"{start} {loss} {filter or ''} {seed}")
+    return {"rate": rate, "steps": sizes.steps, "drafts": found}
+
+
+def four_ways(trainer: Trainer, rate: float, texts: Texts, folder: Path, about: dict[str, Any]) -> dict[str, Any]:
+    """Compare drafts as they came and trained, lossless and relaxed, each at its own best length."""
+    sizes, drafts, took = trainer.sizes, {"as it came": WORDED}, {}
+    for name, loss in (("trained", "lk"), ("trained-for-clamped", RELAXED)):
+        trained = trainer.train(name, loss, rate, sizes.long)
+        drafts[name.replace("-", " ")] = f"./{name}"
+        took[name.replace("-", " ")] = read(trained / "seconds.json")
+    os.chdir(trainer.work)  # so that results name drafts and not this machine's folders
+
+    def asking(draft: str, length: int, rule: str, **policy: Any) -> RunConfig:
+        return run_of(rule, length, policy, problems=sizes.held_out, draft=draft)
+
+    final, relaxed = {}, {"lossless": LOSSLESS, "relaxed, protected": PROTECTED}
+    for (name, draft), (how, settings) in product(drafts.items(), relaxed.items()):
+        tried = [replace(asking(draft, length, **settings), task=VALIDATION, problems=sizes.lengths)
+                 for length in LENGTHS]  # fmt: skip
+        runs = answer(folder / "four-chosen.jsonl", tried, about)
+        chosen = longest([runs[each] for each in tried])
+        final[f"{name}, {how}"] = replace(chosen, task=TEST, problems=sizes.held_out)
+    alike = int(final["trained, relaxed, protected"].num_speculative_tokens)
+    under = {name: asking(draft, alike, **PROTECTED) for name, draft in drafts.items()}
+    together = sorted([*final.values(), *under.values()], key=lambda config: config.draft)
+    for seed in ROUNDS:
+        answer(folder / "four.jsonl", [config.asking(seed=seed) for config in together], about)
+    return {
+        "chosen": {name: config.as_dict() for name, config in final.items()},
+        "under the rule": {name: config.as_dict() for name, config in under.items()},
+        "expected": {name: expected_steps(_folder(each), texts) for name, each in drafts.items()},
+        "took": took, "rate": rate, "steps": sizes.long,
+    }  # fmt: skip
 
 
 def _folder(draft: str) -> Path:
     return zoo.path(draft.partition(":")[2]) if draft.startswith("bundled:") else Path(draft)
 
 
-def main() -> None:
-    """Train, measure and answer what is missing, then render."""
-    given = parse(
-        __doc__,
-        part=([*PARTS], {"choices": PARTS}),
-        shard=("0/1", "of the trainings of losses, such as 0/2"),
-        folder=(FOLDER, "where result files are"),
-        work=(WORK, "where trained drafts are"),
-        page=(PAGE, "the page whose tables are replaced"),
-        small=(None, "at most so much of everything, for a trial", {"type": int}),
-        only_render=False,
-    )
-    given.folder, given.work, given.page = (each.resolve() for each in (given.folder, given.work, given.page))
-    for folder in (given.folder, given.work):
-        folder.mkdir(parents=True, exist_ok=True)
-    options.prepare(1, small=True)
-    if not given.only_render:
-        arguments = {"study": "training", "small": given.small}
-        study = Study(given.folder, given.work, at_most(given.small, Sizes()), arguments)
-        if "losses" in given.part:
-            first, parts = map(int, given.shard.split("/"))
-            study.losses((first, parts))
-        if "four" in given.part:
-            study.four_ways()
-        if "adaptation" in given.part:
-            study.adaptation()
-    put(given.page, shown(given.folder))
+def adaptation(sizes: Sizes) -> dict[str, Any]:
+    """Answer stories of a family that no draft saw, with and without adaptation; then the usual families."""
+    stories = constrained_stories("test", seed=3)
+    unseen = (each.prompt for each in stories if each.kind in ANSWERABLE and each.kind != "ordinary")
+    prompts = list(islice(unseen, sizes.stories))
+    old = [each.prompt for each in islice(word_problems("test", seed=37), sizes.old)]
+    found = {}
+    for start, adapts in product(COLOURS, (False, True)):
+        pair = load_pair(draft=start)
+        name = f"{start} {'adapting' if adapts else 'as it came'}"
+        learning = DraftAdaptation(pair) if adapts else None
+        found[name] = {"new": _answered(pair, prompts, learning, name)}
+        if learning is not None:
+            found[name] |= {name: getattr(learning, name) for name in ("steps", "seconds", "response_seconds")}
+        found[name]["old"] = _answered(pair, old, None, f"{name}, the usual families")
+    return found
+
+
+def _answered(pair: Pair, prompts: Sequence[str], learning: DraftAdaptation | None, name: str) -> dict[str, Any]:
+    """Return steps and tokens of each lossless answer."""
+    made: list[Metrics] = []
+    with counting(name, len(prompts)) as progress:
+        for seed, prompt in enumerate(prompts):
+            response = stream(pair, prompt, seed=seed)
+            for _ in response if learning is None else learning.watch(response):
+                pass
+            made.append(response.metrics)
+            progress(len(made))
+    return {"steps": [each.steps for each in made], "accepted": [each.accepted for each in made]}
+
+
+def shown(folder: Path, _: Sequence[str]) -> dict[str, str]:
+    """Return the tables and the picture; raises `OSError` where a result file is missing."""
+    losses, four, adapting = (read(folder / name) for name in ("losses.json.gz", "four.json", "adaptation.json"))
+    found = {
+        "losses": _losses(losses, WORDED),
+        "losses of the other draft": _losses(losses, PLAIN),
+        "long": _long(four),
+        "four": _four(four["chosen"], folder, "draft, verification"),
+        "under the rule": _four(four["under the rule"], folder, "draft"),
+        "adaptation": _adaptation(adapting["drafts"]),
+        "pictures/training/adaptation.svg": picture(partial(_draw, adapting["drafts"])),
+    }
+    return found | {"cheap drafts": _cheap_drafts(read(FOLDER / "cheap_drafts.json"))}  # is not measured any more
+
+
+class Drafts:
+    """Drafts that differ in nothing but the seed, along the texts of one sampling."""
+
+    def __init__(self, drafts: Sequence[Mapping[str, Any]], sampling: str) -> None:
+        each = [draft[sampling] for draft in drafts]
+        self.texts, self.steps = each[0]["texts"], np.mean([one["steps"] for one in each], axis=0)
+        self.by_seed = [one["tokens"] / sum(one["steps"]) for one in each]
+
+    @property
+    def length(self) -> Interval:
+        """The acceptance length of all together, with an interval over texts."""
+        return ratio_of_sums(self.texts, self.steps)
+
+    def over(self, other: Drafts) -> Interval:
+        """Return the ratio of two acceptance lengths on the same texts."""
+        return ratio_of_sums(other.steps, self.steps)
+
+    def beside(self, other: Drafts) -> str:
+        """Say whether a difference is one: the texts' interval leaves 1 out, and every seed is on one side of all."""
+        ratio = self.over(other)
+        if ratio.low > 1 and min(self.by_seed) > max(other.by_seed):
+            return "more"
+        return "less" if ratio.high < 1 and max(self.by_seed) < min(other.by_seed) else "–"
+
+
+def _losses(content: Mapping[str, Any], start: str) -> str:
+    groups: dict[tuple[str | None, str | None], list[dict[str, Any]]] = {}
+    for each in content["drafts"]:
+        if each["start"] == start:
+            groups.setdefault((each["loss"], each["filter"]), []).append(each)
+    rows = []
+    for (loss, filter), drafts in groups.items():
+        row = ["as it came" if loss is None else f"`{loss}`" + ("" if filter is None else ", filtered")]
+        for sampling in SAMPLINGS:
+            ours, seeds, told = Drafts(drafts, sampling), "", ""
+            if loss is not None:
+                seeds = f"{min(ours.by_seed):.2f} to {max(ours.by_seed):.2f}"
+                told = "" if (loss, filter) == ("lk", None) else ours.beside(Drafts(groups["lk", None], sampling))
+            row += [number(ours.length, 3), seeds, told]
+        rows.append(row)
+    return table(["loss", "T = 1", "seeds", "than `lk`", "the paper's sampling", "seeds", "than `lk`"], rows)
+
+
+def _long(content: Mapping[str, Any]) -> str:
+    """Return what long trainings gave losslessly, by both models' rows."""
+    rows, untrained = [], content["expected"]["as it came"]
+    for name, each in content["expected"].items():
+        cells = []
+        for sampling in SAMPLINGS:
+            ours, base = Drafts([each], sampling), Drafts([untrained], sampling)
+            cells += [number(ours.length, 3), "–" if each is untrained else number(ours.over(base), 3)]
+        took = content["took"].get(name)
+        rows.append([name, *cells, "–" if took is None else f"{took['seconds'] / 60:.0f} ({took['threads']})"])
+    header = ["draft", "T = 1", "÷ as it came", "the paper's sampling", "÷ as it came", "minutes (threads)"]
+    return table(header, rows)
+
+
+def _four(configs: Mapping[str, Any], folder: Path, what: str) -> str:
+    """Return what each run gave, paired by problem with the first of them."""
+    found = {each.config: each for each in summarise(read_results(folder / "four.jsonl"))}
+    runs = {name: found[RunConfig.from_dict(each).asking(seed=0)] for name, each in configs.items()}
+    names = {id(run): name for name, run in runs.items()}
+    first = next(iter(runs.values()))
+    return columns(runs.values(), {
+        what: lambda run: names[id(run)],
+        "length": lambda run: run.config.num_speculative_tokens,
+        "score": metric("score", 3),
+        "− first": against(lambda _: first, "score"),
+        "tokens per step": metric("acceptance_length", 2),
+        "÷ first": against(lambda _: first, "tokens"),
+        "time ÷ first": against(lambda _: first, "time"),
+        "nats per token": metric("nats_per_token", 4),
+    })  # fmt: skip
+
+
+def _adaptation(drafts: Mapping[str, Any]) -> str:
+    def answered(made: Mapping[str, Sequence[int]], part: slice) -> str:
+        """Return the acceptance length of some answers, with an interval over problems."""
+        return number(ratio_of_sums(np.add(made["accepted"][part], made["steps"][part]), made["steps"][part]), 2)
+
+    rows = []
+    for name, each in drafts.items():
+        share = f"{100 * each['seconds'] / each['response_seconds']:.1f} %" if "seconds" in each else "–"
+        cells = [answered(each["new"], part) for part in (slice(0, 100), slice(-100, None))]
+        rows.append([name, *cells, answered(each["old"], slice(None)), str(each.get("steps", "–")), share])
+    header = ["draft", "first 100 stories", "last 100 stories", "usual families afterwards", "steps", "of the time"]
+    return table(header, rows)
+
+
+def _draw(drafts: Mapping[str, Any], axes: Axes) -> None:
+    """Draw acceptance lengths over time, of windows of problems."""
+    for name, each in drafts.items():
+        start, _, how = name.partition(" ")
+        steps, accepted = np.array(each["new"]["steps"]), np.array(each["new"]["accepted"])
+        ends = range(min(WINDOW, len(steps)), len(steps) + 1, 5)
+        values = [1 + accepted[max(0, i - WINDOW) : i].sum() / steps[max(0, i - WINDOW) : i].sum() for i in ends]
+        axes.plot(list(ends), values, color=COLOURS[start], linestyle="-" if how == "adapting" else ":", label=name)
+    axes.set(xlabel=f"stories answered (each point: the {WINDOW} before)", ylabel="acceptance_length")
+
+
+def _cheap_drafts(content: Mapping[str, Any]) -> str:
+    """Return what drafts cost and bring on a real pair, whose best length makes the most tokens per second."""
+    seconds, rows = content["seconds"], []
+    target = {int(n): value for n, value in seconds["target"].items()}
+    for label in [*(name for name in seconds if name != "target"), "look-up"]:
+        cost = seconds[label]["1"] if label in seconds else 0.0
+        for task, told in content["tasks"].items():
+            found = told["look-up"] if label == "look-up" else told["drafts"][label]
+            per_step = [told["positions"] / steps for steps in found["steps"]]
+            speed, k = max((tokens / (target[k + 1] + k * cost), k) for k, tokens in enumerate(per_step))
+            rate = f"{found['acceptance']:.3f}" if "acceptance" in found else ""
+            share = f"{1000 * cost:.1f} ({100 * cost / target[1]:.1f} %)"
+            rows.append([label, share, task, rate, f"{per_step[3]:.2f} / {per_step[7]:.2f}", k,
+                         f"{speed * target[1]:.2f} ×"])  # fmt: skip
+    costs = "draft", "ms a token (share of a pass)", "task"
+    return table((*costs, "acceptance", "tokens per step of 3 / 7", "best length", "speed"), rows, names=7)
 
 
 if __name__ == "__main__":
-    main()
+    study_of_parts(__doc__, FOLDER, Sizes(), measure, shown, work=(WORK, "where trained drafts are"))

@@ -1,8 +1,7 @@
 """Where trees of proposals pay: regenerates docs/studies/trees.md.
 
-    python -m studies.trees.run                       everything: an hour on one core, can be interrupted
+    python -m studies.trees.run                       everything: an hour on one idle core, can be interrupted
     python -m studies.trees.run --sampling truncated  one of the two samplings, for a process of its own
-    python -m studies.trees.run --part passes         one of the parts: nothing else may run beside `passes`
     python -m studies.trees.run --only-render         tables and pictures again, from the result files
 
 Shapes are chosen on validation problems; the tables are of held-out ones. Needs matplotlib (`pip install -e .[dev]`).
@@ -10,31 +9,39 @@ Shapes are chosen on validation problems; the tables are of held-out ones. Needs
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.shapes import qwen3
 from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load_pair
-from cactus_decoding.cli import options
 from cactus_decoding.cli.display import counting
-from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
 from cactus_decoding.core.policy.relaxation import relaxation_policy
-from cactus_decoding.core.types import tree_inputs
+from cactus_decoding.core.types import DraftLength, tree_inputs
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.run_config import RunConfig, proposing
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.lab.reporting.pictures import GREY
+from cactus_decoding.lab.reporting.report import number
 from cactus_decoding.zoo.word_problems import word_problems
-from scripts.pages import put
-from scripts.results import write
-from studies.relaxing.run import SAMPLINGS, TEST, VALIDATION, seconds, tokens_per_step
-from studies.study import answer, at_most, medians_in_turn, parser_of_answers
-from studies.trees.page import shape_of, shown
+from scripts.pages import table
+from scripts.results import read, write
+from studies.relaxing.run import TEST, VALIDATION
+from studies.shown import compared, picture
+from studies.stored import read_results
+from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, medians_in_turn, study_of_parts
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 FOLDER = Path(__file__).with_name("results")
 DRAFT = "bundled:worded"
@@ -44,6 +51,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "protected": {"rule": "clamped:width=2.0", "policy": relaxation_policy(protect="digits")},
 }
 """What is asked; chains are verified in blocks where trees are jointly."""
+TREE = "tree:"
+"""How a shape of this study begins if it is a tree's."""
 CHAINS = ("2", "4", "6", "8", "10", "16")
 SIXTEEN = (
     "tree:static=2.1.1.1.1.1.1.1",
@@ -56,10 +65,9 @@ SIXTEEN = (
 TREES = ("tree:static=3.2.1", "tree:best_first,nodes=8", *SIXTEEN, "tree:adaptive")
 COSTS = tuple(product((0.02, 0.1, 0.3), (0.0, 0.02, 0.1)))
 """What `adaptive` is told: a draft's pass and a proposal's verification, in passes of the target over one token."""
-NODES = (1, 2, 4, 8, 16, 32)
-PASSES = 200
-"""Of each size, in turn."""
-PARTS = ("answers", "told", "passes")
+NODES, PASSES = (1, 2, 4, 8, 16, 32), 200
+"""Sizes of passes, and passes of each, in turn."""
+COSTS_OF_16, DRAFT_COSTS = np.linspace(1.0, 3.0, 81), np.geomspace(0.01, 0.5, 81)
 
 
 @dataclass(frozen=True)
@@ -71,38 +79,57 @@ class Sizes:
     told: int = 60  # of `adaptive` at each pair of costs
 
 
+def shape_of(name: str) -> DraftLength:
+    """Return what a shape's name in the result files stands for."""
+    return as_tree(name.removeprefix(TREE)) if name.startswith(TREE) else as_draft_length(name)
+
+
+def spelled(name: str) -> str:
+    """Return a shape as it is asked for: a length's number, or ``tree=`` and the tree's spelling."""
+    return name.replace(TREE, "tree=")
+
+
 def config(kind: str, shape: str, sampling: str, task: str, problems: int) -> RunConfig:
     """Return the run of a shape."""
-    asked = dict(KINDS[kind])
-    asked |= proposing(shape_of(shape), asked.get("verification", "token"))
-    request = Request(sampling=SAMPLINGS[sampling], **asked)
-    return RunConfig(task, "bundled", DRAFT, problems=problems, request=request)
+    asked = KINDS[kind] | proposing(shape_of(shape), KINDS[kind].get("verification", "token"))
+    return RunConfig(task, "bundled", DRAFT, problems=problems, request=Request(sampling=SAMPLINGS[sampling], **asked))
 
 
-def answer_problems(folder: Path, sampling: str, sizes: Sizes, arguments: Mapping[str, Any]) -> None:
+def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
+    """Answer problems under each sampling, tell trees costs, and time passes."""
+    for sampling in given.sampling:
+        answer_problems(given.folder, sampling, sizes, about)
+    for name, key, measured in (("told", "told", partial(tell_costs, sizes.told)), ("passes", "seconds", time_passes)):
+        if not (path := given.folder / f"{name}.json").exists():
+            write(path, {key: measured()}, about)
+
+
+def answer_problems(folder: Path, sampling: str, sizes: Sizes, about: dict[str, Any]) -> None:
     """Answer validation problems with every shape, and held-out ones with what these choose for each kind.
 
     That is the chain and the tree of the least wall time, the longest chain, the tree of 16 nodes of the most tokens
     per step, and the adaptive ones.
     """
-    about = provenance(arguments)
     tried = {
         kind: {shape: config(kind, shape, sampling, VALIDATION, sizes.validated) for shape in (*CHAINS, *TREES)}
         for kind in KINDS
     }
     path = folder / f"{sampling}-validated.jsonl"
-    results = answer(path, [each for shapes in tried.values() for each in shapes.values()], about)
+    runs = answer(path, [each for shapes in tried.values() for each in shapes.values()], about)
     chosen: dict[str, dict[str, str]] = {}
     for kind, shapes in tried.items():
-        found = {shape: results[each] for shape, each in shapes.items()}
+
+        def value(shape: str, metric: str, shapes: Mapping[str, RunConfig] = shapes) -> float:
+            return runs[shapes[shape]].known(metric).value
+
         chosen[kind] = {
-            "chain": min(CHAINS, key=lambda shape: seconds(found[shape])),
+            "chain": min(CHAINS, key=lambda shape: value(shape, "seconds_per_answer")),
             "chain of 16": "16",
-            "tree": min(TREES[:-1], key=lambda shape: seconds(found[shape])),
-            "tree of 16": max(SIXTEEN, key=lambda shape: tokens_per_step(found[shape])),
+            "tree": min(TREES[:-1], key=lambda shape: value(shape, "seconds_per_answer")),
+            "tree of 16": max(SIXTEEN, key=lambda shape: value(shape, "acceptance_length")),
             "adaptive tree": TREES[-1],
         }
-    write(folder / f"chosen-{sampling}.json", {"chosen": chosen}, arguments)
+    write(folder / f"chosen-{sampling}.json", {"chosen": chosen}, about)
     held_out = [
         config(kind, shape, sampling, TEST, sizes.held_out)
         for kind, shapes in chosen.items()
@@ -114,48 +141,39 @@ def answer_problems(folder: Path, sampling: str, sizes: Sizes, arguments: Mappin
 class CountedModel(CachedModel):
     """Counts passes."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__(model)
-        self.passes = 0
+    passes = 0
 
     def append(self, *given: Any, **named: Any) -> Tensor:
         self.passes += 1
         return super().append(*given, **named)
 
 
-def tell_costs(folder: Path, sizes: Sizes, arguments: Mapping[str, Any]) -> None:
+def tell_costs(problems: int) -> list[dict[str, Any]]:
     """Let adaptive trees take costs as they are told, and chains and trees of fixed shapes beside them.
 
     Nothing is timed: a step takes one pass of the target, and what its passes of the draft and its proposals cost.
     """
-    path = folder / "told.json"
-    if path.exists():
-        return
     loaded = load_pair(draft=DRAFT)
     assert isinstance(loaded.drafter, ModelDrafter)
     model = CountedModel(loaded.drafter.model)
     pair = Pair(loaded.target, ModelDrafter(model, loaded.drafter.vocabulary), loaded.tokenizer, loaded.bundled)
-    prompts = [each.prompt for each in islice(word_problems("validation", seed=17), sizes.told)]
-    shapes = [*CHAINS, *TREES[:-1]]
-    shapes += [f"tree:adaptive,draft_cost={draft!r},token_cost={token!r}" for draft, token in COSTS]
-    found = []
+    prompts = [each.prompt for each in islice(word_problems("validation", seed=17), problems)]
+    told = [f"tree:adaptive,draft_cost={draft!r},token_cost={token!r}" for draft, token in COSTS]
+    shapes, found = [*CHAINS, *TREES[:-1], *told], []
     with counting("trees that are told costs", len(shapes)) as progress:
-        for number, shape in enumerate(shapes, 1):
+        for place, shape in enumerate(shapes, 1):
             model.passes, total = 0, Metrics()
             length = shape_of(shape)  # one object: it goes on learning
             for seed, prompt in enumerate(prompts):
                 total += generate(pair, prompt, Request(seed=seed).proposing(length)).metrics
             counts = {"steps": total.steps, "accepted": total.accepted, "nodes": total.drafted, "passes": model.passes}
             found.append({"shape": shape} | counts)
-            progress(number)
-    write(path, {"told": found}, arguments)
+            progress(place)
+    return found
 
 
-def time_passes(folder: Path, arguments: Mapping[str, Any]) -> None:
+def time_passes() -> dict[str, dict[str, float]]:
     """Time passes over several nodes, each seeing the text and itself, of the bundled pair and of a larger target."""
-    path = folder / "passes.json"
-    if path.exists():
-        return
     pair = load_pair(draft=DRAFT)
     assert isinstance(pair.drafter, ModelDrafter)
     models = {
@@ -174,26 +192,124 @@ def time_passes(folder: Path, arguments: Mapping[str, Any]) -> None:
         with torch.inference_mode():
             medians_in_turn(timed, 1, partial(model.rollback, 100))  # warms up
             times[name] = medians_in_turn(timed, PASSES, partial(model.rollback, 100))
-    write(path, {"seconds": times}, arguments)
+    return times
 
 
-def main() -> None:
-    """Answer what is missing, then render."""
-    given = parser_of_answers(__doc__, SAMPLINGS, FOLDER, part=([*PARTS], {"choices": PARTS})).parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    arguments, sizes = {"study": "trees", "problems": given.problems}, at_most(given.problems, Sizes())
-    options.prepare(1, small=True)
-    asked = [] if given.only_render else given.part
-    if "answers" in asked:
-        for sampling in given.sampling:
-            answer_problems(given.folder, sampling, sizes, arguments)
-    if "told" in asked:
-        tell_costs(given.folder, sizes, arguments)
-    if "passes" in asked:
-        time_passes(given.folder, arguments)
-    if not given.only_answer:
-        put(given.page, shown(given.folder, given.sampling))
+def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
+    """Return the tables and the picture; raises `OSError` where a result file is missing."""
+    passes, yields = read(folder / "passes.json")["seconds"], Yields(read(folder / "told.json")["told"])
+    rows = [[nodes, *(f"{1000 * each[nodes]:.1f}" for each in passes.values())] for nodes in passes["bundled draft"]]
+    rows.append(["16 ÷ 1", *(f"{each['16'] / each['1']:.2f}" for each in passes.values())])
+    names = (name.replace("-", "\N{NON-BREAKING HYPHEN}") for name in passes)
+    found = {"told": yields.table(), "passes": table(("nodes", *names), rows)}
+    for sampling in samplings:
+        chosen = read(folder / f"chosen-{sampling}.json")["chosen"]
+        held_out = summarise(read_results(folder / f"{sampling}-held-out.jsonl"))
+        found[f"held-out {sampling}"] = _held_out(chosen, {each.config: each for each in held_out}, sampling)
+    return found | {"pictures/trees/where-trees-pay.svg": _picture(yields, passes)}
+
+
+def _held_out(chosen: Mapping[str, Mapping[str, str]], runs: Mapping[RunConfig, RunSummary], sampling: str) -> str:
+    rows, problems = [], next(iter(runs)).problems
+    for kind, shapes in chosen.items():
+        found = {shape: runs[config(kind, shape, sampling, TEST, problems)] for shape in shapes.values()}
+        chain = found[shapes["chain"]]
+        for shape, run in found.items():
+            roles = ", ".join(role for role, each in shapes.items() if each == shape)
+            differences = compared(run.group, chain.group)
+            score, tokens, time = (number(differences[name], 3) for name in ("score", "tokens", "time"))
+            rows.append([
+                kind,
+                f"{roles}: `{spelled(shape)}`",
+                number(run.metrics["score"], 3) + ("" if run is chain else f"; {score}"),
+                number(run.metrics["acceptance_length"], 2),
+                "–" if run is chain else tokens,
+                f"{run.group.columns['drafted'].sum() / run.group.columns['steps'].sum():.1f}",
+                "–" if run is chain else time,
+            ])  # fmt: skip
+    header = (
+        "asked", "shape", "score; − best chain", "tokens per step", "÷ best chain", "proposals per step",
+        "time per answer ÷ best chain",
+    )  # fmt: skip
+    return table(header, rows, names=2)
+
+
+class Yield(NamedTuple):
+    """What a step of a shape brings and takes, on average: tokens, nodes that it proposes, passes of the draft."""
+
+    tokens: float
+    nodes: float
+    passes: float
+
+    def speed(self, draft_cost: Any, token_cost: Any) -> Any:
+        """Return tokens per pass of the target over one token, whose time both costs are told in."""
+        return self.tokens / (1 + token_cost * self.nodes + draft_cost * self.passes)
+
+
+class Yields:
+    """What shapes bring: chains, trees of fixed shapes, and adaptive ones, which were told costs."""
+
+    def __init__(self, told: Sequence[Mapping[str, Any]]) -> None:
+        found = {
+            each["shape"]: Yield(*(each[name] / each["steps"] for name in ("accepted", "nodes", "passes")))
+            for each in told
+        }
+        found = {shape: each._replace(tokens=1 + each.tokens) for shape, each in found.items()}
+        self.adaptive = {shape: each for shape, each in found.items() if "adaptive" in shape}
+        self.chains = {shape: each for shape, each in found.items() if not shape.startswith(TREE)}
+        self.trees = {shape: found[shape] for shape in found if shape not in self.adaptive | self.chains}
+
+    def table(self) -> str:
+        """Return tokens per pass of the target, at each pair of costs: of the best chain and tree, and the adaptive."""
+        rows = []
+        for shape, own in self.adaptive.items():
+            length: Any = shape_of(shape)
+            costs = length.draft_cost, length.token_cost
+            (chain_speed, chain), (tree_speed, tree) = (
+                max((each.speed(*costs), name) for name, each in some.items()) for some in (self.chains, self.trees)
+            )
+            rows.append([
+                *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{chain_speed:.3f}", f"`{spelled(tree)}`",
+                f"{tree_speed:.3f}", f"{own.speed(*costs):.3f}", f"{own.nodes:.1f}", f"{own.passes:.1f}",
+                f"{own.speed(*costs) / chain_speed:.3f}",
+            ])  # fmt: skip
+        header = (
+            "draft pass", "each node", "best chain", "its tokens", "best fixed tree", "its tokens", "adaptive's tokens",
+            "its nodes", "its passes", "÷ best chain",
+        )  # fmt: skip
+        return table(header, rows, names=0)
+
+
+def _picture(yields: Yields, passes: Mapping[str, Mapping[str, float]]) -> str:
+    """Return how much faster the best fixed tree is than the best chain, by what 16 nodes and a draft's pass cost."""
+    of_16, draft_cost = np.meshgrid(COSTS_OF_16, DRAFT_COSTS)
+    chains, trees = (
+        np.max([each.speed(draft_cost, (of_16 - 1) / 15) for each in some.values()], axis=0)
+        for some in (yields.chains, yields.trees)
+    )
+    gain = 100 * (trees / chains - 1)
+    most = max(1.0, float(np.abs(gain).max()))
+    draft = passes["bundled draft"]["1"] / passes["bundled target"]["1"]
+    name = next(each for each in passes if not each.startswith("bundled"))
+    target, larger = (passes[each]["16"] / passes[each]["1"] for each in ("bundled target", name))
+
+    def draw(axes: Axes) -> None:
+        filled = axes.contourf(of_16, draft_cost, gain, levels=np.linspace(-most, most, 13), cmap="BrBG")
+        axes.contour(of_16, draft_cost, gain, levels=[0.0], colors="#000000", linewidths=1.2)
+        axes.figure.colorbar(filled, ax=axes, label="best tree over best chain, % more tokens per second",
+                             format="%.0f")  # fmt: skip
+        here = min(target, COSTS_OF_16[-1]), draft
+        axes.plot(*here, "o", color="#000000")
+        axes.annotate("bundled pair, here", here, xytext=(-6, 6), ha="right", textcoords="offset points")
+        axes.axvline(larger, color=GREY, linestyle="--")
+        axes.annotate(name, (larger, DRAFT_COSTS[1]), rotation=90, xytext=(4, 0), color=GREY,
+                      textcoords="offset points")  # fmt: skip
+        axes.set_yscale("log")
+        axes.set_xlabel("target's pass over 16 nodes, in passes over one")
+        axes.set_ylabel("draft's pass, in target passes over one token")
+
+    return picture(draw, grid=False)
 
 
 if __name__ == "__main__":
-    main()
+    study_of_parts(__doc__, FOLDER, Sizes(), measure, shown, sampling=SAMPLING_OPTION)

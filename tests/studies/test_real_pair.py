@@ -35,7 +35,6 @@ QUESTION = "Ann has 3 apples and buys {} more. How many apples does Ann have?"
 PRECISE = ":cache=float32"
 collect = partial(run_script, "studies.real_pair.collect")
 run = partial(run_script, "studies.real_pair.run")
-cheap_drafts = partial(run_script, "studies.training.cheap_drafts")
 
 
 @pytest.fixture(scope="module")
@@ -122,23 +121,6 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
     assert fixed == sorted(fixed), "another fixed child adds its own probability"
     for kinds in kept.values():
         assert all(intervals[7][0] > intervals[0][0] for intervals in kinds.values())
-
-
-@pytest.mark.slow
-def test_drafts_are_read_along_the_collected_answers(asked, tmp_path: Path) -> None:
-    folder, target, draft = asked
-    results, task = tmp_path / "cheap.json", f"gsm8k:path={folder / 'gsm8k.jsonl'}"
-    named = ("--draft", f"same={target}{PRECISE}", "--draft", f"worded={draft}{PRECISE}")
-    done = cheap_drafts(folder / "answers", "--target", target, *named, "--task", task, "--results", results)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(results.read_text())["tasks"]["gsm8k"]
-    answers = read_answers(folder / "answers", TASKS)
-    assert told["positions"] == len(answers.problem)
-    assert told["drafts"]["same"]["acceptance"] == pytest.approx(1, abs=2e-3)
-    kept = sum(
-        float(audit("lossless", each.target, each.draft).acceptance.sum()) for each in answers.chunks(SamplingParams())
-    )
-    assert told["drafts"]["worded"]["acceptance"] == pytest.approx(kept / len(answers.problem), abs=2e-3)
 
 
 def test_what_is_advised_elsewhere_is_what_was_measured() -> None:

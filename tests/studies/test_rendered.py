@@ -11,6 +11,7 @@ from support.scripts import ROOT, copied_page
 
 from scripts.pages import put, tables_of
 from scripts.results import read
+from studies.study import SAMPLINGS
 
 LAPTOP, IMPORTANCE = "studies/tables/laptop.md", "studies/tables/importance.md"
 PAGES = {
@@ -30,17 +31,16 @@ PAGES = {
     "greedy_agreement.run": "hugging_face.md",
     **{f"laptop.{name}": LAPTOP for name in ("benchmark", "overhead", "self_speculation", "gguf_agreement")},
 }
-OF_SEVERAL_FILES = {"rules.run": True, "relaxing.run": True, "trees.run": True, "training.run": False}
-"""Studies with a folder of result files, and whether it has those of several samplings."""
+OF_SEVERAL_FILES = ("rules.run", "relaxing.run", "trees.run", "training.run")
+"""Studies with a folder of result files."""
 
 
 def shown(study: str) -> Mapping[str, str]:
     """Return the tables and pictures of a study."""
     module = import_module(f"studies.{study}")
     if study in OF_SEVERAL_FILES:
-        return module.shown(module.FOLDER, *[list(module.SAMPLINGS)] * OF_SEVERAL_FILES[study])
-    stored = module.read(module.RESULTS) if study == "budgets.run" else read(module.RESULTS)
-    return module.shown(stored)
+        return module.shown(module.FOLDER, [*SAMPLINGS])
+    return module.shown(read(module.RESULTS))
 
 
 @pytest.mark.slow

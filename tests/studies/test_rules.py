@@ -29,7 +29,7 @@ from studies.rules.frontier import (
     shown,
     strictest,
 )
-from studies.rules.page import sigma_band
+from studies.rules.run import sigma_band
 
 
 def test_the_band_is_one_standard_error_of_the_target_alone():
