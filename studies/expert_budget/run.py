@@ -32,7 +32,7 @@ from factory.batches import batch
 from scripts.pages import columns
 from studies.study import study
 
-RESULTS = Path(__file__).with_name("results") / "expert_budget.json"
+RESULTS = Path(__file__).with_name("results") / "expert_budget.json.gz"
 EXPERTS, PER_TOKEN, LAYERS, WIDTH = 16, 2, 4, 128
 WINDOWS = (4, 8, 16)
 BUDGETS = (2, 4, 6, 8, 12)

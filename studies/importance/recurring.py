@@ -20,7 +20,7 @@ from scripts.results import asked
 from studies.importance.run import ANSWERED, numbers
 from studies.study import answer, study
 
-RESULTS = Path(__file__).with_name("results") / "recurring.json"
+RESULTS = Path(__file__).with_name("results") / "recurring.json.gz"
 RULES = {0.0: ("relaxed_greedy:margin=0", "relaxed_greedy:margin=1.2"), 1.0: ("lossless", "ensemble:weight=1")}
 """By temperature, what is lossless and what is relaxed: a margin of 1.2 nats is a ratio of 0.3."""
 MEMORIES: tuple[dict[str, Any], ...] = ({}, {"recurring": 1}, {"recurring": 2})

@@ -31,7 +31,7 @@ from scripts.pages import table, with_ends
 from scripts.results import asked
 from studies.study import answer, study
 
-RESULTS = Path(__file__).with_name("results") / "importance.json"
+RESULTS = Path(__file__).with_name("results") / "importance.json.gz"
 RULES = ("clamped:width=3", "cactus:delta=1")
 DIGITS = Protection("digits", 0.01)
 MATCHING, ANSWERED = "word_problems:split=validation,seed=1", "word_problems:split=validation"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -45,7 +45,7 @@ from studies.study import least
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json" for kind in ("", "real_")}
+RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json.gz" for kind in ("", "real_")}
 """Of the bundled pair, and of a real one."""
 PAGE, INDEX = ROOT / "docs/studies/tables/frontier.md", ROOT / "docs/rules/index.md"
 PICTURE = "../pictures/frontier/rules.svg"
@@ -53,6 +53,7 @@ SHARE = 0.5
 """Of the way from what lossless accepts to what any rule may, in the tables; in the picture and at temperature 0:"""
 DRAWN_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 GREEDY_SHARES = (0.25, 0.5, 0.75)
+Row = Mapping[str, Any]
 AT_ONCE = 2**20
 """Probabilities of either model that are looked at together."""
 COSTS = {
@@ -180,10 +181,25 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
     return found
 
 
-def shown(result: dict[str, Any], kind: str = "") -> dict[str, str]:
-    """Return the tables that are of one pair."""
+def pages() -> dict[Path, dict[str, str]]:
+    """Return the tables and the picture of each page."""
+    bundled, real = results = [read(path) for path in RESULTS.values()]
+    tables = {PICTURE: drawn(bundled["table"], real["table"])}
+    for kind, result in zip(RESULTS, results, strict=True):
+        tables[f"{kind}frontier"] = _all_rules(result["table"])
+        tables[f"{kind}greedy frontier"] = columns(result["greedy"], {"rule": "`{rule}`"} | GIVEN_UP)
+    beside = {"frontier": beside_each_other(bundled["table"], real["table"])}
+    least_kept = min(each["wanted"] for each in bundled["greedy"])
+    some = [row for row in bundled["greedy"] if row["wanted"] == least_kept]
+    return {
+        PAGE: tables,
+        INDEX: beside | {"greedy frontier": columns(some, {"temperature 0": _link} | GIVEN_UP)},
+    }
+
+
+def _all_rules(rows: Iterable[Row]) -> str:
     found = []
-    for row in sorted(result["table"], key=lambda row: float(row.get("kl", math.inf))):
+    for row in sorted(rows, key=lambda row: float(row.get("kl", math.inf))):
         if row["rule"] is None:
             found.append([row["label"], "never as much", *[""] * 6])
         else:
@@ -192,20 +208,18 @@ def shown(result: dict[str, Any], kind: str = "") -> dict[str, str]:
             cells = f"{row['acceptance']:.3f}", kl, f"{_factor(row):.2f}", *others, _no_worse(row)
             found.append([f"`{row['rule']}`{other}", *cells])
     head = ["rule", "accepts", "KL, nats", "KL ÷ clamped's", "TV", "log-ratio, at most", "regret"]
-    all_rules = table([*head, "clamped is no worse in"], found, notes=1)
-    greedy = columns(result["greedy"], {"rule": "`{rule}`"} | GIVEN_UP)
-    return {f"{kind}frontier": all_rules, f"{kind}greedy frontier": greedy}
+    return table([*head, "clamped is no worse in"], found, notes=1)
 
 
-def _factor(row: Mapping[str, Any]) -> float:
+def _factor(row: Row) -> float:
     return float(row["kl"]) / float(row["clamped"]["kl"])
 
 
-def _costs(row: Mapping[str, Any]) -> list[str]:
+def _costs(row: Row) -> list[str]:
     return [f"{float(row[name]):.{digits}f}" for name, (digits, *_) in COSTS.items()]
 
 
-def _no_worse(row: Mapping[str, Any]) -> str:
+def _no_worse(row: Row) -> str:
     """Say in what the clamped ratio is no worse than a rule, by the digits shown: beyond them acceptances differ."""
     pairs = zip(COSTS.values(), _costs(row["clamped"]), _costs(row), strict=True)
     better = [short for (_, short, _), ours, theirs in pairs if float(ours) <= float(theirs)]
@@ -214,37 +228,27 @@ def _no_worse(row: Mapping[str, Any]) -> str:
     return "all" if len(better) == len(COSTS) else ", ".join(better)
 
 
-def beside_each_other(results: Iterable[dict[str, Any]]) -> str:
+def beside_each_other(*pairs: Sequence[Row]) -> str:
     """Return what each rule's best family on the first pair costs there, and its nats on the second."""
-    pairs: list[dict[str, dict[str, Any]]] = []
-    for result in results:
-        rows = sorted((row for row in result["table"] if row["rule"]), key=_factor, reverse=True)
-        pairs.append({row["rule"].partition(":")[0]: row for row in rows})
-    first, second = pairs
+    by_factor = (sorted((row for row in rows if row["rule"]), key=_factor, reverse=True) for rows in pairs)
+    first, second = ({row["rule"].partition(":")[0]: row for row in rows} for rows in by_factor)
     head, found = ("rule", "accepts", "KL", "KL ÷ clamped's", "real pair", "TV", "ratio", "regret", "dominated"), []
     for name, row in sorted(first.items(), key=lambda item: _factor(item[1])):
         real = f"{_factor(second[name]):.2f}" + r"\*" * ("rows" in second[name])
         numbers = f"{row['acceptance']:.3f}", f"{row['kl']:.3f}", f"{_factor(row):.2f}", real, *_costs(row)[1:]
-        found.append([f"[{RULES[name].title}]({name}.md)", *numbers, "yes" * (_no_worse(row) == "all")])
+        found.append([_link(row), *numbers, "yes" * (_no_worse(row) == "all")])
     return table(head, found, notes=1)
 
 
-def greedy_beside_each_other(result: dict[str, Any]) -> str:
-    """Return what rules for temperature 0 give up, each where all of them keep as much."""
-    strictest_of_all = min(each["wanted"] for each in result["greedy"])
-    rows = [row for row in result["greedy"] if row["wanted"] == strictest_of_all]
-
-    def link(row: Mapping[str, Any]) -> str:
-        name = row["rule"].partition(":")[0]
-        return f"[{RULES[name].title}]({name}.md)"
-
-    return columns(rows, {"temperature 0": link} | GIVEN_UP)
+def _link(row: Row) -> str:
+    name = row["rule"].partition(":")[0]
+    return f"[{RULES[name].title}]({name}.md)"
 
 
-def drawn(table: list[dict[str, Any]], real: list[dict[str, Any]]) -> str:
+def drawn(table: Sequence[Row], real: Sequence[Row]) -> str:
     """Return what rules accept and cost, as SVG: on either pair, then on the first where all accept as much."""
 
-    def curves(rows: list[dict[str, Any]], title: str, axes: Axes) -> None:
+    def curves(rows: Sequence[Row], title: str, axes: Axes) -> None:
         for row in rows:
             if row["rule"] and row.get("curve"):
                 axes.plot(*zip(*row["curve"], strict=True), **style_of(row["rule"]).keywords() | {"markersize": 3})
@@ -275,11 +279,8 @@ def main() -> None:
         rows = recorded(given.positions) if given.rows is None else thinned(read_rows(given.rows), given.positions)
         about = {"study": "rules.frontier", "positions": rows.positions}
         write(RESULTS["real_" if given.rows else ""], compute(rows), about)
-    results = {kind: read(path) for kind, path in RESULTS.items()}
-    tables = {name: made for kind, result in results.items() for name, made in shown(result, kind).items()}
-    put(PAGE, tables | {PICTURE: drawn(*(result["table"] for result in results.values()))})
-    beside = {"frontier": beside_each_other(results.values())}
-    put(INDEX, beside | {"greedy frontier": greedy_beside_each_other(results[""])})
+    for page, shown in pages().items():
+        put(page, shown)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ class Sizes:
 def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
     """Match the widths of each sampling if that was not done, and answer what its result file lacks."""
     for sampling in given.sampling:
-        path = given.folder / f"matched-{sampling}.json"
+        path = given.folder / f"matched-{sampling}.json.gz"
         if not path.exists():
             drafts = dict.fromkeys(part.draft for part in PARTS)
             write(path, {"matched": {draft: match(draft, sampling, given.positions) for draft in drafts}}, about)
@@ -164,7 +164,7 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
         main, tuned = groups[bundled[0]], groups[bundled[-1]]
         others = {draft: runs for (draft, _), runs in groups.items() if draft != BUNDLED}
         drafts = {"draft bundled": main} | {f"draft {draft}": runs for draft, runs in others.items()}
-        matched = read(folder / f"matched-{sampling}.json")["matched"]
+        matched = read(folder / f"matched-{sampling}.json.gz")["matched"]
         tables = (f"Draft `{draft}`:\n\n{table(runs, BRIEF)}" for draft, runs in others.items())
         found |= {
             f"matched {sampling}": _matched(matched),

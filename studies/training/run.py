@@ -198,8 +198,8 @@ def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
     lengths = read(path)["acceptance_length"]
     rate, texts = float(max(lengths, key=lengths.__getitem__)), trainer.texts("test")
     write(given.folder / "losses.json.gz", compare_losses(trainer, rate, texts), about)
-    write(given.folder / "four.json", four_ways(trainer, rate, texts, given.folder, about), about)
-    write(given.folder / "adaptation.json", {"drafts": adaptation(sizes)}, about)
+    write(given.folder / "four.json.gz", four_ways(trainer, rate, texts, given.folder, about), about)
+    write(given.folder / "adaptation.json.gz", {"drafts": adaptation(sizes)}, about)
 
 
 def compare_losses(trainer: Trainer, rate: float, texts: Texts) -> dict[str, Any]:
@@ -288,7 +288,7 @@ def _answered(pair: Pair, prompts: Sequence[str], learning: DraftAdaptation | No
 
 def shown(folder: Path, _: Sequence[str]) -> dict[str, str]:
     """Return the tables and the picture; raises `OSError` where a result file is missing."""
-    losses, four, adapting = (read(folder / name) for name in ("losses.json.gz", "four.json", "adaptation.json"))
+    losses, four, adapting = (read(folder / name) for name in ("losses.json.gz", "four.json.gz", "adaptation.json.gz"))
     found = {
         "losses": _losses(losses, WORDED),
         "losses of the other draft": _losses(losses, PLAIN),

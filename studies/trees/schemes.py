@@ -33,7 +33,7 @@ from cactus_decoding.core.verification.walk import SCHEMES  # noqa: E402
 from scripts.pages import columns  # noqa: E402
 from studies.study import study  # noqa: E402
 
-RESULTS = Path(__file__).with_name("results") / "schemes.json"
+RESULTS = Path(__file__).with_name("results") / "schemes.json.gz"
 VOCABULARY, DEPTH, TOYS = 3, 2, 40
 WAYS: tuple[tuple[str, str, int, int, int], ...] = (
     ("a chain, one token after another", "token", 0, 1, 0),

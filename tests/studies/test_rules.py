@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -15,20 +14,10 @@ from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.rules.base import Family
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
-from scripts.pages import put
+from scripts.pages import insert
 from scripts.results import read
 from studies.rules import fly_kernels, papers
-from studies.rules.frontier import (
-    INDEX,
-    PAGE,
-    PICTURE,
-    RESULTS,
-    beside_each_other,
-    drawn,
-    greedy_beside_each_other,
-    shown,
-    strictest,
-)
+from studies.rules.frontier import PICTURE, RESULTS, pages, strictest
 from studies.rules.run import sigma_band
 
 
@@ -49,7 +38,7 @@ def test_what_deployed_rules_bring_was_measured_by_a_commit(path: Path) -> None:
 
 
 def test_vllm_s_kernels_keep_what_fly_keeps() -> None:
-    ways = json.loads(fly_kernels.RESULTS.read_text())["ways"].values()
+    ways = read(fly_kernels.RESULTS)["ways"].values()
     assert all(way["same"] == way["steps"] > way["more than losslessly"] > 0 for way in ways)
 
 
@@ -72,21 +61,16 @@ def test_the_strictest_rule_that_accepts_enough_is_found() -> None:
 
 
 @pytest.mark.slow
-def test_tables_and_picture_are_rendered_from_the_result_file(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(PAGE.read_text())
-    results = {kind: json.loads(path.read_text()) for kind, path in RESULTS.items()}
-    for kind, result in results.items():
-        put(page, shown(result, kind))
-    assert page.read_text() == PAGE.read_text()
-    assert drawn(*(result["table"] for result in results.values())) == (PAGE.parent / PICTURE).read_text()
-    assert beside_each_other(results.values()) in INDEX.read_text()
-    assert greedy_beside_each_other(results[""]) in INDEX.read_text()
+def test_tables_and_picture_are_rendered_from_the_result_files() -> None:
+    for page, shown in pages().items():
+        text = page.read_text()
+        for name, told in shown.items():
+            assert told == (page.parent / name).read_text() if name == PICTURE else text == insert(text, name, told)
 
 
 @pytest.mark.parametrize("path", RESULTS.values(), ids=lambda path: path.stem)
 def test_every_family_stands_in_the_table_and_none_costs_less_than_the_clamped_ratio(path: Path) -> None:
-    result = json.loads(path.read_text())
+    result = read(path)
     assert {row["family"] for row in result["table"]} == set(FAMILIES)
     for row in result["table"]:
         assert row["kl"] >= row["clamped"]["kl"] * 0.99, row["rule"]  # it is the optimum; its knob is rounded

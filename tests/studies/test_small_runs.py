@@ -18,6 +18,7 @@ from scripts.pages import tables_of
 from scripts.results import read
 from studies.constraints import run as constraints
 from studies.stored import read_results
+from studies.trees import schemes
 
 PAGES = ROOT / "docs" / "studies"
 TABLES = PAGES / "tables"
@@ -33,7 +34,7 @@ def test_rules(tmp_path: Path) -> None:
     page, folder = copied_page(PAGES / "rules.md", tmp_path), tmp_path / "study"
     ran("rules.run", "--problems", 1, "--positions", 40, "--page", page, "--folder", folder)
     assert "clamped:width=" in tables_of(page).read_text()
-    assert sorted(path.suffix for path in folder.iterdir()) == [".gz"] * 2 + [".json"] * 2
+    assert [path.suffix for path in folder.iterdir()] == [".gz"] * 4
     assert len(list((tmp_path / "pictures" / "rules").glob("*.svg"))) == 6
 
 
@@ -167,7 +168,7 @@ def test_the_enumeration_of_budgets_is_that_of_the_page(tmp_path: Path) -> None:
 
 
 def test_the_enumeration_of_schemes_has_the_order_of_the_page(tmp_path: Path) -> None:
-    stored = json.loads((ROOT / "studies" / "trees" / "results" / "schemes.json").read_text())["rows"]
+    stored = read(schemes.RESULTS)["rows"]
     accepted = {row["way"].removeprefix("a tree, ").strip("`"): row["accepted_per_step"] for row in stored}
     _, block, hsd, *_ = accepted.values()
     assert hsd == pytest.approx(block, abs=1e-12)
