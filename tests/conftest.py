@@ -95,3 +95,28 @@ def run(capsys, settings_of_the_libraries):
         return code, *capsys.readouterr()
 
     return call
+
+
+@pytest.fixture
+def succeed(run):
+    """Call the command line, which must succeed: stdout and stderr."""
+
+    def call(*arguments: str) -> tuple[str, str]:
+        code, out, err = run(*arguments)
+        assert code == 0, err
+        return out, err
+
+    return call
+
+
+@pytest.fixture
+def refused(run):
+    """Call the command line, which must refuse what it is asked for: its whole sentence, the last line of stderr."""
+
+    def call(*arguments: str) -> str:
+        code, _, err = run(*arguments)
+        last = err.splitlines()[-1]
+        assert (code, last.startswith("cactus: "), "Traceback" in err) == (2, True, False), err
+        return last
+
+    return call

@@ -6,7 +6,10 @@ import io
 import json
 import os
 import pty
+import signal
+import socket
 import sys
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -15,48 +18,24 @@ from transformers import AutoTokenizer
 
 from cactus_decoding import RULES, Fate, parse_rule, zoo
 from cactus_decoding.cli import main
+from cactus_decoding.cli.app import app
 from cactus_decoding.cli.display import styles, write
-from cactus_decoding.core.models.tokenizers import TextPart
+from cactus_decoding.cli.help import commands_of
+from cactus_decoding.cli.play import PORT, _listen
+from cactus_decoding.core.detokenizer import TextPart
+from cactus_decoding.engines.openai.serving import listen
+from cactus_decoding.lab.tuning.profile import Profile
 
-COMMANDS = (
-    "generate",
-    "trace",
-    "play",
-    "demo",
-    "serve",
-    "rules",
-    "eval",
-    "frontier",
-    "calibrate",
-    "diagnose",
-    "conform",
-    "tune",
-    "report",
-    "train-draft",
-    "learn-importance",
-    "show",
-)
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 SHORT = ("--seed", "3", "--max-new-tokens", "12")
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_of_every_command(run, command):
-    code, out, err = run(command, "--help")
-    assert (code, err) == (0, "")
-    assert f"usage: cactus {command}" in out.lower()
-
-
-def test_help_lists_the_commands_also_without_arguments(run):
+def test_help_lists_the_commands_also_without_arguments(run, succeed):
     for arguments in ((), ("--help",), ("-h",)):
-        code, out, _ = run(*arguments)
-        assert code == 0
-        assert all(command in out for command in COMMANDS)
-
-
-def test_version(run):
+        out, _ = succeed(*arguments)
+        assert all(command in out for command in commands_of(app))
     assert run("--version") == (0, "cactus-decoding 0.1.0\n", "")
 
 
@@ -77,16 +56,6 @@ def test_where_an_error_was_raised_can_be_seen(monkeypatch):
     monkeypatch.setenv("CACTUS_TRACEBACK", "1")
     with pytest.raises(ValueError, match="unknown rule"):
         main(["generate", "x", "--rule", "frob"])
-
-
-@pytest.mark.slow
-def test_a_process_separates_stdout_from_stderr():
-    run = process("generate", QUESTION, *SHORT, "--rule", "cactus:delta=1", "--json")
-    out, err = run.communicate()
-    assert run.returncode == 0
-    assert json.loads(out)["arguments"]["seed"] == 3
-    assert err.startswith("cactus: warning: ")
-    assert err.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -121,11 +90,10 @@ def test_a_reader_who_leaves_early_is_no_error():
     run.stderr.close()
 
 
-def test_rules_are_all_there(run):
+def test_rules_are_all_there(succeed):
     spellings = [preset.spelling for rule in RULES.values() for preset in rule.presets]
     assert {parse_rule(spelling).name for spelling in spellings} == set(RULES)
-    code, out, _ = run("rules")
-    assert code == 0
+    out, _ = succeed("rules")
     assert all(spelling in out for spelling in spellings)
     accepting = ", ".join(name for name, rule in RULES.items() if rule.judges_untempered)
     assert f"all but {' and '.join(accepting.rsplit(', ', 1))} accept only" in " ".join(out.split())
@@ -150,11 +118,10 @@ CACTUS = "cactus_decoding.lab.conformance:CactusEngine"
 
 
 @pytest.mark.slow
-def test_this_package_conforms(run, tmp_path):
+def test_this_package_conforms(succeed, tmp_path):
     """It fails by chance with probability 0.001 at most; seeds are fixed."""
     file = tmp_path / "found.json"
-    code, out, err = run("conform", CACTUS, "--samples", "3", "--output", str(file))
-    assert code == 0
+    out, err = succeed("conform", CACTUS, "--samples", "3", "--output", str(file))
     assert "right  temperature 1, ngram draft" in err
     assert " is right in " in out.partition("\n")[0]
     assert "A right engine is called wrong with probability 0.001 at most" in out
@@ -170,3 +137,36 @@ def test_how_to_install_it_is_one_line(run, monkeypatch):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "needs cactus-conform: run " in err
     assert err.rstrip().endswith("packages/conform")
+
+
+def test_the_usual_port_gives_way_where_nobody_asked_for_it(refused):
+    taken = None
+    with suppress(ValueError):  # where it is taken already, so be it
+        taken = listen("127.0.0.1", PORT)
+    with _listen(listen, "127.0.0.1", None) as other:
+        assert other.getsockname()[1] != PORT
+    assert f"cannot listen on 127.0.0.1:{PORT}" in refused("play", "--no-browser", "--port", str(PORT))
+    if taken is not None:
+        taken.close()
+
+
+@pytest.mark.slow
+def test_the_command_serves_until_it_is_interrupted(tmp_path):
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"recommended": Profile.of("bundled", "bundled:draft", 3, 1).as_dict()}))
+    with process("play", "--no-browser", "--port", "0", "--profile", str(profile)) as running:
+        assert running.stdout is not None
+        line = running.stdout.readline()
+        assert line.startswith("cactus play: http://127.0.0.1:")
+        address = line.split()[2]
+        with socket.create_connection(("127.0.0.1", int(address.rsplit(":", 1)[1].strip("/")))) as connection:
+            connection.sendall(b"GET /api/form HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            head, _, body = connection.makefile("rb").read().partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            form = json.loads(body)
+            assert form["start"]["num_speculative_tokens"] == "3"
+            assert form["pair"] == {"target": "bundled", "draft": "bundled:draft"}
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "Traceback" not in err

@@ -16,14 +16,7 @@ from cactus_decoding.zoo import LOSSLESS, RELAXED, WEAK_DRAFT
 from cactus_decoding.zoo.word_problems import extract_answer, word_problems
 
 DRAFTS = ("bundled:worded", WEAK_DRAFT)
-NAMES = (
-    "plain sampling",
-    "lossless",
-    "relaxed, protected",
-    "relaxed everywhere",
-    "weak draft, same",
-    "… on a budget",
-)
+NAMES = ("plain sampling", "lossless", "relaxed, protected", "relaxed everywhere", "weak draft, same", "… on a budget")
 
 
 def made_up(right: dict[str, list[bool]], seconds: dict[str, float] | None = None) -> DemoComparison:
@@ -47,9 +40,8 @@ def rows_of(lines: list[str], name: str) -> list[str]:
     return [line for line in lines if line.startswith(name) and "/2 " in line and " %" in line]
 
 
-def test_a_run_fits_a_screen_and_tells_each_way_in_a_sentence(run):
-    code, out, err = run("demo", "--problems", "2", "--seed", "1")
-    assert code == 0
+def test_a_run_fits_a_screen_and_tells_each_way_in_a_sentence(succeed):
+    out, err = succeed("demo", "--problems", "2", "--seed", "1")
     lines = out.splitlines()
     assert [len(rows_of(lines, name)) for name in NAMES] == [1, 1, 1, 1, 0, 0]
     assert [len([line for line in lines if line.startswith(f"{name}: ")]) for name in NAMES] == [1, 1, 1, 1, 0, 0]
@@ -72,10 +64,9 @@ def test_more_is_told_where_it_is_asked_for(run):
     assert "Answering: 14/14" in err
 
 
-def test_texts_depend_on_the_seed_only(run):
+def test_the_json_says_how_each_way_was_asked_and_texts_depend_on_the_seed(run):
     arguments = ("demo", "--problems", "1", "--json", "--delta", "0.1", "--delta", "2")
-    first, again = (json.loads(run(*arguments)[1]) for _ in range(2))
-    assert [row["texts"] for row in first["rows"]] == [row["texts"] for row in again["rows"]]
+    first = json.loads(run(*arguments)[1])
     relaxed = RELAXED["rule"]
     assert [row["rule"] for row in first["rows"]] == [
         *("lossless", "lossless", relaxed, relaxed, relaxed, relaxed),
@@ -93,23 +84,16 @@ def test_texts_depend_on_the_seed_only(run):
 
 def test_every_number_is_that_of_the_responses(run):
     rules = ("--rule", "cactus:delta=1", "--protect", r"\d|=", "--budget", "0.1")
-    done = json.loads(
-        run("demo", "--problems", "2", "--json", *rules, "--num-speculative-tokens", "3", "--top-p", "0.95")[1]
-    )
+    asked = ("--problems", "2", "--json", "--num-speculative-tokens", "3", "--top-p", "0.95")
+    done = json.loads(run("demo", *asked, *rules)[1])
     problems, pairs = list(islice(word_problems("test"), 2)), {name: load_pair(draft=name) for name in DRAFTS}
-    asked = [
-        {"num_speculative_tokens": 0},
-        {},
-        {"rule": "cactus:delta=1", "protect": r"\d|="},
-        {"rule": "cactus:delta=1"},
-        {"rule": "cactus:delta=1"},
-        {"rule": "cactus:delta=1", "budget": 0.1},
-    ]
-    for row, settings in zip(done["rows"], asked, strict=True):
+    relaxed = {"rule": "cactus:delta=1"}
+    protected, limited = relaxed | {"protect": r"\d|="}, relaxed | {"budget": 0.1}
+    ways = [{"num_speculative_tokens": 0}, {}, protected, relaxed, relaxed, limited]
+    for row, settings in zip(done["rows"], ways, strict=True):
         settings = {"num_speculative_tokens": 3, "top_p": 0.95} | settings
-        answers = [
-            generate(pairs[row["draft"]], each.prompt, **settings, seed=seed) for seed, each in enumerate(problems)
-        ]
+        pair = pairs[row["draft"]]
+        answers = [generate(pair, each.prompt, **settings, seed=seed) for seed, each in enumerate(problems)]
         assert row["texts"] == [each.text for each in answers]
         right = [extract_answer(each.text) == one.answer for each, one in zip(answers, problems, strict=True)]
         assert (row["right_answers"], row["right"]) == (right, sum(right))
@@ -131,25 +115,25 @@ def test_a_broken_answer_is_one_that_only_the_unprotected_rules_got_wrong():
     ways = made_up(right | {"unprotected": [True] * 5})
     assert demo_report.broken(ways) == (ways.weak, 0)
     assert demo_report.broken(made_up({"plain": [True] * 4})) is None
+    assert {demo_report.bar(share / 99, "#").strip("#") for share in range(100)} == {""}  # no more than ASCII
+    assert [len(demo_report.bar(share / 64)) for share in (0, 1, 8, 9, 64)] == [0, 1, 1, 2, 8]
 
 
-@pytest.mark.parametrize(("wrong", "lost"), [(2, False), (12, True)])
-def test_what_chance_explains_is_not_called_a_loss(wrong, lost):
-    ways = made_up({"unprotected": [False] * wrong + [True] * (40 - wrong)})
-    assert ("more than chance explains" in demo_report.sentence(ways.unprotected, ways)) == lost
-    assert "more than chance explains" not in demo_report.sentence(ways.protected, ways)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(0.5, "It is faster, with no loss"), (2.0, "It is no faster on this machine"), (1.0, "This run cannot tell")],
-)
-def test_time_is_judged_by_its_interval(seconds, said):
-    ways = made_up({"plain": [True] * 40}, {"protected": seconds})
-    assert said in demo_report.sentence(ways.protected, ways)
-    assert demo_report.time_beside(ways.protected, ways.lossless).value == pytest.approx(
-        sum(each.seconds for each in ways.protected.counts) / sum(each.seconds for each in ways.lossless.counts)
-    )
+def test_what_chance_explains_is_not_called_a_loss_and_time_is_judged_by_its_interval():
+    for wrong, lost in ((2, False), (12, True)):
+        ways = made_up({"unprotected": [False] * wrong + [True] * (40 - wrong)})
+        assert ("more than chance explains" in demo_report.sentence(ways.unprotected, ways)) == lost
+        assert "more than chance explains" not in demo_report.sentence(ways.protected, ways)
+    for seconds, said in (
+        (0.5, "It is faster, with no loss"),
+        (2.0, "It is no faster on this machine"),
+        (1.0, "This run cannot tell"),
+    ):
+        ways = made_up({"plain": [True] * 40}, {"protected": seconds})
+        assert said in demo_report.sentence(ways.protected, ways)
+        protected, lossless = (sum(each.seconds for each in way.counts) for way in (ways.protected, ways.lossless))
+        beside = demo_report.time_beside(ways.protected, ways.lossless)
+        assert beside.value == pytest.approx(protected / lossless)
 
 
 def test_a_budget_s_sentence_says_what_it_promises():
@@ -162,8 +146,3 @@ def test_a_budget_s_sentence_says_what_it_promises():
     assert demo_report.budgeted(greedy) == "Nothing was drafted, so nothing was spent."
     greedy.budgeted.score.metrics, greedy.budgeted.score.answers = Metrics(metered=4), 1
     assert "gives up more than 0.5 nats of log-probability" in demo_report.budgeted(greedy)
-
-
-def test_bars_need_no_more_than_ascii():
-    assert {demo_report.bar(share / 99, "#").strip("#") for share in range(100)} == {""}
-    assert [len(demo_report.bar(share / 64)) for share in (0, 1, 8, 9, 64)] == [0, 1, 1, 2, 8]

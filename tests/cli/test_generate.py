@@ -1,4 +1,4 @@
-"""`cactus generate`: what Python returns, the prompt, the seed, the warning, and budgets."""
+"""`cactus generate`: what Python returns, the prompt, the seed, notes, budgets, traces, and a draft that learns."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ import json
 import re
 
 import pytest
+from support.tables import all_of
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cactus_decoding import Budget, generate, load_pair, zoo
+from cactus_decoding import Budget, generate, load_pair, parse_rule, zoo
+from cactus_decoding.lab.tracing import read_trace
 
 QUESTION = "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?"
 PROMPT = f"Question: {QUESTION}\nAnswer:"
@@ -18,57 +21,55 @@ LONGER_PROMPT = f"Question: {LONGER}\nAnswer:"
 SPENDER = ("--rule", "clamped:width=2")
 
 
-def test_json_is_what_python_returns(run):
-    code, out, err = run("generate", QUESTION, *SHORT, "--rule", "cactus:delta=0.50", "--top-p", "0.9", "--json")
+@all_of("question, options, settings", [
+    (QUESTION, ("--rule", "cactus:delta=0.50", "--top-p", "0.9"), {"rule": "cactus:delta=0.5", "top_p": 0.9}),
+    (LONGER, (*SPENDER, "--budget", "0.02"), {"rule": "clamped:width=2", "budget": 0.02}),
+    (LONGER, (*SPENDER, "--max-shift", "0.1", "--expected-tokens", "60"),
+     {"rule": "clamped:width=2", "budget": Budget(max_shift=0.1, expected_tokens=60)}),
+])  # fmt: skip
+def test_json_is_what_python_returns(run, question, options, settings):
+    code, out, err = run("generate", question, "--seed", "3", *options, "--json")
     result = json.loads(out)
     assert (code, err) == (0, "")
-    expected = generate(load_pair(), PROMPT, rule="cactus:delta=0.5", top_p=0.9, seed=3, max_new_tokens=12)
-    assert result["text"] == expected.text
-    assert result["token_ids"] == expected.token_ids
+    expected = generate(load_pair(), f"Question: {question}\nAnswer:", seed=3, **settings)
+    assert (result["text"], result["token_ids"]) == (expected.text, expected.token_ids)
     assert result["fates"] == expected.fates
-    assert result["finish_reason"] == expected.finish_reason == "length"
-    given = {"prompt": PROMPT, "rule": "cactus:delta=0.5", "seed": 3, "top_p": 0.9, "stop": [], "target": None}
-    assert given.items() <= result["arguments"].items()
+    assert result["finish_reason"] == expected.finish_reason
     counts = expected.metrics.as_dict()
-    assert all(result["metrics"][name] == counts[name] for name in ("steps", "relaxed", "acceptance_length"))
+    for name in ("steps", "relaxed", "acceptance_length", "fell_back"):
+        assert result["metrics"][name] == counts[name]
+    assert result["budget_left"] == expected.budget_left
+    budget = settings.get("budget")
+    given = {"prompt": f"Question: {question}\nAnswer:", "rule": str(parse_rule(settings["rule"])), "seed": 3,
+             "budget_nats": getattr(budget, "limit", budget), "stop": [], "target": None}  # fmt: skip
+    assert given.items() <= result["arguments"].items()
 
 
-def test_what_auto_decided_by_is_told(run):
+def test_a_drawn_seed_repeats_the_text_and_an_infinite_budget_measures_in_strict_json(run):
+    asked = ("generate", LONGER, *SPENDER, "--budget", "inf", "--json")
+    measured = json.loads(run(*asked)[1], parse_constant=pytest.fail)
+    assert measured["budget_left"] is None
+    assert measured["metrics"]["nats"] > 0
+    again = json.loads(run(*asked, "--seed", str(measured["arguments"]["seed"]))[1])
+    assert again["token_ids"] == measured["token_ids"]
+
+
+def test_what_auto_decided_by_is_told(run, tmp_path, monkeypatch):
     asked = ("generate", QUESTION, *SHORT, "--num-speculative-tokens", "auto")
     told = json.loads(run(*asked, "--json")[1])["pass_times"]
     assert ".json" in told["source"]
     assert told["target"][0][0] == 1
     assert "Proposed what pays by pass times" in run(*asked, "--verbose")[2]
     assert json.loads(run("generate", QUESTION, *SHORT, "--json")[1])["pass_times"] is None
-
-
-def test_the_line_says_why_nothing_was_proposed_and_that_nobody_measured_nats(run):
     line = run("generate", QUESTION, "--num-speculative-tokens", "auto", "--max-new-tokens", "1")[2]
     assert "; nothing was proposed: it did not seem to pay here; 'cactus tune' shows why; " in line
-    line = run("generate", LONGER, *SPENDER, "--seed", "3")[2]
-    assert re.search(r"; [1-9]\d* relaxed; nats not measured \(--budget inf measures them\); ", line)
-    line = run("generate", LONGER, *SPENDER, "--seed", "3", "--budget", "inf")[2]
-    assert re.search(r"; \d+ relaxed; \d\.\d+ nats; ", line)
-
-
-def test_it_says_that_passes_are_timed_once(run, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("cactus_decoding.core.drafting.measuring._KNOWN", {})
-    asked = ("generate", QUESTION, "--num-speculative-tokens", "auto", "--max-new-tokens", "3")
-    told = [run(*asked)[2].count("Timing passes (a few seconds, once) …\n") for _ in range(2)]
-    assert told == [1, 0]
+    assert [run(*asked)[2].count("Timing passes (a few seconds, once) …\n") for _ in range(2)] == [1, 0]
 
 
-def test_a_drawn_seed_is_told_and_repeats_the_text(run):
-    first = json.loads(run("generate", QUESTION, "--json", "--max-new-tokens", "20")[1])
-    seed = str(first["arguments"]["seed"])
-    again = json.loads(run("generate", QUESTION, "--json", "--max-new-tokens", "20", "--seed", seed)[1])
-    assert first["token_ids"] == again["token_ids"]
-
-
-def test_only_the_text_goes_to_stdout(run):
-    code, out, err = run("generate", QUESTION, "--seed", "5", "--stop", "\n", "--stop", "####")
-    assert code == 0
+def test_only_the_text_goes_to_stdout(succeed):
+    out, err = succeed("generate", QUESTION, "--seed", "5", "--stop", "\n", "--stop", "####")
     assert out == generate(load_pair(), PROMPT, seed=5, stop=["\n", "####"]).text + "\n"
     assert re.fullmatch(r"\n\d+ tokens in \d+ steps, \d\.\d per step, \d+\.\d s; seed 5\n", err)
 
@@ -85,36 +86,35 @@ def test_a_line_or_a_table_says_what_a_response_took(run):
     assert {"acceptance_length", "acceptance_rate", "accepted_per_step", "relaxed", "tokens_per_second"} <= shown
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--protect", "digits"), "the lossless rule relaxes nothing, so there is nothing to protect"),
-        (("--rule", "clamped:width=1", "--temperature", "0"), "at temperature 0 clamped:width=1.0 changes nothing"),
-        (("--rule", "relaxed_greedy:margin=1", "--temperature", "0"), ""),
-        (("--rule", "clamped:width=1", "--protect", "digits"), ""),
-    ],
-)
-def test_what_changes_nothing_is_said(run, options, said):
-    code, _, err = run("generate", QUESTION, *SHORT, "--json", *options)
-    assert code == 0
+@all_of("options, said", [
+    (("--protect", "digits"), "note: the lossless rule relaxes nothing, so there is nothing to protect"),
+    (("--rule", "clamped:width=1", "--temperature", "0"), "at temperature 0 clamped:width=1.0 changes nothing"),
+    (("--rule", "relaxed_greedy:margin=1", "--temperature", "0"), ""),
+    (("--rule", "clamped:width=1", "--protect", "digits"), ""),
+    # cactus warns without truncation
+    (("--rule", "cactus:delta=1"), "warning"),
+    (("--rule", "cactus:delta=1", "--top-p", "0.95"), ""),
+    (("--rule", "cactus:delta=1", "--top-k", "20"), ""),
+    (("--rule", "cactus:delta=1", "--min-p", "0.1"), ""),
+    (("--rule", "cactus:delta=1,max_ratio=10"), ""),
+])  # fmt: skip
+def test_what_a_user_may_not_know_is_said_in_one_line(succeed, options, said):
+    out, err = succeed("generate", QUESTION, *SHORT, "--json", *options)
+    assert json.loads(out)
     assert said in err
-    assert ("note" in err) == bool(said)
+    assert err.count("\n") == bool(said)
 
 
-@pytest.mark.parametrize(
-    ("given", "options", "prompt"),
-    [
-        (QUESTION, [], PROMPT),
-        (f" {QUESTION}\n", [], PROMPT),
-        (f"Question: {QUESTION}", [], PROMPT),
-        (QUESTION.replace(" and", "\n  and"), [], PROMPT),  # as the playground does
-        (PROMPT, [], PROMPT),
-        (PROMPT + " First,", [], PROMPT + " First,"),
-        (QUESTION, ["--raw"], QUESTION),
-        ("", ["--raw"], ""),
-        (QUESTION, ["--target", str(zoo.path("target")), "--draft", "ngram"], QUESTION),
-    ],
-)
+@all_of("given, options, prompt", [
+    (f" {QUESTION}\n", [], PROMPT),
+    (f"Question: {QUESTION}", [], PROMPT),
+    (QUESTION.replace(" and", "\n  and"), [], PROMPT),  # as the playground does
+    (PROMPT, [], PROMPT),
+    (PROMPT + " First,", [], PROMPT + " First,"),
+    (QUESTION, ["--raw"], QUESTION),
+    ("", ["--raw"], ""),
+    (QUESTION, ["--target", str(zoo.path("target")), "--draft", "ngram"], QUESTION),
+])  # fmt: skip
 def test_questions_to_the_bundled_pair_are_wrapped(run, given, options, prompt):
     out = run("generate", given, *SHORT, "--json", *options)[1]
     assert json.loads(out)["arguments"]["prompt"] == prompt
@@ -126,60 +126,18 @@ def test_the_prompt_may_come_from_standard_input(run, monkeypatch):
         assert json.loads(run("generate", "-", *SHORT, "--json", *options)[1])["arguments"]["prompt"] == prompt
 
 
-@pytest.mark.parametrize(
-    ("options", "warned"),
-    [
-        ([], True),
-        (["--top-p", "0.95"], False),
-        (["--top-k", "20"], False),
-        (["--min-p", "0.1"], False),
-        (["--temperature", "0"], False),
-        (["--rule", "lossless"], False),
-        (["--rule", "cactus:delta=1,max_ratio=10"], False),
-    ],
-)
-def test_cactus_without_truncation_warns_in_one_line(run, options, warned):
-    _, out, err = run("generate", QUESTION, *SHORT, "--json", "--rule", "cactus:delta=1", *options)
-    assert json.loads(out)
-    assert len([line for line in err.splitlines() if "warning" in line]) == warned
-
-
-def test_json_says_what_was_spent_and_left(run):
-    code, out, err = run("generate", LONGER, *SPENDER, "--budget", "0.02", "--seed", "3", "--json")
-    result = json.loads(out)
-    assert (code, err) == (0, "")
-    expected = generate(load_pair(), LONGER_PROMPT, rule="clamped:width=2", budget=0.02, seed=3)
-    assert result["token_ids"] == expected.token_ids
-    assert result["budget_left"] == expected.budget_left == 0.02 - result["metrics"]["nats"]
-    assert result["metrics"]["fell_back"] == expected.metrics.fell_back > 0
-    assert result["arguments"]["budget_nats"] == 0.02
-
-
-def test_the_shift_and_the_length_to_spread_it_over(run):
-    arguments = (*SPENDER, "--max-shift", "0.1", "--expected-tokens", "60", "--seed", "3", "--json")
-    result = json.loads(run("generate", LONGER, *arguments)[1])
-    budget = Budget(max_shift=0.1, expected_tokens=60)
-    expected = generate(load_pair(), LONGER_PROMPT, rule="clamped:width=2", budget=budget, seed=3)
-    assert result["token_ids"] == expected.token_ids
-    assert result["arguments"]["budget_nats"] == budget.limit
-
-
-def test_an_infinite_budget_measures_and_is_strict_json(run):
-    out = run("generate", LONGER, *SPENDER, "--budget", "inf", "--seed", "3", "--json")[1]
-    result = json.loads(out, parse_constant=pytest.fail)
-    assert result["budget_left"] is None
-    assert result["metrics"]["nats"] > 0
-
-
-def test_the_table_shows_the_budget_only_where_there_is_one(run):
-    asked = ("generate", LONGER, "--seed", "3", "--verbose")
+def test_line_and_table_show_nats_and_budget_only_where_there_are_some(run):
+    asked = ("generate", LONGER, "--seed", "3")
+    line = run(*asked, *SPENDER)[2]
+    assert re.search(r"; [1-9]\d* relaxed; nats not measured \(--budget inf measures them\); ", line)
+    assert re.search(r"; \d+ relaxed; \d\.\d+ nats; ", run(*asked, *SPENDER, "--budget", "inf")[2])
+    asked += ("--verbose",)
     with_budget = run(*asked, *SPENDER, "--max-shift", "0.1")[2]
     for words in ("\nnats ", "\nbudget_left ", "of 0.02 nats: moves no event by more than 0.1", "\nfell_back "):
         assert words in with_budget
     assert "\nnats " not in run(*asked, *SPENDER)[2]
     measured = run(*asked, "--rule", "relaxed_greedy:margin=1", "--temperature", "0")[2]
-    assert "\nnats " in measured
-    assert "\nbudget_left " not in measured
+    assert ("\nnats " in measured, "\nbudget_left " in measured) == (True, False)
 
 
 def test_answers_of_a_form(run, tmp_path):
@@ -192,9 +150,6 @@ def test_answers_of_a_form(run, tmp_path):
     assert told["text"] + "\n" == out
     assert told["arguments"]["response_format"]["json_schema"]["schema"] == schema
     assert run("generate", QUESTION, "--regex", "[a-c]{4}", "--seed", "1")[1].strip("abc") == "\n"
-
-
-def test_one_of_several_answers(run):
     code, out, err = run("generate", QUESTION, "--choices", "3 pens, 4 pens", "--seed", "1")
     assert (code, out.strip() in ("3 pens", "4 pens")) == (0, True)
     assert "log-probability" in err
@@ -203,25 +158,103 @@ def test_one_of_several_answers(run):
     assert sum(each["probability"] for each in told["choices"]) == pytest.approx(1)
 
 
-def test_a_mistake_about_forms_is_one_sentence(run, tmp_path):
-    file = tmp_path / "schema.json"
-    file.write_text("{")
-    wrong = tmp_path / "person.json"
-    wrong.write_text('{"type": "object", "properties": {"name": {"type": "strng"}}}')
-    for options, said in (
-        (["--json-schema", str(file)], "must be a JSON schema, but is no JSON"),
-        (["--json-schema", str(tmp_path / "none")], "cannot read"),
-        (["--json-schema", str(wrong)], f"the JSON schema of {wrong}: type at #/properties/name must be one of array"),
-        (["--json-schema", str(file), "--regex", "a"], "--json-schema and --regex exclude each other"),
-        (["--regex", "(a"], "cannot read the regex"),
-        (["--regex", "a", "--trace", str(tmp_path / "t")], "--trace goes neither with --json-schema nor with --regex"),
-        (["--choices", "a,b", "--trace", str(tmp_path / "t")], "--trace goes neither"),
-        (["--choices", "a,b", "--regex", "a"], "--choices goes neither with --json-schema nor with --regex"),
-        (["--choices", "a,,b"], "--choices must be 1 to 256 texts that are not empty"),
-        (["--choices", "[1]"], "--choices must be a list of texts, but is [1]"),
-        (["--choices", '["a"'], "--choices must be texts with commas between them, or a JSON list"),
-        (["--choices", "a,a"], "--choices must be different texts, but has 'a' twice"),
-    ):
-        code, out, err = run("generate", QUESTION, *options)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert said in err
+def test_generate_with_a_trace_writes_the_same_text(run, tmp_path):
+    path, page = tmp_path / "t.jsonl", tmp_path / "t.html"
+    arguments = ("generate", QUESTION, "--seed", "5", "--stop", "####", "--rule", "cactus:delta=0.5", "--top-p", "0.9")
+    code, out, err = run(*arguments, "--trace", str(path))
+    assert (code, out) == run(*arguments)[:2]
+    assert f"wrote {path}" in err
+    made = read_trace(path)
+    assert made.text + "\n" == out
+    assert made.header.prompt == PROMPT
+    assert (made.header.request.seed, made.header.target) == (5, "bundled")
+    assert run("trace", str(path)) == (0, f"wrote {page}\n", "")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert sorted(tmp_path.iterdir()) == [page, path]
+    code, told, err = run(*arguments, "--json", "--trace", str(path))
+    assert (code, err) == (0, "")
+    plain, result = json.loads(run(*arguments, "--json")[1]), json.loads(told)
+    assert result["token_ids"] == plain["token_ids"] == read_trace(path).token_ids
+    assert result["fates"] == plain["fates"]
+
+
+def test_generate_begins_a_draft_and_goes_on_with_it(run, succeed, tmp_path):
+    folder = tmp_path / "mine"
+    first, err = succeed("generate", QUESTION, "--seed", "1", "--adapt", str(folder), "--json")
+    assert err.strip().endswith(f"the draft is in {folder}")
+    one, record = (folder / "model.safetensors").read_bytes(), folder / "adaptation.json"
+    noted = json.loads(record.read_text())
+    assert noted["response_seconds"] > 0
+    # as if responses had taken so long that there is time for a step
+    record.write_text(json.dumps(noted | {"response_seconds": 1000.0}))
+    second, err = succeed("generate", QUESTION, "--seed", "1", "--adapt", str(folder), "--json", "--temperature", "0")
+    assert f"adapted by {noted['steps'] + 1} steps" in err
+    assert (folder / "model.safetensors").read_bytes() != one
+    _, plain, _ = run("generate", QUESTION, "--seed", "1", "--json", "--temperature", "0")
+    assert json.loads(second)["text"] == json.loads(plain)["text"]
+    assert json.loads(first)["finish_reason"] == "stop"
+
+
+def test_generate_promises_no_text_of_a_draft_that_changes(run, succeed, refused, tmp_path):
+    folder = tmp_path / "mine"
+    _, err = succeed("generate", QUESTION, "--seed", "1", "--verbose", "--adapt", str(folder))
+    assert "adapted by " in err
+    assert "the same seed gives the same text while the draft is the same" in err
+    _, _, err = run("generate", QUESTION, "--seed", "1", "--verbose")
+    assert any(line.rstrip().endswith("the same seed gives the same text") for line in err.splitlines())
+    for draft in (str(zoo.path("worded")), "ngram"):  # the folder goes on with its own draft only
+        assert f"and not of {draft!r}" in refused("generate", QUESTION, "--adapt", str(folder), "--draft", draft)
+
+
+BRIEF = ("--max-new-tokens", "3", "--seed", "1", "--json")
+TEMPLATE = "{% for message in messages %}Question: {{ message.content }}\nAnswer:{% endfor %}"
+
+
+@pytest.fixture
+def times_are_known(monkeypatch):
+    """Have no line say that passes are timed."""
+    monkeypatch.setattr("cactus_decoding.core.pair.Pair.pass_times", lambda *_: {"source": "given"})
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    """The bundled target as anybody's model, with a chat template or without one."""
+
+    def save(template: str | None) -> str:
+        folder = tmp_path_factory.mktemp("model")
+        AutoModelForCausalLM.from_pretrained(zoo.path("target"), dtype="float32").save_pretrained(folder)
+        tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(folder)
+        return str(folder)
+
+    return {"base": save(None), "chat": save(TEMPLATE)}
+
+
+def test_a_target_that_is_named_alone_drafts_by_look_up_and_says_so(run, target, times_are_known):
+    code, out, err = run("generate", "a b a b a b", "--target", target["base"], *BRIEF)
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("cactus: note: no --draft is given, so proposals are looked up in the text (suffix)")
+    assert json.loads(out)["arguments"]["draft"] == "suffix"
+    assert run("generate", "a b a b a b", "--target", target["base"], "--draft", "ngram", *BRIEF)[2] == ""
+
+
+def test_a_chat_model_that_continues_plain_text_says_so(run, target, times_are_known):
+    ask = ("generate", QUESTION, "--target", target["chat"], "--draft", "ngram", *BRIEF)
+    code, _, err = run(*ask)
+    assert (code, err.count("\n")) == (0, 1)
+    assert "the target has a chat template" in err
+    assert "--chat" in err
+    assert [run(*ask, how)[2] for how in ("--chat", "--raw")] == ["", ""]
+
+
+@all_of("question, unlike", [
+    ("Why is the sky blue?", "no story has 'why', 'sky', 'blue'"),
+    ("How many pens does Tom have?", "it has no number"),
+    ("Tom has 4000 pens and gives away 3 pens. How many pens does he have left?", "no story has 4000"),
+])  # fmt: skip
+def test_the_bundled_models_say_when_a_question_is_not_of_their_kind(run, question, unlike):
+    code, _, err = run("generate", question, *BRIEF)
+    assert (code, err.count("\n")) == (0, 1)
+    assert f"this is none ({unlike})" in err
+    assert run("generate", question, "--raw", *BRIEF)[2] == ""

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from support.command_line import process
+from support.tables import all_of
 
 from cactus_decoding import cli
 from cactus_decoding.cli import app, main
@@ -18,49 +19,24 @@ from cactus_decoding.cli.help import commands_of
 HEAVY = {"torch", "transformers", "numpy", "tokenizers"}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import cactus_decoding",
-        "from cactus_decoding.cli import main; main(['--help'])",
-        "from cactus_decoding.cli import main; main(['--version'])",
-    ],
-)
-def test_help_does_not_wait_for_torch(code):
-    code += f"\nimport sys; print('imported:', sorted({HEAVY} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("imported: []\n")
+QUICK = [name for name in commands_of(app.app) if name not in ("eval", "train-draft", "learn-importance")]
+MAIN = "from cactus_decoding.cli import main; "
+LATER = {"transformers", "scipy", "sklearn", "matplotlib", "lm_eval", "pandas", "sympy"}
+MODULES = ("engines.llama_cpp.llama", "lab.tracing", "core.generate", "core.pair", "lab.evaluation.runs.runner",
+           "lab.frontier.calibrate", "lab.reporting.pictures")  # fmt: skip
 
 
-def test_help_of_commands_does_not_wait_for_torch():
-    quick = [name for name in commands_of(app.app) if name not in ("eval", "train-draft", "learn-importance")]
-    assert len(quick) > 12
-    code = f"""import sys; from cactus_decoding.cli import main
-for command in {quick}: main([command, "--help"])
-print("imported:", sorted({{"torch", "transformers"}} & set(sys.modules)))"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("imported: []\n")
-
-
-@pytest.mark.parametrize(
-    "module",
-    [
-        "cactus_decoding.engines.llama_cpp.llama",
-        "cactus_decoding.lab.tracing",
-        "cactus_decoding.core.generate",
-        "cactus_decoding.core.pair",
-        "cactus_decoding.lab.evaluation.runs.runner",
-        "cactus_decoding.lab.frontier.calibrate",
-        "cactus_decoding.lab.reporting.pictures",
-    ],
-)
-def test_what_needs_no_transformers_does_not_wait_for_it(module):
-    heavy = {"transformers", "scipy", "sklearn", "matplotlib", "lm_eval", "pandas", "sympy"}
-    code = f"import sys, {module}; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if "llama_cpp" in done.stderr:
-        pytest.skip("llama-cpp-python is not installed")
-    assert done.stdout == "[]\n", done.stderr
+@all_of("code, heavy", [
+    ("import cactus_decoding", HEAVY),
+    (f"{MAIN}main(['--help']); main(['--version'])", HEAVY),
+    (f"{MAIN}[main([command, '--help']) for command in {QUICK}]", {"torch", "transformers"}),
+    ("import cactus_decoding.lab.training", {"torch"}),
+    *((f"import cactus_decoding.{module}", LATER) for module in MODULES),
+])  # fmt: skip
+def test_what_needs_no_torch_or_transformers_does_not_wait_for_them(code, heavy):
+    code += f"\nimport sys; print('imported:', sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.endswith("imported: []\n"), done.stderr
 
 
 @pytest.mark.slow

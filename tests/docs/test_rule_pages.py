@@ -1,8 +1,9 @@
-"""The rules' pages say what the registry says, and show what the script computes."""
+"""The rules' pages say what the registry says, show what the script computes, and name what a new rule touches."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -11,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from support.code_blocks import ROOT
+from support.code_blocks import ROOT, blocks_of
 from support.tables import all_of
 
 from cactus_decoding import RULES, parse_rule
@@ -20,14 +21,7 @@ PAGES = ROOT / "docs/rules"
 SCRIPT = ROOT / "scripts/rule_pictures.py"
 LONG = ROOT / "docs/studies/tables/truncated.md"
 RESULT = ROOT / "docs/results/rule_pictures.json"
-HEADINGS = [
-    "Formula",
-    "What is guaranteed",
-    "What it costs",
-    "When not to use it",
-    "Spelling and knobs",
-    "Source",
-]
+HEADINGS = ["Formula", "What is guaranteed", "What it costs", "When not to use it", "Spelling and knobs", "Source"]
 SPELLING = re.compile(rf"`((?:{'|'.join(RULES)})(?::[^`…]*)?)`")
 
 
@@ -59,13 +53,6 @@ def test_every_spelling_on_a_page_parses(name: str) -> None:
             continue
         if ":" in spelled or spelled in ("lossless", "typical"):
             parse_rule(spelled)
-
-
-def test_what_the_command_line_guarantees_can_be_found_on_a_page() -> None:
-    for spelled in (preset.spelling for rule in RULES.values() for preset in rule.presets):
-        rule = parse_rule(spelled)
-        knobs = dict(part.split("=") for part in spelled.partition(":")[2].split(",") if part)
-        assert all(f"`{knob}`" in text_of(rule.name) for knob in knobs)
 
 
 def test_the_table_of_all_rules_says_what_their_classes_say() -> None:
@@ -116,3 +103,115 @@ def assert_close(ours: object, theirs: object) -> None:
             assert_close(one, other)
     else:
         assert ours == (pytest.approx(theirs, rel=1e-5, abs=1e-9) if isinstance(theirs, float) else theirs)
+
+
+PAGE = (ROOT / "docs/adding_a_rule.md").read_text()
+LISTED = re.findall(r"^\| `([\w./]+)` \|", PAGE, re.MULTILINE)
+COPIED = ("src", "tests", "docs", "scripts", "benchmarks", "README.md", "CHANGELOG.md", "pyproject.toml")
+ASKED = """
+import json
+import cactus_decoding
+from cactus_decoding.cli import main
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
+from cactus_decoding.lab.playground.form import rule
+main(["rules"])
+print(json.dumps([str(cactus_decoding.Boosted(3)), "boosted" in FAMILIES, rule("boosted")]))
+"""
+SECOND_HAND = """        case "boosted":
+            g = torch.maximum(q, (rule.factor * q).clamp(max=0.5))
+            return g, torch.where(q < 1, (1 - g) / (1 - q), 1.0)
+"""
+
+
+def edits() -> dict[str, dict[str, str]]:
+    """Return, by file, what is put before which of its lines; a new file has none."""
+    page = (ROOT / "docs/rules/ensemble.md").read_text().replace("weight=0.", "factor=2.").replace("weight", "factor")
+    return {
+        "src/cactus_decoding/core/rules/boosted.py": {"": f'"""Boosted: multiply."""\n\n{blocks_of(PAGE)[0].text}'},
+        "src/cactus_decoding/core/rules/__init__.py": {
+            "from cactus_decoding.core.rules.cactus import": "from cactus_decoding.core.rules.boosted import Boosted\n",
+            '    "Cactus",': '    "Boosted",\n',
+            '    "clamped": ClampedRatio': '    "boosted": Boosted,\n',
+        },
+        "src/cactus_decoding/__init__.pyi": {
+            "from .core.rules import Cactus as": "from .core.rules import Boosted as Boosted\n",
+        },
+        "docs/rules/boosted.md": {
+            "": page.replace("ensemble.Ensemble", "boosted.Boosted").replace("ensemble", "boosted")
+        },
+        "docs/rules/index.md": {
+            "| [`clamped`](clamped.md) | coll": "| [`boosted`](boosted.md) | truncation | factor·q(x) | factor |\n",
+        },
+        "tests/support/rules_under_test.py": {
+            '    "ensemble:weight=0"': '    "boosted:factor=1",\n    "boosted:factor=3",\n',
+            '        case "ensemble":': SECOND_HAND,
+            '"lossless", "cactus", ': '"boosted", ',
+            '    "cactus:delta=0",\n    "cactus:delta=0,solver=exact",': '    "boosted:factor=1",\n',
+        },
+        "CHANGELOG.md": {"- Acceptance rules have": "- `boosted`, a rule.\n"},
+    }
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the repository to which the rule was added."""
+    folder = tmp_path_factory.mktemp("copy")
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder)
+    for name, added in edits().items():
+        path = folder / name
+        text = path.read_text() if path.exists() else ""
+        for line, new in added.items():
+            assert line in text, name
+            text = text.replace(line, new + line, 1)
+        path.write_text(text)
+    return folder
+
+
+def run(copy: Path, *command: str) -> str:
+    """Run Python on the copy, and return what it prints."""
+    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_page_names_seven_files_and_no_other_is_touched() -> None:
+    assert list(edits()) == LISTED
+    assert len(LISTED) == 7
+
+
+@pytest.mark.slow
+def test_the_command_line_the_playground_and_studies_know_the_rule(copy: Path) -> None:
+    listed, _, answer = run(copy, "-c", ASKED).rpartition("\n[")
+    assert "boosted:factor=2.0" in listed
+    spelled, studied, shown = json.loads(f"[{answer}")
+    assert spelled == "boosted:factor=3.0"
+    assert studied
+    assert shown["title"] == "Boosted"
+    assert [(knob["name"], knob["doc"], knob["range"]) for knob in shown["knobs"]] == [
+        ("factor", "how many times as likely; 1 is lossless", [1.01, 10000.0])
+    ]
+
+
+@pytest.mark.slow
+def test_the_tests_take_the_rule_in(copy: Path) -> None:
+    files = ["tests/core/rules", "tests/core", "tests/core/verification", "tests/core/test_audit.py"]
+    files += ["tests/docs/test_rule_pages.py", "tests/lab/playground/test_form.py", "tests/engines",
+              "tests/lab/reporting/test_report.py"]  # fmt: skip
+    options = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow")
+    told = run(copy, *options, "-k", "boosted or families_cover or kinds", *files)
+    assert re.search(r"^\d{2,} passed", told, re.MULTILINE), told
+
+
+@pytest.mark.slow
+def test_one_command_draws_its_pictures_and_writes_every_table(copy: Path) -> None:
+    run(copy, "scripts/rule_pictures.py")
+    assert (copy / "docs/rules/pictures/boosted_cost.svg").exists()
+    assert (copy / "docs/rules/pictures/boosted_lift.svg").exists()
+    assert "| `boosted:factor=2.1` |" in (copy / "docs/rules/boosted.md").read_text()
+    assert "| `boosted:factor=2.1` |" in (copy / "docs/studies/tables/truncated.md").read_text()
+    assert "| `boosted:factor=2.0` | Given the drafted token" in (copy / "docs/rules/index.md").read_text()

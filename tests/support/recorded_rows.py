@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
+from cactus_decoding.lab.frontier.frontier import as_result, frontier
 from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows, pack, step_of_proposals
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from support.exact_enumeration import enumerate_tokens, fates, make_rows
 
 
@@ -58,6 +63,14 @@ def one_sparse_step(seed: int = 0) -> RecordedRows:
         logits = torch.randn(9, 40, generator=generator, dtype=torch.float64) * 3
         rows.append(logits.masked_fill(logits < logits.topk(4).values[..., -1:], -torch.inf).softmax(-1))
     return hand_made(rows[0], rows[1], counts=[4, 5], problem=[0, 1], ends=[False, False])
+
+
+def frontier_file(path: Path) -> Path:
+    """Write what `cactus frontier` finds of some rows, by every family."""
+    rows = some_rows()
+    found = as_result(frontier(rows, list(FAMILIES.values()), points=3), rows, {"commit": "0" * 40})
+    path.write_text(json.dumps(found))
+    return path
 
 
 def float64_rows(packed: PackedRows) -> Tensor:

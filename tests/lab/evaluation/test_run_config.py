@@ -10,6 +10,7 @@ from support.result_files import config_of
 from cactus_decoding import Budget, Request, SamplingParams
 from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
+from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.run_config import RunConfig, grid, seed_of
 
 TASKS = {"word_problems": 5}
@@ -24,32 +25,24 @@ def test_runs_survive_the_way_through_json():
     request = Request("clamped:width=2.0", Budget(0.5, expected_tokens=40), sampling=SamplingParams(0.6, top_k=20),
                       num_speculative_tokens="auto", seed=3)  # fmt: skip
     run = RunConfig("sums", "large", "ngram", problems=7, request=request)
-    again = RunConfig.from_dict(json.loads(json.dumps(run.as_dict())))
-    assert again == run
-    assert hash(again) == hash(run)
-    assert again.request.budget == request.budget
-    assert run != run.asking(seed=4)
-    assert run != "a run"
-
-
-def test_fields_that_are_missing_or_unknown_are_named():
-    values = config_of().as_dict()
-    with pytest.raises(ValueError, match=r"lacks \['problems'\] and adds \['problms'\]"):
-        RunConfig.from_dict({name.replace("problems", "problms"): value for name, value in values.items()})
-    with pytest.raises(ValueError, match=r"lacks \[\] and adds \['top_q'\]"):
-        RunConfig.from_dict(values | {"top_q": 3})
-
-
-def test_an_unlimited_budget_is_none_because_the_audit_measures():
-    assert config_of(rule="cactus:delta=1.0", budget_nats=float("inf")) == config_of(rule="cactus:delta=1.0")
     shifted = RunConfig("", "", "", request=Request("cactus:delta=1.0", Budget(max_shift=0.1)))
+    for each in (run, shifted):
+        again = RunConfig.from_dict(json.loads(json.dumps(each.as_dict())))
+        assert (again, hash(again)) == (each, hash(each))
     assert shifted.as_dict()["budget_nats"] == pytest.approx(0.02)
-    assert RunConfig.from_dict(shifted.as_dict()) == shifted
-
-
-def test_labels_say_rule_budget_verification_and_length():
-    run = config_of(rule="clamped:width=1.0", budget_nats=0.5, verification="block", num_speculative_tokens=4)
-    assert run.label == "clamped:width=1.0 ≤0.5 nats block ×4"
+    assert run != run.asking(seed=4)
+    # an unlimited budget is none, because the audit measures
+    assert config_of(rule="cactus:delta=1.0", budget_nats=float("inf")) == config_of(rule="cactus:delta=1.0")
+    label = config_of(rule="clamped:width=1.0", budget_nats=0.5, verification="block", num_speculative_tokens=4).label
+    assert label == "clamped:width=1.0 ≤0.5 nats block ×4"
+    values = config_of().as_dict()
+    missing = {name.replace("problems", "problms"): value for name, value in values.items()}
+    for wrong, said in (
+        (missing, "lacks .'problems'. and adds .'problms'"),
+        (values | {"top_q": 3}, r"lacks \[\] and adds .'top_q'"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            RunConfig.from_dict(wrong)
 
 
 def test_trees_are_swept_beside_chains_that_are_verified_alike():
@@ -81,12 +74,8 @@ def test_every_answer_has_a_seed_of_its_own_that_all_rules_share():
     assert [run.request_at(5, ("\n",)).seed for run in (lossless, relaxed)] == [seed_of(3, 5)] * 2
     assert lossless.request_at(5, ("\n",)).stop == ("\n",)
     assert len({seed_of(seed, place) for seed in range(30) for place in range(30)}) == 900
-
-
-def test_a_draft_length_that_learns_is_its_run_s_alone():
     first, second = runs(rules=["cactus:delta=1.0", "lossless"], lengths=[as_tree("adaptive")])
-    assert first.request_at(0).tree is first.request_at(1).tree
-    assert first.request.tree is not second.request.tree
+    assert first.request_at(0).tree is first.request_at(1).tree is not second.request.tree  # each learns for its run
 
 
 def test_the_grid_makes_each_run_once():
@@ -137,3 +126,12 @@ def test_what_does_not_go_together_is_refused_where_runs_are_made():
     with pytest.raises(ValueError, match="block verification"):
         runs({"verification": "block"}, rules=["cactus:delta=1.0"])
     assert runs({"verification": "block"}, rules=["cactus:delta=1.0"], lengths=[0])[0].rule == "lossless"
+
+
+def test_a_chat_is_part_of_a_run_s_key_and_plain_text_has_the_key_that_it_had():
+    plain, chat, system = (config_of(**more) for more in ({}, {"chat": True}, {"chat": True, "system": "Be brief."}))
+    assert "chat" not in plain.key
+    assert len({plain.key, chat.key, system.key}) == len({each.comparable for each in (plain, chat, system)}) == 3
+    for config in (plain, chat, system):
+        assert RunConfig.from_dict(json.loads(config.key)) == config
+    assert system.chat == Chat("Be brief.")

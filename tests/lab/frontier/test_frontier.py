@@ -1,4 +1,4 @@
-"""The frontier: exact against enumeration, and monotone where theory says so."""
+"""The frontier and what width is worth: exact against enumeration, and monotone where theory says so."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from support.recorded_rows import (
     some_rows,
 )
 from support.rules_under_test import SPELLINGS, Altered, every_rule
+from support.tables import all_of
+from support.tree_enumeration import TREE_SCHEMES, steps, uniform_shape
+from torch import Tensor
 
 from cactus_decoding import parse_rule
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.types import judges_untempered
-from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier, frontier
+from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier, chance_kept, frontier
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 EXACT = 1e-10
@@ -52,13 +55,6 @@ def test_a_wrong_rule_is_told_apart_by_enumeration():
     assert abs(point.acceptance.value - enumerated(wrong.right, rows)["acceptance"]) > 1e-3
 
 
-def test_chunks_do_not_matter():
-    for rows in (some_rows(), one_sparse_step()):
-        one_by_one, at_once = (Frontier(rows, memory=memory).measure("cactus:delta=1") for memory in (1, 2**30))
-        for name in ("acceptance", "kl", "tv"):
-            assert getattr(one_by_one, name) == pytest.approx(getattr(at_once, name), abs=1e-14, nan_ok=True)
-
-
 def test_few_problems_are_too_few_to_tell_how_others_would_differ():
     for rows, told in ((some_rows(), False), (agreeable_rows(), True)):  # three and twelve problems
         point = Frontier(rows).measure("cactus:delta=0.001")
@@ -67,17 +63,7 @@ def test_few_problems_are_too_few_to_tell_how_others_would_differ():
             assert not told or interval.low < interval.value < interval.high
 
 
-def test_lossless_costs_nothing_and_emits_as_many_tokens_as_the_textbook_says():
-    rows = some_rows()
-    point = Frontier(rows).measure("lossless")
-    assert point.kl.value < 1e-12
-    assert point.tv.value < 1e-12
-    assert abs(point.max_log_ratio) < 1e-6
-    overlap = torch.minimum(float64_rows(rows.target), float64_rows(rows.draft)).sum(-1)[rows.visited].mean()
-    assert point.acceptance.value == pytest.approx(overlap.item(), abs=EXACT)
-
-
-@pytest.mark.parametrize("rows", [some_rows(), one_sparse_step()], ids=["dense", "sparse"])
+@all_of("rows", [some_rows(), one_sparse_step()])
 def test_nothing_accepts_more_than_the_limit(rows):
     measured = Frontier(rows)
     limit = measured.measure(LOOSEST)
@@ -87,7 +73,7 @@ def test_nothing_accepts_more_than_the_limit(rows):
         assert measured.measure(family.spell(family.loose)).acceptance.value <= limit.acceptance.value + 1e-9
 
 
-@pytest.mark.parametrize("name", ["cactus", "cactus_exact", "clamped", "clamped_max_kl", "ensemble", "lenience"])
+@all_of("name", ["cactus", "cactus_exact", "clamped", "clamped_max_kl", "ensemble", "lenience"])
 def test_a_looser_knob_accepts_and_costs_more(name):
     family = FAMILIES[name]
     points = [Frontier(some_rows()).measure(family.spell(knob)) for knob in family.knobs(9)]
@@ -176,31 +162,85 @@ def test_a_threshold_of_1_protects_no_row_however_it_was_rounded():
     assert not measured.relaxable(relaxation_policy("digits", math.nextafter(1, 0))).any()
 
 
-def test_protecting_less_and_less_leads_from_lossless_to_the_rule():
-    rows = some_rows()
-    measured = Frontier(rows, vocabulary=vocabulary(7))
-    points = [measured.measure("clamped:width=2", policy=relaxation_policy("digits", each / 10)) for each in range(11)]
-    for name in ("acceptance", "kl"):
-        values = [getattr(point, name).value for point in points]
-        assert all(later >= earlier - 1e-12 for earlier, later in pairwise(values))
-    assert points[0].kl.value < points[-1].kl.value / 2  # only rows that give digits no probability at all
-    assert points[-1].kl == measured.measure("clamped:width=2").kl
-
-
-def test_every_family_is_measured_under_every_policy():
-    rows = some_rows()
-    families, policies = [FAMILIES["clamped"], FAMILIES["cactus"]], [RelaxationPolicy(), DIGITS]
-    points = frontier(rows, families, points=2, policies=policies, vocabulary=vocabulary(7))
-    assert [point.family for point in points] == ["lossless", "limit", *["clamped"] * 4, *["cactus"] * 4]
-    assert [point.relaxation.policy for point in points[2:]] == [*[RelaxationPolicy()] * 2, *[DIGITS] * 2] * 2
-    assert [point.as_dict().get("protect") for point in points[2:6]] == [None, None, "digits", "digits"]
-    assert "protect" not in points[2].as_dict()
-
-
 def test_policies_that_rows_do_not_decide_are_refused():
-    with pytest.raises(ValueError, match="what the tokens say must be known"):
-        Frontier(some_rows()).measure("clamped:width=1", policy=DIGITS)
-    with pytest.raises(ValueError, match="protection alone can be measured, but the policy is: after 3 tokens"):
-        Frontier(some_rows()).measure("clamped:width=1", policy=RelaxationPolicy(phases=Phases(3)))
-    with pytest.raises(ValueError, match="matches none of the 7 tokens"):
-        Frontier(some_rows(), vocabulary=vocabulary(7)).measure("clamped:width=1", policy=relaxation_policy("z"))
+    known = vocabulary(7)
+    for words, policy, said in (
+        (None, DIGITS, "what the tokens say must be known"),
+        (
+            None,
+            RelaxationPolicy(phases=Phases(3)),
+            "protection alone can be measured, but the policy is: after 3 tokens",
+        ),
+        (known, relaxation_policy("z"), "matches none of the 7 tokens"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Frontier(some_rows(), vocabulary=words).measure("clamped:width=1", policy=policy)
+
+
+RULES = ("lossless", "cactus:delta=0.2", "clamped:width=0.7", "ensemble:weight=0.4", "lenience:lenience=0.6", "typical",
+         "top_k:k=2")  # fmt: skip
+
+
+class OneNode:
+    """Models of which only the rows behind the text matter."""
+
+    def __init__(self, target: Tensor, draft: Tensor) -> None:
+        self.rows, self.vocabulary = (target, draft), len(target)
+
+    def __call__(self, text: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        return self.rows
+
+
+def enumerated_children(rule, target: Tensor, draft: Tensor, count: int, *, drawn: bool) -> float:
+    """Return how often a child is kept, by enumeration of every draw; a row with fewer tokens gets fewer children."""
+    num_fixed = min(count - drawn, int((draft > 0).sum()))
+    shape = uniform_shape(1, num_fixed, int(drawn))
+    made = steps(TREE_SCHEMES["token"], rule, OneNode(target, draft), (), shape)
+    return sum(step.probability for step in made if step.walk.path)
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+@all_of("spelling", RULES)
+@pytest.mark.parametrize("rows", [some_rows(), one_sparse_step()], ids=["dense", "sparse"])
+def test_every_number_of_children_is_that_of_enumeration(rows, spelling: str, drawn: bool) -> None:
+    rule, most = parse_rule(spelling), 4
+    point = Frontier(rows, memory=20_000).measure(rule, max_children=most)
+    found = point.kept_by_children if drawn else point.kept_by_fixed_children
+    targets, drafts = (float64_rows(packed)[rows.visited] for packed in (rows.target, rows.draft))
+    for count, interval in enumerate(found, start=1):
+        expected = [enumerated_children(rule, q, p, count, drawn=drawn) for q, p in zip(targets, drafts, strict=True)]
+        assert interval.value == pytest.approx(sum(expected) / len(expected), abs=1e-10)
+    assert len(found) == most
+    assert [len(point.as_dict()[name]) for name in ("kept_by_children", "kept_by_fixed_children")] == [most, most]
+
+
+def test_one_drawn_child_is_a_chain_s_proposal_and_more_children_are_kept_more_often() -> None:
+    measured = Frontier(agreeable_rows())
+    for rule in ("lossless", "clamped:width=1.0"):
+        point = measured.measure(rule, max_children=7)
+        assert point.kept_by_children[0].value == pytest.approx(point.acceptance.value, abs=1e-12)
+        for kept in (point.kept_by_children, point.kept_by_fixed_children):
+            assert all(fewer.value <= more.value + 1e-12 for fewer, more in pairwise(kept))
+            assert kept[0].value + 0.01 < kept[-1].value <= 1 + 1e-12
+        assert all(drawn.low < drawn.value < drawn.high for drawn in point.kept_by_children[:3])
+
+
+def test_a_child_that_is_drawn_from_the_whole_row_would_be_told_apart() -> None:
+    rows = some_rows()
+    targets, drafts = (float64_rows(packed)[rows.visited] for packed in (rows.target, rows.draft))
+    right = chance_kept(parse_rule("lossless"), targets, drafts, 2, drawn=True)
+    fixed = drafts.argmax(-1, keepdim=True)
+    wrong = torch.minimum(targets, drafts).scatter(-1, fixed, 0.0).sum(-1) + targets.gather(-1, fixed).squeeze(-1)
+    assert (right - wrong).abs().max() > 1e-3
+
+
+def test_where_a_policy_keeps_a_rule_away_the_lossless_one_decides() -> None:
+    rows = some_rows()
+    vocabulary = Vocabulary(tuple("1" if token < 3 else "a" for token in range(7)))
+    measured = Frontier(rows, vocabulary=vocabulary)
+    everywhere = measured.measure("clamped:width=2", max_children=3)
+    nowhere = measured.measure("clamped:width=2", policy=relaxation_policy("digits", 1e-12), max_children=3)
+    lossless = measured.measure("lossless", max_children=3)
+    for found, expected in zip(nowhere.kept_by_children, lossless.kept_by_children, strict=True):
+        assert found.value == pytest.approx(expected.value, abs=1e-14)
+    assert everywhere.kept_by_children[0].value > lossless.kept_by_children[0].value

@@ -1,4 +1,4 @@
-"""The report: nothing lost, nothing fetched, everything escaped, and its page opened in a real browser."""
+"""The report and its charts: nothing lost, nothing cut off, nothing fetched, everything escaped."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import math
 from dataclasses import replace
 
 import pytest
+from support.recorded_rows import some_rows
 from support.result_files import NASTY, made, several, write
+from support.tables import all_of
 
+from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.summary import NAMES, summarise
+from cactus_decoding.lab.frontier.frontier import as_result, frontier
+from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_families, parse_policies
+from cactus_decoding.lab.reporting import charts
+from cactus_decoding.lab.reporting.charts import TO_ALONE, TO_LOSSLESS, frontier_picture, time_metric
+from cactus_decoding.lab.reporting.pictures import STYLES, family_of
 from cactus_decoding.lab.reporting.report import (
     COLUMNS,
     MAIN,
@@ -27,7 +35,9 @@ def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
     (section,) = made_of.sections
     (rows,) = section.pairs.values()
     assert [row.config.label for row in rows] == [row.config.label for row in summarise(several())]
+    assert "target alone, 95 % interval" in section.pictures[0].svg
     page, table = to_html(made_of), to_markdown(made_of)
+    assert page == to_html(make_report(read_all([tmp_path / "a.jsonl"])))  # the same bytes
     for row in rows:
         for metric, _, digits in COLUMNS:
             text = number(row.metrics[metric], digits)
@@ -40,30 +50,25 @@ def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
     assert all(line.count("|") == table.splitlines()[6].count("|") for line in table.splitlines() if line[:1] == "|")
 
 
-@pytest.mark.parametrize(
-    ("time", "difference", "said"),
-    [
-        ((0.8, 0.7, 0.9), (0.01, -0.02, 0.03), "was fastest: an answer took 0.80 (0.70 to 0.90) of the time"),
-        ((0.8, 0.7, 0.9), (-0.1, -0.2, -0.05), "by -10.0 (-20.0 to -5.0) points, more than chance explains."),
-        ((0.8, 0.7, 0.9), (-0.1, -0.2, 0.05), "points, which chance may explain."),
-        ((0.9, 0.8, 1.1), (0.0, 0.0, 0.0), "No relaxed rule was faster than lossless beyond chance: the best, cactus"),
-        ((1.2, 1.1, 1.3), (0.0, 0.0, 0.0), "No relaxed rule was faster than lossless: the best, cactus"),
-        ((0.8, math.nan, math.nan), (0.0, 0.0, 0.0), "there are too few problems to tell more."),
-        ((0.8, 0.7, 0.9), None, "The task has no score, so what that costs is not known."),
-        (None, None, "There is no verdict: lossless was not measured"),
-    ],
-)
+MEASURED = summarise(several())
+
+
+@all_of("time, difference, said", [
+    ((0.8, 0.7, 0.9), (0.01, -0.02, 0.03), "was fastest: an answer took 0.80 (0.70 to 0.90) of the time"),
+    ((0.8, 0.7, 0.9), (-0.1, -0.2, -0.05), "by -10.0 (-20.0 to -5.0) points, more than chance explains."),
+    ((0.8, 0.7, 0.9), (-0.1, -0.2, 0.05), "points, which chance may explain."),
+    ((0.9, 0.8, 1.1), (0.0, 0.0, 0.0), "No relaxed rule was faster than lossless beyond chance: the best, cactus"),
+    ((1.2, 1.1, 1.3), (0.0, 0.0, 0.0), "No relaxed rule was faster than lossless: the best, cactus"),
+    ((0.8, math.nan, math.nan), (0.0, 0.0, 0.0), "there are too few problems to tell more."),
+    ((0.8, 0.7, 0.9), None, "The task has no score, so what that costs is not known."),
+    (None, None, "There is no verdict: lossless was not measured"),
+])  # fmt: skip
 def test_the_verdict_says_what_the_fastest_rule_costs(time, difference, said):
     given = {"seconds_ratio": time, "score_difference": difference}
     changed = {name: None if each is None else Interval(*each) for name, each in given.items()}
-    rows = [replace(row, metrics={**row.metrics, **changed}) for row in summarise(several())]
+    rows = [replace(row, metrics={**row.metrics, **changed}) for row in MEASURED]
     assert said in verdict(rows)
     assert verdict([each for each in rows if each.config.rule == "lossless"]).endswith("no relaxed rule was measured.")
-
-
-def test_the_first_picture_has_the_interval_of_all_numbers():
-    (section,) = make_report([("a.jsonl", several())]).sections
-    assert "target alone, 95 % interval" in section.pictures[0].svg
 
 
 def test_what_is_missing_is_said():
@@ -120,29 +125,19 @@ def test_each_setting_names_its_baseline_where_there_are_two():
 
 def test_pairs_stand_side_by_side_and_samplings_apart():
     results = several() + several(draft="ngram") + several(draft="early_exit") + several(temperature=0.6, top_k=20)
-    plain, truncated = make_report([("a.jsonl", results)]).sections
+    adapts = made("lossless", 4, seconds=0.95, draft="ngram")
+    results.append(replace(adapts, config=adapts.config.asking(num_speculative_tokens="auto")))
+    made_of = make_report([("a.jsonl", results)])
+    assert "lossless ×auto (best lossless)" in to_html(made_of)
+    plain, truncated = made_of.sections
     assert [name.partition("draft ")[2] for name in plain.pairs] == ["small", "ngram", "early_exit"]
     assert plain.pictures[-1].wide
     assert "temperature 0.6, top-k 20" in truncated.title
     assert len(truncated.pairs) == 1
 
 
-def test_a_draft_length_may_be_one_that_adapts():
-    results = [*several(), made("lossless", 4, seconds=0.95)]
-    results[-1] = replace(results[-1], config=results[-1].config.asking(num_speculative_tokens="auto"))
-    page = to_html(make_report([("a.jsonl", results)]))
-    assert "lossless ×auto (best lossless)" in page
-
-
-def test_the_same_results_give_the_same_bytes():
-    pages = [to_html(make_report([("a.jsonl", several())])) for _ in range(2)]
-    assert pages[0] == pages[1]
-
-
 def test_what_comes_from_files_is_escaped():
-    results = several(target=NASTY, task=NASTY)
-    provenance = {"commit": NASTY}
-    results = [type(r)(r.config, r.answers, provenance) for r in results]
+    results = [replace(each, provenance={"commit": NASTY}) for each in several(target=NASTY, task=NASTY)]
     made_of = make_report([(NASTY, results)])
     page = to_html(made_of)
     assert "<script" not in page
@@ -156,3 +151,48 @@ def test_what_comes_from_files_is_escaped():
     known = [metric for metric, _, _ in COLUMNS if metric not in of_others and not metric.startswith("pass_at_")]
     assert header.replace("\\|", "").count("|") == len(known) + 2
     table.encode()
+
+
+def test_panels_of_wall_time_show_the_slowest_pair_whole(monkeypatch):
+    monkeypatch.setattr(charts, "to_svg", lambda figure: figure)
+    assert time_metric(summarise(several())) == TO_ALONE  # where every pair has it
+    assert time_metric(summarise([r for r in several() if r.config.num_speculative_tokens])) == TO_LOSSLESS
+    slow = [made("lossless", 0, seconds=1.0, draft="slow"), made("lossless", 4, seconds=3.0, draft="slow")]
+    figure = charts.time_picture({"quick": summarise(several()), "slow": summarise(slow)})
+    for panel in figure.axes:
+        assert panel.get_ylim()[0] == 0
+        assert panel.get_ylim()[1] > 3
+
+
+def test_protected_curves_stand_beside_the_others(monkeypatch):
+    monkeypatch.setattr(charts, "to_svg", lambda figure: figure)
+    rows, words = some_rows(), Vocabulary(("1", *"abcdef"))
+    policies = parse_policies(["none", "digits", "[1-2]$"], protect_threshold=0.2)
+    points = frontier(rows, [FAMILIES["clamped"]], points=3, policies=policies, vocabulary=words)
+    figure = frontier_picture(as_result(points, rows, {}))
+    curves = [line for line in figure.axes[0].lines if line.get_label().startswith(FAMILIES["clamped"].label)]
+    assert [line.get_label().partition(",")[2] for line in curves][:2] == ["", " protecting digits above 0.2"]
+    assert len(curves) == 3
+    assert [line.get_linestyle() for line in curves] == ["-", ":", ":"]
+    assert {line.get_color() for line in curves} == {STYLES["clamped"].colour}
+
+
+@pytest.mark.slow
+def test_the_picture_is_the_same_every_time_and_shows_every_family():
+    rows = some_rows()
+    result = as_result(frontier(rows, list(FAMILIES.values()), points=3), rows, {})
+    picture = frontier_picture(result)
+    assert picture == frontier_picture(result)
+    assert picture.startswith("<?xml")
+    for colour in {STYLES[name].colour for name in FAMILIES}:
+        assert colour in picture
+
+
+def test_families_cover_every_rule_that_samples_and_have_a_look_of_their_own():
+    assert {family_of(family.spell(family.strict)) for family in FAMILIES.values()} == set(FAMILIES)
+    assert set(FAMILIES) <= set(STYLES)
+    looks = [(style.marker, style.colour, style.hollow) for style in STYLES.values()]
+    assert len(set(looks)) == len(looks)
+    assert len({(style.marker, style.hollow) for style in STYLES.values()}) == len(STYLES)
+    with pytest.raises(ValueError, match="unknown rule family 'cactis'; known are cactus, cactus_exact"):
+        parse_families(["cactis"])

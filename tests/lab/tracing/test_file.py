@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.tables import all_of
 from support.tiny_pair import tiny_pair
 from support.traces import PROMPT
 
@@ -18,20 +19,17 @@ from cactus_decoding.lab.tracing.page import to_html
 from cactus_decoding.lab.tracing.trace import TracedPosition
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"rule": "cactus:delta=0.5", "seed": 1},
-        {"rule": "typical", "top_p": 0.9, "seed": 2},  # infinite scales
-        {"rule": "relaxed_greedy:margin=1.0", "temperature": 0},
-        {"rule": "clamped:width=1.0", "budget": math.inf, "verification": "block", "seed": 3},
-        {"num_speculative_tokens": "confidence:threshold=0.1", "stop": ["é\n"], "seed": 4},
-        {"num_speculative_tokens": 0, "seed": 5},
-        {"tree": "static=3.2.1", "rule": "cactus:delta=0.5", "budget": math.inf, "seed": 6},
-        {"tree": "static=2.2", "rule": "clamped:width=1", "verification": "joint", "seed": 7},
-        {"tree": "static=3.1", "rule": "relaxed_greedy:margin=1.0", "temperature": 0},
-    ],
-)
+@all_of("settings", [
+    {"rule": "cactus:delta=0.5", "seed": 1},
+    {"rule": "typical", "top_p": 0.9, "seed": 2},  # infinite scales
+    {"rule": "relaxed_greedy:margin=1.0", "temperature": 0},
+    {"rule": "clamped:width=1.0", "budget": math.inf, "verification": "block", "seed": 3},
+    {"num_speculative_tokens": "confidence:threshold=0.1", "stop": ["é\n"], "seed": 4},
+    {"num_speculative_tokens": 0, "seed": 5},
+    {"tree": "static=3.2.1", "rule": "cactus:delta=0.5", "budget": math.inf, "seed": 6},
+    {"tree": "static=2.2", "rule": "clamped:width=1", "verification": "joint", "seed": 7},
+    {"tree": "static=3.1", "rule": "relaxed_greedy:margin=1.0", "temperature": 0},
+])  # fmt: skip
 def test_a_file_gives_back_the_trace_to_the_last_bit(tmp_path, settings):
     for pair in (tiny_pair(), load_pair()):
         made = trace_response(pair, PROMPT, max_new_tokens=20, **settings)
@@ -48,14 +46,11 @@ def test_a_file_gives_back_the_trace_to_the_last_bit(tmp_path, settings):
         assert all(position.rows is None for position in read_trace(tmp_path / "t.jsonl").positions)
 
 
-def test_every_line_is_json_that_a_browser_reads_too(saved):
-    lines = saved.read_text().splitlines()
-    kinds = [json.loads(line, parse_constant=pytest.fail)["kind"] for line in lines]
-    assert kinds == ["trace", *["step"] * (len(lines) - 2), "end"]
-
-
 def test_an_interrupted_response_leaves_a_readable_file_and_the_old_one(tmp_path, trace, saved):
     before = saved.read_bytes()
+    lines = before.decode().splitlines()
+    kinds = [json.loads(line, parse_constant=pytest.fail)["kind"] for line in lines]  # as a browser reads it
+    assert kinds == ["trace", *["step"] * (len(lines) - 2), "end"]
     steps = stream_trace(load_pair(), PROMPT, seed=0)
     part = tmp_path / "trace.jsonl.cactus-part"
 
@@ -74,17 +69,12 @@ def test_an_interrupted_response_leaves_a_readable_file_and_the_old_one(tmp_path
     assert "interrupted" in to_html(back)
 
 
-def test_nothing_is_left_of_what_never_began(tmp_path):
-    written(stream_trace(load_pair(), PROMPT, seed=0), tmp_path / "t.jsonl").close()
-    assert list(tmp_path.iterdir()) == []
+def test_nothing_is_left_of_what_never_began_and_the_file_alone_of_what_was_finished(tmp_path):
+    response, path = stream_trace(load_pair(), PROMPT, seed=0, max_new_tokens=8), tmp_path / "t.jsonl"
+    written(response, path).close()
     with pytest.raises(ValueError, match="cannot write"):
-        next(written(stream_trace(load_pair(), PROMPT, seed=0), tmp_path / "missing" / "t.jsonl"))
+        next(written(response, tmp_path / "missing" / "t.jsonl"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_finished_response_leaves_nothing_but_its_file(tmp_path):
-    path = tmp_path / "t.jsonl"
-    response = stream_trace(load_pair(), PROMPT, seed=0, max_new_tokens=8)
     steps = tuple(written(response, path))
     assert list(tmp_path.iterdir()) == [path]
     assert read_trace(path) == response.trace
@@ -95,15 +85,13 @@ def test_a_tree_that_is_none_is_named(tmp_path):
     path = tmp_path / "tree.jsonl"
     write_trace(trace_response(load_pair(), PROMPT, tree="static=2.1", seed=0), path)
     lines = path.read_text().splitlines()
-    nodes = json.loads(lines[1])["tree"]
+    first, *others = json.loads(lines[1])["tree"]
+    fates = "'accepted', 'relaxed', 'matched' or 'rejected'"
     for changed, message in (
-        (nodes[:-1], "line 2: the tree must have 4 nodes, but has 3"),
-        ([nodes[0] | {"parent": 0}, *nodes[1:]], "node 0: its parent must stand before it, but is 0"),
-        (
-            [nodes[0] | {"fate": "lost"}, *nodes[1:]],
-            r"tree\[0\].fate must be 'accepted', 'relaxed', 'matched' or 'rejected', but is 'lost'",
-        ),
-        ([nodes[0] | {"drawn": 1}, *nodes[1:]], r"tree\[0\].drawn must be a valid boolean, but is '1'"),
+        ([first, *others[:-1]], "line 2: the tree must have 4 nodes, but has 3"),
+        ([first | {"parent": 0}, *others], "node 0: its parent must stand before it, but is 0"),
+        ([first | {"fate": "lost"}, *others], rf"tree\[0\].fate must be {fates}, but is 'lost'"),
+        ([first | {"drawn": 1}, *others], r"tree\[0\].drawn must be a valid boolean, but is '1'"),
         ("leaf", "tree must be a valid array"),
     ):
         path.write_text("\n".join([lines[0], altered(lines[1], tree=changed), *lines[2:]]) + "\n")
@@ -115,62 +103,68 @@ def altered(line, **changes):
     return json.dumps(json.loads(line) | changes)
 
 
-def in_position(line, **changes):
-    step = json.loads(line)
-    step["positions"][0] |= changes
-    return json.dumps(step)
+def header(**changes):
+    return lambda lines: [altered(lines[0], **changes)]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda lines: [], "trace.jsonl: there is no trace in this file"),
-        (lambda lines: ["{broken", *lines], "trace.jsonl, line 1: this is not JSON"),
-        (lambda lines: ["[]", *lines], "line 1: there must be an object"),
-        (lambda lines: lines[1:], "line 1: this is not a trace of cactus generate --trace"),
-        (lambda lines: ['{"x": 1}'], "line 1: this is not a trace"),
-        (lambda lines: [altered(lines[0], schema=9)], "line 1: schema is 9, but this version reads schema 1"),
-        (lambda lines: [altered(lines[0], seed="x")], "line 1: request: seed must be an integer, but is 'x'"),
-        (lambda lines: [altered(lines[0], top_p=None)], "line 1: request: top_p must be a number, but is None"),
-        (lambda lines: [altered(lines[0], frob=1)], "line 1: request: a request has no 'frob'"),
-        (lambda lines: [altered(lines[0], rule="frob")], "line 1: request: unknown rule 'frob'"),
-        (lambda lines: [altered(lines[0], vocabulary="x")], "line 1: vocabulary must be a valid integer, but is 'x'"),
-        (lambda lines: [lines[0], lines[2]], "line 2: the steps and places do not follow each other"),
-        (lambda lines: [lines[0], altered(lines[1], kind="other")], "line 2: the kind must be 'step' or 'end'"),
-        (
-            lambda lines: [lines[0], altered(lines[1], positions=3)],
-            "line 2: positions must be a valid array, but is '3'",
-        ),
-        (lambda lines: [lines[0], altered(lines[1], positions=[3])], "line 2: positions[0] must be an object"),
-        (
-            lambda lines: [lines[0], in_position(lines[1], fate="lost")],
-            "positions[0].fate must be 'accepted', 'relaxed'",
-        ),
-        (
-            lambda lines: [lines[0], in_position(lines[1], place=True)],
-            "positions[0].place must be a valid integer, but is 'True'",
-        ),
-        (
-            lambda lines: [lines[0], in_position(lines[1], tv="much")],
-            "positions[0].tv must be a valid number, but is 'much'",
-        ),
-        (
-            lambda lines: [lines[0], in_position(lines[1], candidates=[{}])],
-            "positions[0].candidates[0].token_id is missing",
-        ),
-        (
-            lambda lines: [lines[0], in_position(lines[1], rows={"target": None})],
-            "positions[0].rows.drafted_id is missing",
-        ),
-        (lambda lines: [*lines, lines[-1]], "there must be nothing after the end of the trace"),
-        (lambda lines: [lines[0], '{"kind": "end"}'], "line 2: text is missing"),
-    ],
-)
-def test_malformed_files_are_named(saved, change, message):
-    lines = change(saved.read_text().splitlines())
-    saved.write_text("".join(line + "\n" for line in lines))
+def step(**changes):
+    return lambda lines: [lines[0], altered(lines[1], **changes)]
+
+
+def position(**changes):
+    def change(lines):
+        step = json.loads(lines[1])
+        step["positions"][0] |= changes
+        return [lines[0], json.dumps(step)]
+
+    return change
+
+
+def row(role, **damage):
+    def change(lines):
+        step = json.loads(lines[1])
+        step["positions"][0]["rows"][role] |= damage
+        return [lines[0], json.dumps(step)]
+
+    return change
+
+
+DAMAGES = ({"values": "AAAA"}, {"values": "?"}, {"dtype": "int4"}, {"vocabulary": 7}, {"token_ids": "/////w=="},
+           {"values": 3})  # fmt: skip
+
+
+@all_of("change, message", [
+    (lambda lines: [], "trace.jsonl: there is no trace in this file"),
+    (lambda lines: ["{broken", *lines], "trace.jsonl, line 1: this is not JSON"),
+    (lambda lines: ["[]", *lines], "line 1: there must be an object"),
+    (lambda lines: lines[1:], "line 1: this is not a trace of cactus generate --trace"),
+    (lambda lines: ['{"x": 1}'], "line 1: this is not a trace"),
+    (header(schema=9), "line 1: schema is 9, but this version reads schema 1"),
+    (header(seed="x"), "line 1: request: seed must be an integer, but is 'x'"),
+    (header(top_p=None), "line 1: request: top_p must be a number, but is None"),
+    (header(frob=1), "line 1: request: a request has no 'frob'"),
+    (header(rule="frob"), "line 1: request: unknown rule 'frob'"),
+    (header(vocabulary="x"), "line 1: vocabulary must be a valid integer, but is 'x'"),
+    (lambda lines: [lines[0], lines[2]], "line 2: the steps and places do not follow each other"),
+    (step(kind="other"), "line 2: the kind must be 'step' or 'end'"),
+    (step(positions=3), "line 2: positions must be a valid array, but is '3'"),
+    (step(positions=[3]), "line 2: positions[0] must be an object"),
+    (position(fate="lost"), "positions[0].fate must be 'accepted', 'relaxed'"),
+    (position(place=True), "positions[0].place must be a valid integer, but is 'True'"),
+    (position(tv="much"), "positions[0].tv must be a valid number, but is 'much'"),
+    (position(candidates=[{}]), "positions[0].candidates[0].token_id is missing"),
+    (position(rows={"target": None}), "positions[0].rows.drafted_id is missing"),
+    (lambda lines: [*lines, lines[-1]], "there must be nothing after the end of the trace"),
+    (lambda lines: [lines[0], '{"kind": "end"}'], "line 2: text is missing"),
+    *((row(role, **damage), f"line 2: positions[0].rows.{role}: the row is damaged")
+      for role in ("target", "draft") for damage in DAMAGES),
+])  # fmt: skip
+def test_malformed_files_are_named(trace, tmp_path, change, message):
+    path = tmp_path / "trace.jsonl"
+    write_trace(trace, path)
+    path.write_text("".join(line + "\n" for line in change(path.read_text().splitlines())))
     with pytest.raises(ValueError, match=r"trace\.jsonl") as caught:
-        read_trace(saved)
+        read_trace(path)
     assert message in str(caught.value)
 
 
@@ -180,24 +174,3 @@ def test_a_position_survives_json_with_its_infinities(trace):
         text = json.dumps(to_json(infinite, rows=True), allow_nan=False)
         assert read_as(TracedPosition, json.loads(text), "here") == infinite
     assert to_json(replace(trace.positions[0], conditional_nats=math.nan))["conditional_nats"] is None
-
-
-@pytest.mark.parametrize("role", ["target", "draft"])
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"values": "AAAA"},
-        {"values": "?"},
-        {"dtype": "int4"},
-        {"vocabulary": 7},
-        {"token_ids": "/////w=="},
-        {"values": 3},
-    ],
-)
-def test_damaged_rows_are_named(saved, role, damage):
-    lines = saved.read_text().splitlines()
-    step = json.loads(lines[1])
-    step["positions"][0]["rows"][role] |= damage
-    saved.write_text(lines[0] + "\n" + json.dumps(step) + "\n")
-    with pytest.raises(ValueError, match=rf"line 2: positions\[0\].rows.{role}: the row is damaged"):
-        read_trace(saved)

@@ -16,16 +16,8 @@ from cactus_decoding import Fate, Request, load_pair
 from cactus_decoding.lab.tracing import trace_response
 from cactus_decoding.lab.tracing.page import embedded, to_html
 
-HOSTILE = (
-    "</script>",
-    "<img src=x onerror=alert(1)>",
-    "<!--",
-    "]]>",
-    "\u202e\x00\x07",
-    "&amp;\"'`",
-    "\ud800",
-    "{{ 7 * 7 }}",
-)
+HOSTILE = ("</script>", "<img src=x onerror=alert(1)>", "<!--", "]]>", "\u202e\x00\x07", "&amp;\"'`", "\ud800",
+           "{{ 7 * 7 }}")  # fmt: skip
 
 
 def hostile(trace):
@@ -57,6 +49,8 @@ def test_nothing_breaks_out_of_the_page(of_trees):
     assert "{{ 7 * 7 }}" in unescape(page)
     data = page.partition('id="trace">')[2].partition("</script>")[0]
     assert json.loads(data)["positions"][0]["token"] == HOSTILE[0]
+    steps = {int(step): len(nodes) for step, nodes in json.loads(data)["trees"].items()}
+    assert steps == {step.step: len(step.tree) for step in of_trees.steps if step.tree}
     assert json.loads(embedded(HOSTILE)) == list(HOSTILE)
     assert "<" not in embedded(HOSTILE)
 
@@ -79,21 +73,17 @@ def page_file(trace, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_text_and_its_tokens(browser, page_file, trace):
-    emitted = [position for position in trace.positions if position.emitted]
-    with opened(browser, page_file) as page:
-        tokens = page.locator(".ca-text .ca-token")
+def test_tokens_by_mouse_and_keyboard(browser, page_file, trace):
+    with opened(browser, page_file, viewport={"width": 1280, "height": 900}) as page:
+        card, tokens = page.locator(".ca-card"), page.locator(".ca-text .ca-token")
+        emitted = [position for position in trace.positions if position.emitted]
         assert tokens.count() == len(emitted)
+        looks = set()
         for fate in Fate:
             wanted = sum(position.fate == fate for position in emitted)
             assert page.locator(f".ca-text .ca-{fate}").count() == wanted
-        looks = {
-            fate: page.locator(f".ca-legend .ca-{fate}").first.evaluate(
-                "e => { const s = getComputedStyle(e); return s.textDecorationStyle + s.textDecorationThickness; }"
-            )
-            for fate in Fate
-        }
-        assert len(set(looks.values())) == len(Fate)  # told apart without colours
+            looks.add(page.locator(f".ca-legend .ca-{fate}").first.evaluate(LOOK))
+        assert len(looks) == len(Fate)  # told apart without colours
         shown = page.locator(".ca-text").evaluate("e => e.textContent").replace("↵", "").removesuffix("<eos>")
         assert shown == trace.text
         assert page.locator(".ca-charts svg").count() == 3
@@ -101,11 +91,6 @@ def test_the_text_and_its_tokens(browser, page_file, trace):
         assert f"nats spent: {spent:.4f} of 0.6000" in page.locator(".ca-charts").inner_text()
         assert page.get_by_role("heading", level=1).inner_text().endswith("cactus:delta=1.0")
 
-
-@pytest.mark.slow
-def test_hovering_clicking_and_the_keyboard(browser, page_file, trace):
-    with opened(browser, page_file, viewport={"width": 1280, "height": 900}) as page:
-        card, tokens = page.locator(".ca-card"), page.locator(".ca-text .ca-token")
         assert "Point at a token" in card.inner_text()
         tokens.nth(2).hover()
         assert "token 3, step" in card.inner_text()
@@ -138,20 +123,21 @@ def test_hovering_clicking_and_the_keyboard(browser, page_file, trace):
         page.keyboard.press("Escape")
         assert "Point at a token" in card.inner_text()
 
-        place = next(p.place for p in trace.positions if p.fate is Fate.RECOVERED)
-        position = trace.positions[place]
-        tokens.nth(place).click()
+        position = next(position for position in trace.positions if position.fate is Fate.RECOVERED)
+        tokens.nth(position.place).click()
         text = card.inner_text()
         assert "was rejected, and this token was drawn instead" in text
-        assert page.locator(".ca-card tbody tr").count() == len(position.candidates)
+        rows = page.locator(".ca-card tbody tr")
+        assert rows.count() == len(position.candidates)
         assert f"{position.budget_left:.4f} nats" in text
         mine = next(i for i, one in enumerate(position.candidates) if one.token_id == position.token_id)
-        row = page.locator(".ca-card tbody tr").nth(mine)
-        assert "chosen" in row.inner_text()
-        fills = row.locator(".ca-cell-emitted .ca-fill").evaluate(
-            "e => e.getBoundingClientRect().width / e.parentElement.clientWidth"
-        )
+        assert "chosen" in rows.nth(mine).inner_text()
+        fills = rows.nth(mine).locator(".ca-cell-emitted .ca-fill").evaluate(FILL)
         assert fills == pytest.approx(position.candidates[mine].emitted, abs=0.1)
+
+
+LOOK = "e => { const s = getComputedStyle(e); return s.textDecorationStyle + s.textDecorationThickness; }"
+FILL = "e => e.getBoundingClientRect().width / e.parentElement.clientWidth"
 
 
 @pytest.mark.slow
@@ -211,15 +197,6 @@ def test_hostile_tokens_are_shown_and_do_nothing(browser, of_trees, tmp_path):
 def of_trees():
     request = Request("clamped:width=2", tree="static=3.2.1", seed=3)
     return trace_response(load_pair(), PROMPT, request)
-
-
-def test_a_page_holds_the_trees_of_its_steps(of_trees, trace):
-    data = json.loads(to_html(of_trees).partition('id="trace">')[2].partition("</script>")[0])
-    assert {int(step): len(nodes) for step, nodes in data["trees"].items()} == {
-        step.step: len(step.tree) for step in of_trees.steps if step.tree
-    }
-    assert "trees" in to_html(trace)
-    assert not any(step.tree for step in trace.steps)
 
 
 @pytest.mark.slow

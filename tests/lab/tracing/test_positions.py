@@ -1,4 +1,4 @@
-"""Every number recorded of a position, against plain forward passes and enumeration."""
+"""Every number recorded of a position, against plain forward passes and enumeration; responses that are left alone."""
 
 from __future__ import annotations
 
@@ -9,30 +9,20 @@ import pytest
 import torch
 from support.block_tests import prefix_tests
 from support.exact_enumeration import enumerate_tokens
+from support.tables import all_of
 from support.tiny_pair import rows_after, tiny_pair
 from support.traces import PROMPT, SETTINGS, kl, with_each_draft
 from torch.nn.functional import one_hot
 
-from cactus_decoding import Budget, Fate, Proposal, Request, SamplingParams, parse_rule, stream
+from cactus_decoding import Budget, Fate, Metrics, Proposal, Request, SamplingParams, parse_rule, stream
 from cactus_decoding.core.rules.relaxed_greedy import given_up
 from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.lab.tracing import stream_trace, trace_response, what_if
-from cactus_decoding.lab.tracing.positions import PositionReader
+from cactus_decoding.lab.tracing.positions import PositionReader, TokenNames
 
 NEAR = {"abs": 1e-10, "rel": 1e-9}
-ENUMERATED = (
-    "lossless",
-    "cactus",
-    "exact cactus, truncated",
-    "clamped",
-    "typical",
-    "top-k",
-    "temperature 0",
-    "block",
-    "limited",
-    "paced",
-    "no proposals",
-)
+ENUMERATED = ("lossless", "cactus", "exact cactus, truncated", "clamped", "typical", "top-k", "temperature 0", "block",
+              "limited", "paced", "no proposals")  # fmt: skip
 
 
 def check_positions(pair, trace, sampling):
@@ -91,19 +81,6 @@ def test_recorded_numbers_against_forward_passes_and_enumeration(name, draft):
     assert (drafted > 0) == (name != "no proposals")
 
 
-def test_kept_rows_give_the_recorded_numbers_again(pair):
-    trace = trace_response(pair, PROMPT, rule="cactus:delta=0.5", seed=1, max_new_tokens=12, keep_rows=True)
-    drafted = [position for position in trace.positions if position.fate is not Fate.BONUS]
-    for position in drafted:
-        seen = what_if(position.rows, position.rule)
-        assert seen.emitted_nats == position.emitted_nats
-        assert seen.acceptance_prob == position.acceptance_prob
-        assert what_if(position.rows, "lossless").emitted_nats == 0
-    assert all(position.rows is None for position in trace.positions if position.fate is Fate.BONUS)
-    without = trace_response(pair, PROMPT, seed=1, max_new_tokens=4, keep_rows=False)
-    assert all(position.rows is None for position in without.positions)
-
-
 def test_where_the_budget_is_gone_lossless_decides(pair):
     settings = {"rule": "cactus:delta=1.0", "budget": 0.5, "max_new_tokens": 40, "seed": 2}
     trace = trace_response(pair, PROMPT, **settings)
@@ -128,8 +105,9 @@ def test_a_width_that_is_moved_is_the_one_that_decided(pair):
     assert len(widths) > 3
     for position in trace.positions:
         if position.fate is not Fate.BONUS and not position.fell_back:
-            charged = what_if(position.rows, position.rule).emitted_nats
-            assert position.emitted_nats == pytest.approx(charged, abs=1e-11)
+            charged = what_if(position.rows, position.rule)
+            assert position.emitted_nats == pytest.approx(charged.emitted_nats, abs=1e-11)
+            assert position.acceptance_prob == pytest.approx(charged.acceptance_prob, abs=1e-11)
 
 
 def test_joint_acceptance_is_that_of_the_prefix_whatever_follows(bundled):
@@ -162,17 +140,11 @@ def test_joint_acceptance_is_that_of_the_prefix_whatever_follows(bundled):
 def test_a_tree_that_does_not_branch_says_what_a_chain_does(pair):
     tree = "static=1.1.1,drawn=1"
     asked = {"rule": "clamped:width=1", "seed": 3, "max_new_tokens": 30}
-    told = {
-        name: [
-            position.acceptance_prob
-            for position in trace_response(pair, PROMPT, verification=name, **asked, **more).positions
-        ]
-        for name, more in {
-            "block": {"num_speculative_tokens": 3},
-            "joint": {"tree": tree},
-            "traversal": {"tree": tree},
-        }.items()
-    }
+    ways = {"block": {"num_speculative_tokens": 3}, "joint": {"tree": tree}, "traversal": {"tree": tree}}
+    told = {}
+    for name, more in ways.items():
+        positions = trace_response(pair, PROMPT, verification=name, **asked, **more).positions
+        told[name] = [position.acceptance_prob for position in positions]
     assert any(each is not None and 0 < each < 1 for each in told["block"])
     for name in ("joint", "traversal"):
         assert told[name] == pytest.approx(told["block"], abs=1e-6), name
@@ -226,9 +198,72 @@ def test_texts_add_up_where_characters_are_torn_apart():
         assert steps.trace.text.startswith(text)
 
 
-def test_stop_strings_are_cut_from_the_text_only(bundled):
-    trace = trace_response(bundled, PROMPT, seed=5, stop=["####"])
-    assert "####" not in trace.text
-    joined = "".join(position.text for position in trace.positions)
-    assert joined.startswith(trace.text)
-    assert "####" in joined
+@all_of("name, draft", with_each_draft(SETTINGS))
+def test_looking_on_changes_nothing(name, draft):
+    settings = {"num_speculative_tokens": 4, "max_new_tokens": 24, "seed": 5} | SETTINGS[name]
+    plain, pair = tiny_pair(draft), tiny_pair(draft)
+    response, traced = stream(plain, PROMPT, **settings), stream_trace(pair, PROMPT, **settings)
+    for step in response:
+        seen = next(traced)
+        assert (seen.token_ids, seen.fates) == (step.token_ids, step.fates)
+        assert (seen.num_drafted, seen.num_accepted, seen.finish_reason) == (
+            step.num_drafted, step.num_accepted, step.finish_reason)  # fmt: skip
+        assert len(seen.positions) == step.num_accepted + 1
+        counts, wanted = seen.metrics(), Metrics.of(step)
+        counts.seconds = wanted.seconds
+        assert counts == wanted
+        if step.nats is not None:
+            assert [position.emitted_nats for position in seen.positions[: len(step.nats)]] == step.nats
+    with pytest.raises(StopIteration):
+        next(traced)
+    trace = traced.trace
+    assert trace.text == response.text == "".join(position.text for position in trace.positions)
+    assert trace.finish_reason == response.finish_reason
+    assert [position.place for position in trace.positions] == list(range(len(trace.positions)))
+    assert trace.positions[-1].budget_left == (
+        None if response.budget_left is None else pytest.approx(response.budget_left, abs=1e-12)
+    )
+    assert traced.response.budget_left == response.budget_left
+
+
+def test_seconds_leave_out_the_tracing_and_add_up(bundled):
+    traced = stream_trace(bundled, PROMPT, seed=0)
+    for step in traced:
+        assert step.target_seconds is not None
+        assert 0 < step.target_seconds + step.verify_seconds < step.seconds
+    trace = traced.trace
+    assert trace.metrics.seconds == pytest.approx(sum(step.seconds for step in trace.steps))
+    assert traced.response.metrics.seconds == trace.metrics.seconds
+
+
+def test_the_header_says_what_was_asked_for(bundled):
+    budget = Budget(max_shift=0.2)
+    settings = {"budget": budget, "top_p": 0.9, "stop": ["x"], "max_new_tokens": 5}
+    trace = trace_response(bundled, PROMPT, rule="cactus:delta=0.50", **settings)
+    header = trace.header
+    request = header.request
+    assert (str(request.rule), request.sampling, request.stop) == (
+        "cactus:delta=0.5", SamplingParams(top_p=0.9, temperature=1.0), ("x",))  # fmt: skip
+    assert (header.target, header.draft, header.vocabulary) == ("bundled", "bundled:worded", 1003)
+    assert request.budget == budget
+    assert header.provenance["arguments"]["seed"] == request.seed
+    again = trace_response(bundled, PROMPT, rule="cactus:delta=0.5", seed=request.seed, **settings)
+    assert again.token_ids == trace.token_ids
+    named = trace_response(tiny_pair("ngram"), PROMPT, seed=0, max_new_tokens=2, target="mine", keep_rows=False)
+    assert (named.header.target, named.header.draft) == ("mine", "ngram")
+    assert all(position.rows is None for position in named.positions)
+    stopped = trace_response(bundled, PROMPT, seed=5, stop=["####"])  # which is cut from the text only
+    joined = "".join(position.text for position in stopped.positions)
+    assert joined.startswith(stopped.text)
+    assert ("####" in joined, "####" in stopped.text) == (True, False)
+
+
+def test_every_token_has_a_name_of_its_own_kind(bundled):
+    name = TokenNames(bundled.tokenizer)
+    (word,) = bundled.tokenizer(" has", add_special_tokens=False).input_ids
+    assert name(word) == " has"
+    byte = next(i for i in range(256) if "\ufffd" in bundled.tokenizer.decode([i]))
+    assert name(byte) == bundled.tokenizer.convert_ids_to_tokens(byte)
+    assert name(10_000) == "#10000"  # logits are often padded
+    trace = trace_response(bundled, PROMPT, temperature=0)
+    assert (trace.positions[-1].token, trace.positions[-1].text) == ("<eos>", "")

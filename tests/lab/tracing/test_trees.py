@@ -31,78 +31,64 @@ WAYS = {
 }
 
 
-def asked(name: str) -> Request:
-    return Request.from_dict({"tree": "static=3.2.1", "seed": 3, "max_new_tokens": 40} | WAYS[name])
-
-
 @pytest.fixture(scope="module", params=["tiny", "bundled"])
 def pair(request):
     return tiny_pair() if request.param == "tiny" else load_pair()
 
 
 @all_of("name", WAYS)
-def test_a_tree_is_the_proposal_with_what_became_of_it(pair, name: str) -> None:
-    request = asked(name)
-    trace = trace_response(pair, PROMPT, request)
-    outcomes = list(stream(pair, PROMPT, request))
-    assert len(outcomes) == len(trace.steps)
-    for outcome, step in zip(outcomes, trace.steps, strict=True):
-        proposal = outcome.proposal
-        assert [node.token_id for node in step.tree] == (proposal.token_ids if proposal.branches else [])
-        if not step.tree:
-            continue
-        assert [node.parent for node in step.tree] == proposal.parents
-        assert [node.drawn for node in step.tree] == proposal.drawn
-        path = [place for place, node in enumerate(step.tree) if node.fate in ("accepted", "relaxed", "matched")]
-        assert path == sorted(outcome.path)
-        assert [step.tree[place].fate for place in outcome.path] == [str(fate) for fate in outcome.all_fates[:-1]]
-        rejected = [place for place, node in enumerate(step.tree) if node.fate == "rejected"]
-        assert rejected == sorted(visit.node for visit in outcome.visits if visit.node not in outcome.path)
-        for visit, position in zip(outcome.visits, step.positions, strict=False):
-            node = step.tree[visit.node]
-            assert (node.rule, node.nats) == (str(visit.rule), position.emitted_nats)
-            if visit.nats is not None:
-                assert position.emitted_nats == visit.nats
-        for node in step.tree:
-            row = proposal.probs[sorted(set(proposal.parents)).index(node.parent)]
-            assert node.draft_prob == pytest.approx(row[node.token_id].item(), abs=1e-5)  # passes round differently
-
-
-@all_of("name", WAYS)
-def test_positions_stand_on_the_path_and_add_up_to_what_was_counted(pair, name: str) -> None:
-    request = asked(name)
+def test_a_tree_is_the_proposal_with_what_became_of_it_and_positions_add_up(pair, name: str) -> None:
+    request = Request.from_dict({"tree": "static=3.2.1", "seed": 3, "max_new_tokens": 40} | WAYS[name])
     trace = trace_response(pair, PROMPT, request, keep_rows=True)
     counted = sum((step.metrics() for step in trace.steps[1:]), trace.steps[0].metrics())
     for count in ("steps", "drafted", "accepted", "relaxed", "recovered", "bonus", "generated", "metered", "fell_back"):
         assert getattr(counted, count) == getattr(trace.metrics, count), count
     assert counted.nats == pytest.approx(trace.metrics.nats, abs=1e-12)
     for step, outcome in zip(trace.steps, stream(pair, PROMPT, request), strict=True):
-        assert [position.token_id for position in step.positions] == outcome.all_token_ids
-        assert [position.fate for position in step.positions] == outcome.all_fates
-        for place, position in enumerate(step.positions):
-            behind = [-1, *outcome.path][place]
-            expected = outcome.rows.target_after(behind)
-            listed = {one.token_id: one.target for one in position.candidates}
-            assert listed[position.token_id] == pytest.approx(expected[position.token_id].item(), abs=1e-7)
-            untold = request.verification != "token" or place >= len(outcome.visits)
-            assert (position.acceptance is None) == untold
-
-
-@all_of("name", WAYS)
-def test_nats_are_those_of_an_audit(pair, name: str) -> None:
-    trace = trace_response(pair, PROMPT, asked(name))
-    for step, outcome in zip(trace.steps, stream(pair, PROMPT, asked(name)), strict=True):
+        check_tree(step, outcome)
+        check_positions(step, outcome, one_by_one=request.verification == "token")
         costs = AuditedCosts()
         costs.add(outcome)
         assert sum(position.emitted_nats for position in step.positions) == pytest.approx(costs.nats, abs=1e-9)
         if "temperature" not in WAYS[name]:
             assert sum(position.tv for position in step.positions) == pytest.approx(costs.tv, abs=1e-9)
+    if name in ("match", "a rule that looks at the drafted token, limited", "the whole row"):
+        check_what_any_rule_would_have_emitted(visited(trace))
 
 
-@pytest.mark.parametrize("name", ["match", "a rule that looks at the drafted token, limited", "the whole row"])
-def test_a_position_tells_exactly_what_was_emitted_there_and_what_any_rule_would_have(pair, name: str) -> None:
-    trace = trace_response(pair, PROMPT, asked(name), keep_rows=True)
-    for position in visited(trace):
+def check_tree(step, outcome) -> None:
+    proposal = outcome.proposal
+    assert [node.token_id for node in step.tree] == (proposal.token_ids if proposal.branches else [])
+    if not step.tree:
+        return
+    assert [node.parent for node in step.tree] == proposal.parents
+    assert [node.drawn for node in step.tree] == proposal.drawn
+    path = [place for place, node in enumerate(step.tree) if node.fate in ("accepted", "relaxed", "matched")]
+    assert path == sorted(outcome.path)
+    assert [step.tree[place].fate for place in outcome.path] == [str(fate) for fate in outcome.all_fates[:-1]]
+    rejected = [place for place, node in enumerate(step.tree) if node.fate == "rejected"]
+    assert rejected == sorted(visit.node for visit in outcome.visits if visit.node not in outcome.path)
+    for visit, position in zip(outcome.visits, step.positions, strict=False):
+        node = step.tree[visit.node]
+        assert (node.rule, node.nats) == (str(visit.rule), position.emitted_nats)
+        assert visit.nats in (None, position.emitted_nats)
+    for node in step.tree:
+        row = proposal.probs[sorted(set(proposal.parents)).index(node.parent)]
+        assert node.draft_prob == pytest.approx(row[node.token_id].item(), abs=1e-5)  # passes round differently
+
+
+def check_positions(step, outcome, *, one_by_one: bool) -> None:
+    assert [position.token_id for position in step.positions] == outcome.all_token_ids
+    assert [position.fate for position in step.positions] == outcome.all_fates
+    for place, position in enumerate(step.positions):
+        expected = outcome.rows.target_after([-1, *outcome.path][place])
+        listed = {one.token_id: one.target for one in position.candidates}
+        assert listed[position.token_id] == pytest.approx(expected[position.token_id].item(), abs=1e-7)
+        assert (position.acceptance is None) == (not one_by_one or place >= len(outcome.visits))
+
+
+def check_what_any_rule_would_have_emitted(positions) -> None:
+    for position in positions:
         rows = position.rows
         fixed = torch.tensor(rows.fixed_token_ids, dtype=torch.long)
         for rule in dict.fromkeys([position.rule, "lossless", "cactus:delta=0.1", "clamped:width=0.5", "typical"]):

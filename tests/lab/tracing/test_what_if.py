@@ -9,6 +9,7 @@ import pytest
 import torch
 from support.exact_enumeration import enumerate_tokens, fates, paired_rows
 from support.rules_under_test import SPELLINGS, every_rule
+from support.tables import all_of
 from support.traces import kl
 from torch.nn.functional import one_hot
 
@@ -48,7 +49,7 @@ def test_a_position_is_what_enumeration_says(text):
 
 
 @every_rule(ORDINARY, "text")
-@pytest.mark.parametrize("num_fixed", [1, 2])
+@all_of("num_fixed", [1, 2])
 def test_beside_tokens_that_are_proposed_in_any_case_it_is_what_an_audit_says(text, num_fixed):
     rule = parse_rule(text)
     for q, p in zip(*(rows[:12] for rows in paired_rows()[0]), strict=True):
@@ -66,7 +67,7 @@ def test_beside_tokens_that_are_proposed_in_any_case_it_is_what_an_audit_says(te
                 assert seen.tv == pytest.approx(audited.tv.item(), abs=1e-12)
 
 
-@pytest.mark.parametrize("text", ["lossless", "cactus:delta=0.1", "clamped:width=0.5", "typical", "top_k:k=2"])
+@all_of("text", ["lossless", "cactus:delta=0.1", "clamped:width=0.5", "typical", "top_k:k=2"])
 def test_nats_are_sums_over_the_rows(text):
     target, draft = paired_rows()[1]
     for q, p in zip(target[:20], draft[:20], strict=True):

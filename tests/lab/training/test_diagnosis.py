@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
+from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
+from support.tables import all_of
+from support.tiny_pair import tiny_pair
 
-from cactus_decoding import Request, audit, load_pair
+from cactus_decoding import Pair, Request, audit, load_pair
+from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+from cactus_decoding.engines.transformers.skip import EarlyExit
+from cactus_decoding.lab import training
+from cactus_decoding.lab.training.acceptance.material import draft_model
+from cactus_decoding.lab.training.adaptation import DraftAdaptation
 from cactus_decoding.lab.training.diagnosis import Diagnosis, advice, diagnose
 from cactus_decoding.lab.training.probe import MOST_TOKENS, Outcomes, Probe, Recorded, check_request, record
 from cactus_decoding.zoo.word_problems import word_problems
@@ -41,10 +51,13 @@ def test_rows_are_those_of_the_models_and_every_emitted_token_has_one(few) -> No
         assert (packed[first].float().exp() - shifted).abs().max() > 0.5
 
 
-def test_hidden_states_are_what_the_head_reads(few) -> None:
+def test_hidden_states_are_what_the_head_reads_and_a_probe_of_a_small_vocabulary_looks_at_every_token(few) -> None:
     pair, rows = few
     logits = pair.drafter.model.get_output_embeddings()(rows.hidden)
     assert (logits.softmax(-1) - rows.draft.float().exp()).abs().max() < HALF
+    tokens, target, _ = Outcomes.of(rows, torch.tensor([5, 2]))
+    assert len(tokens) == rows.target.shape[1]
+    assert torch.equal(target, rows.target[[5, 2]])
 
 
 def test_chances_are_the_audits_and_a_protected_position_is_lossless(few) -> None:
@@ -96,13 +109,6 @@ def test_a_probe_of_a_large_vocabulary_looks_at_few_outcomes_and_says_how_far_it
     assert trained.acceptance > lossless.acceptance + 0.1
 
 
-def test_a_probe_of_a_small_vocabulary_looks_at_every_token(few) -> None:
-    _, rows = few
-    tokens, target, _ = Outcomes.of(rows, torch.tensor([5, 2]))
-    assert len(tokens) == rows.target.shape[1]
-    assert torch.equal(target, rows.target[[5, 2]])
-
-
 def test_truncation_makes_rows_sparse_and_costs_less() -> None:
     pair = load_pair()
     request = Request.from_dict({"temperature": 0.6, "top_k": 20, "top_p": 0.95, "seed": 0})
@@ -114,33 +120,9 @@ def test_truncation_makes_rows_sparse_and_costs_less() -> None:
 def test_nothing_rejected_is_said() -> None:
     pair = load_pair("bundled", "bundled:draft")
     rows = record(pair, PROMPTS[:2], Request(seed=0))
-    same = replace_rows(rows, draft=rows.target)
-    found = diagnose(same, pair, Request(), RELAXED, draft_cost=0.1, probe=Probe(steps=1))
+    found = diagnose(replace(rows, draft=rows.target), pair, Request(), RELAXED, draft_cost=0.1, probe=Probe(steps=1))
     assert found.promises[0].acceptance == pytest.approx(1, abs=1e-9)
     assert not math.isnan(found.promises[0].time.value)
-
-
-def replace_rows(rows: Recorded, **others: torch.Tensor) -> Recorded:
-    return Recorded(**{name: others.get(name, each) for name, each in vars(rows).items()})
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"temperature": 0.0}, "temperature must be above 0"),
-        ({"rule": "cactus:delta=1"}, "lossless responses"),
-        ({"verification": "block"}, "verified token by token"),
-        ({"num_speculative_tokens": 0}, "num_speculative_tokens must be at least 1"),
-    ],
-)
-def test_what_cannot_be_diagnosed_is_refused(settings, said) -> None:
-    with pytest.raises(ValueError, match=said):
-        check_request(Request.from_dict(settings))
-
-
-def test_a_draft_without_weights_is_refused() -> None:
-    with pytest.raises(ValueError, match="a model of transformers, but this one is a NgramDrafter"):
-        record(load_pair("bundled", "ngram"), PROMPTS[:1], Request())
 
 
 def measured(draft: str, problems: int) -> Diagnosis:
@@ -162,3 +144,40 @@ def test_a_draft_of_other_words_is_told_from_one_that_cannot_calculate() -> None
     assert plain.classes[0].name == "digits"
     assert any("train-draft" in line for line in advice(worded))
     assert any("A change of the last layer removes nothing" in line for line in advice(plain))
+
+
+@all_of("settings, said", [
+    ({"temperature": 0.0}, "temperature must be above 0"),
+    ({"rule": "cactus:delta=1"}, "lossless responses"),
+    ({"verification": "block"}, "verified token by token"),
+    ({"num_speculative_tokens": 0}, "num_speculative_tokens must be at least 1"),
+])  # fmt: skip
+def test_what_cannot_be_diagnosed_is_refused(settings, said) -> None:
+    with pytest.raises(ValueError, match=said):
+        check_request(Request.from_dict(settings))
+
+
+def test_a_draft_in_which_the_targets_weights_are_is_refused_wherever_it_would_be_trained() -> None:
+    whole = tiny_pair()
+    assert draft_model(whole) is whole.drafter.model
+    early = Pair(whole.target, EarlyExit(1).drafter(whole.target.model), whole.tokenizer)
+    whole.drafter.model.lm_head.weight = whole.target.model.lm_head.weight
+    itself = Pair(whole.target, ModelDrafter(whole.target.model), whole.tokenizer)
+    for pair in (early, whole, itself):
+        for use in (draft_model, DraftAdaptation, lambda pair: record(pair, ["Tom has"], Request(seed=0))):
+            with pytest.raises(ValueError, match="has weights of its own, but this one's are the target's"):
+                use(pair)
+    for use in (DraftAdaptation, lambda pair: record(pair, ["Tom has"], Request(seed=0))):
+        with pytest.raises(ValueError, match="a model of transformers, but this one is a NgramDrafter"):
+            use(load_pair("bundled", "ngram"))
+
+
+def test_names_are_imported_from_where_type_checkers_see_them() -> None:
+    tree = ast.parse(inspect.getsource(training))
+    [block] = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {alias.name: node.module for node in block.body for alias in node.names}
+    assert {name: f"cactus_decoding.lab.training.{home}" for name, home in training._NAMES.items()} == seen
+    for name, home in seen.items():
+        assert getattr(training, name).__module__ == home
+    with pytest.raises(AttributeError, match="has no attribute 'frob'"):
+        training.frob  # noqa: B018

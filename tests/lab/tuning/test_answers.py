@@ -1,4 +1,4 @@
-"""An answer tells what is kept of proposals: the same as verifying drawn proposals one by one does."""
+"""An answer tells what is kept of proposals, as verifying them one by one does; threads are taken if they save time."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import math
 
 import pytest
 import torch
+from support.tables import all_of
 from support.tiny_models import tiny_llama
+from support.tuning import pretend, threads_of
 
 from cactus_decoding import ModelDrafter, NgramDrafter, Pair, Request, audit, generate, load_pair
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.lab.tuning.answers import FEWEST, answer
+from cactus_decoding.lab.tuning.answers import FEWEST, answer, chosen_threads, thread_counts, use_fastest_threads
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 RULES = [as_rule("lossless"), as_rule("clamped:width=1"), as_rule("cactus:delta=0.5")]
@@ -36,7 +38,7 @@ def look(pair: Pair, request: Request, rules=RULES, seconds: float = math.inf):
     return answer(plain, {"small": pair.drafter}, EXAMPLES[0].prompt, request, rules, seconds=seconds, copies=5)
 
 
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.0}])
+@all_of("settings", [{}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.0}])
 def test_chances_are_those_of_an_audit_of_both_rows(pair: Pair, settings: dict[str, float]) -> None:
     request = asked(**settings)
     found = look(pair, request)
@@ -63,28 +65,48 @@ def test_at_temperature_0_chances_say_whether_both_models_agree(pair: Pair) -> N
     assert bool((relaxed >= lossless).all())
 
 
+def test_copies_are_what_look_up_proposes(pair: Pair) -> None:
+    found, drafter = look(pair, asked()), NgramDrafter()
+    prompt = pair.tokenizer(EXAMPLES[0].prompt).input_ids
+    for i, copied in enumerate(found.copied):
+        assert copied == drafter.propose([*prompt, *found.token_ids[:i]], 5, SamplingParams(), None).token_ids
+
+
 def test_an_answer_ends_with_its_time_but_has_a_few_tokens(pair: Pair) -> None:
     found = look(pair, asked(), seconds=0.0)
     assert len(found.token_ids) == FEWEST == len(found.copied) == len(found.chances["small", "lossless"])
     assert look(pair, asked()).token_ids[:FEWEST] == found.token_ids
-
-
-def test_it_ends_with_the_window_of_the_draft(pair: Pair) -> None:
-    width = pair.target.vocabulary_size
-    prompt = len(pair.tokenizer(EXAMPLES[0].prompt).input_ids)
-    short = ModelDrafter(tiny_llama(1, width, positions=prompt + 5, sharpness=2.0), width)
-    assert len(look(Pair(pair.target, short, pair.tokenizer), asked()).token_ids) == 5
-
-
-def test_copies_are_what_look_up_proposes(pair: Pair) -> None:
-    found, drafter = look(pair, asked()), NgramDrafter()
-    text = [*pair.tokenizer(EXAMPLES[0].prompt).input_ids, *found.token_ids]
-    for i in range(len(found.token_ids)):
-        before = text[: len(text) - len(found.token_ids) + i]
-        assert found.copied[i] == drafter.propose(before, 5, SamplingParams(), None).token_ids
-
-
-def test_models_forget_the_answer(pair: Pair) -> None:
-    look(pair, asked())
-    assert pair.drafter.model_cache.length == 0
+    assert pair.drafter.model_cache.length == 0  # models forget the answer
     assert isinstance(pair.drafter.read([1, 2, 3], 2), torch.Tensor)
+    width, prompt = pair.target.vocabulary_size, len(pair.tokenizer(EXAMPLES[0].prompt).input_ids)
+    short = ModelDrafter(tiny_llama(1, width, positions=prompt + 5, sharpness=2.0), width)
+    assert len(look(Pair(pair.target, short, pair.tokenizer), asked()).token_ids) == 5  # the draft's window ends it too
+
+
+def test_numbers_of_threads_reach_all_cores_and_those_that_bring_nothing_are_left_to_others(monkeypatch) -> None:
+    twenty = [1, 2, 3, 4, 6, 8, 12, 16, 20]
+    for cores, expected in ((1, [1]), (2, [1, 2]), (4, twenty[:4]), (8, twenty[:6]), (20, twenty)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: range(cores), raising=False)
+        assert thread_counts() == expected
+    assert chosen_threads({1: 1.0}) == 1
+    assert chosen_threads({1: 1.0, 2: 0.99, 4: 1.5}) == 1
+    assert chosen_threads({1: 1.0, 2: 0.6, 4: 0.5}) == 4
+
+
+@pytest.mark.usefixtures("settings_of_the_libraries")
+def test_the_model_is_left_with_the_best_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = CachedModel(tiny_llama(0))
+    pretend(monkeypatch, lambda width, threads: width / threads if threads < 3 else 9.0, draft=0.1)
+    assert use_fastest_threads(model, [1, 2, 3], (1, 4), math.inf) == threads_of(model) == 2
+    assert use_fastest_threads(model, [1], (1, 4), math.inf) == threads_of(model) == 1
+
+
+def test_a_file_has_threads_of_its_own(gguf) -> None:
+    from cactus_decoding import load_pair
+
+    target, draft = gguf("target", "q8_0"), gguf("worded", "q8_0")
+    pair = load_pair(f"{target}:context_size=128", f"{draft}:context_size=128,threads=1")
+    pair.target.use_threads(2)
+    assert (threads_of(pair.target), threads_of(pair.drafter.model_cache)) == (2, 1)
+    assert pair.target.twin().threads == 2
+    assert pair.target.append([1, 2, 3], rows=1).isfinite().all()

@@ -8,12 +8,14 @@ import math
 import pytest
 from support.llama_server import serving
 from support.scripted_server import events, scripted
+from support.tables import all_of
 
 from cactus_decoding.engines.openai import client as client_module
 from cactus_decoding.engines.openai.client import Reply
 from cactus_decoding.lab.evaluation.engines.engine import AuditedCosts
 from cactus_decoding.lab.evaluation.engines.server import counts_of
 from cactus_decoding.lab.evaluation.runs.results import journal_of, read_results
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 
@@ -40,13 +42,12 @@ def columns(path, *names: str) -> dict[str, list]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chat", ["--no-chat", "--chat"])
-def test_greedy_texts_are_those_of_this_process(run, server, gguf, tmp_path, chat):
+def test_greedy_texts_are_those_of_this_process(run, succeed, server, gguf, tmp_path, chat):
     here, there = tmp_path / "here.jsonl", tmp_path / "there.jsonl"
     models = "--target", f"{gguf('target')}:cache=float32", "--draft", f"{gguf('worded')}:cache=float32"
     same = (*SMALL, chat, "--temperature", "0", "--num-speculative-tokens", "4")
     assert run("eval", *models, *same, "--threads", "1", "--output", str(here))[0] == 0
-    code, printed, err = run("eval", "--server", server, "--concurrency", "3", *same, "--output", str(there))
-    assert code == 0, err
+    printed, err = succeed("eval", "--server", server, "--concurrency", "3", *same, "--output", str(there))
     assert "takes a rule in each request, reports what it did" in err
     assert "ours with its own draft, server, 3 at once" in " ".join(printed.split())
     names = "id", "text", "finish_reason", "right", "steps", "accepted"
@@ -59,13 +60,12 @@ def test_greedy_texts_are_those_of_this_process(run, server, gguf, tmp_path, cha
 
 
 @pytest.mark.slow
-def test_rules_budgets_and_protection_reach_the_server(run, server, tmp_path):
+def test_rules_budgets_and_protection_reach_the_server(run, succeed, server, tmp_path):
     out = tmp_path / "results.jsonl"
-    code, printed, err = run(
+    printed, _ = succeed(
         "eval", "--server", server, "--concurrency", "4", *SMALL, "--rule", "lossless", "--rule", "clamped:width=3",
         "--budget", "1", "--protect", "none", "--protect", "digits", "--output", str(out), "--all",
     )  # fmt: skip
-    assert code == 0, err
     assert "seconds to first token" in printed
     lossless, relaxed, protected = read_results(out)
     assert {0} == set(lossless.answers["nats"]) == set(lossless.answers["relaxed"])
@@ -92,28 +92,34 @@ def honest(path, body):
     return answering(path, body)
 
 
-def test_a_server_that_reports_nothing_leaves_counts_unknown(run, tmp_path):
+@pytest.fixture
+def answered(run, tmp_path):
+    """The results of a server that reports nothing."""
     out = tmp_path / "results.jsonl"
     with scripted(answering) as address:
         code, printed, err = run("eval", "--server", address, *SMALL, "--no-chat", "--output", str(out))
     assert code == 0, err
     assert "takes no rules" in err
-    (result,) = read_results(out)
-    assert result.answers["generated"] == [5, 5, 5]
-    assert all(result.answers[name] == [None] * 3 for name in ("steps", "drafted", "accepted", "recovered", "bonus"))
     assert "seconds/" in printed
     assert "tokens/\nstep" not in printed
-    code, _, err = run("report", str(out), "--output", str(tmp_path / "report.html"))
-    assert code == 0, err
+    return out
+
+
+def test_a_server_that_reports_nothing_leaves_counts_unknown(succeed, answered, tmp_path):
+    (result,) = read_results(answered)
+    assert result.answers["generated"] == [5, 5, 5]
+    assert all(result.answers[name] == [None] * 3 for name in ("steps", "drafted", "accepted", "recovered", "bonus"))
+    succeed("report", str(answered), "--output", str(tmp_path / "report.html"))
 
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(run, tmp_path):
-    out, asked, down = tmp_path / "results.jsonl", [], True
+    out, asked, down = tmp_path / "results.jsonl", set(), True
+    last = parse_task("word_problems", 3).problems[2].prompt
 
     def script(path, body):
         if body["max_tokens"] > 1:
-            asked.append((body["prompt"], body.get("acceptance_rule")))
-            if down and len(asked) > 4:
+            asked.add((body["prompt"], body.get("acceptance_rule")))
+            if down and body["prompt"] == last:  # whichever thread is slow, no run is finished
                 return 503, {}
         return honest(path, body)
 
@@ -125,7 +131,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(run, tmp_path):
         assert "answers 503" in err.splitlines()[-1]
         assert not out.exists()
         kept = [json.loads(line)["row"] for line in journal_of(out).read_text().splitlines()]
-        assert 3 <= len(kept) <= 4
+        assert 3 <= len(kept) <= 4  # the other thread may be at a question still, which then is missing too
         down = False
         asked.clear()
         assert run(*given)[0] == 0
@@ -133,7 +139,7 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(run, tmp_path):
     assert [result.answers["id"] for result in read_results(out)] == [["test-0-0", "test-0-1", "test-0-2"]] * 2
 
 
-def test_a_refused_question_is_named_and_the_others_are_kept(run, tmp_path):
+def test_a_refused_question_is_named_and_the_others_are_kept(refused, tmp_path):
     out, long = tmp_path / "results.jsonl", tmp_path / "asked.jsonl"
     prompts = [{"id": str(place), "prompt": "x" * (1 + 50 * (place == 1))} for place in range(4)]
     long.write_text("".join(json.dumps(each) + "\n" for each in prompts))
@@ -143,55 +149,39 @@ def test_a_refused_question_is_named_and_the_others_are_kept(run, tmp_path):
 
     with scripted(script) as address:
         given = "eval", "--server", address, "--no-chat", "--task", f"jsonl:path={long}", "--output", str(out)
-        code, _, err = run(*given)
-        assert code == 2
+        err = refused(*given)
         assert "the server refused task jsonl:asked, problem '1': too long (status 400); the other answers" in err
         assert len(journal_of(out).read_text().splitlines()) == 3
         long.write_text("".join(json.dumps({"id": str(place), "prompt": "xx" * 30}) + "\n" for place in range(12)))
-        code, _, err = run(*given[:-1], str(tmp_path / "all.jsonl"))
-        assert code == 2
+        err = refused(*given[:-1], str(tmp_path / "all.jsonl"))
         assert "the server refused 10 questions, the first of which is" in err
 
 
-@pytest.mark.parametrize(
-    ("script", "models", "given", "said"),
-    [
-        (answering, "<html>hello</html>", (), "lists no models at /v1/models: is it an OpenAI-compatible server?"),
-        (answering, None, ("--target", "tinny"), "serves no model 'tinny'; did you mean 'tiny'?; it serves tiny"),
-        (answering, {"data": [{"id": "a"}, {"id": "b"}]}, (), "serves several models: give one as --target: a, b"),
-        (answering, None, ("--rule", "clamped:width=1"), "takes no acceptance rules"),
-        (honest, None, ("--rule", "clamped:width=2"), "refuses clamped:width=2.0: not served: clamped:width=2.0"),
-        (lambda *_: (404, "<html>"), None, (), "answers no completion: <html> (status 404)"),
-        (lambda *_: (404, "<html>"), None, ("--chat",), "answers no chat: <html> (status 404)"),
-        (lambda *_: ["{"], None, (), "gave an answer that is not OpenAI's"),
-        (answering, None, ("--engine", "vllm"), "leave out --engine"),
-        (answering, None, ("--workers", "2"), "leave out --workers"),
-        (answering, None, ("--token-ids",), "leave out --token-ids"),
-        (answering, None, ("--num-speculative-tokens", "2,4"), "a server has one draft length"),
-        (answering, None, ("--tree", "static=2.2"), "a server reads chains of proposals only"),
-        (answering, None, ("--no-chat", "--system", "Be brief."), "--system is the system message of a chat"),
-    ],
-)
-def test_mistakes_are_named_and_leave_a_file_as_it_is(run, tmp_path, monkeypatch, script, models, given, said):
+@all_of("script, models, given, said", [
+    (answering, "<html>hello</html>", (), "lists no models at /v1/models: is it an OpenAI-compatible server?"),
+    (answering, None, ("--target", "tinny"), "serves no model 'tinny'; did you mean 'tiny'?; it serves tiny"),
+    (answering, {"data": [{"id": "a"}, {"id": "b"}]}, (), "serves several models: give one as --target: a, b"),
+    (answering, None, ("--rule", "clamped:width=1"), "takes no acceptance rules"),
+    (honest, None, ("--rule", "clamped:width=2"), "refuses clamped:width=2.0: not served: clamped:width=2.0"),
+    (lambda *_: (404, "<html>"), None, (), "answers no completion: <html> (status 404)"),
+    (lambda *_: (404, "<html>"), None, ("--chat",), "answers no chat: <html> (status 404)"),
+    (lambda *_: ["{"], None, (), "gave an answer that is not OpenAI's"),
+    (answering, None, ("--engine", "vllm"), "leave out --engine"),
+    (answering, None, ("--workers", "2"), "leave out --workers"),
+    (answering, None, ("--token-ids",), "leave out --token-ids"),
+    (answering, None, ("--num-speculative-tokens", "2,4"), "a server has one draft length"),
+    (answering, None, ("--tree", "static=2.2"), "a server reads chains of proposals only"),
+    (answering, None, ("--no-chat", "--system", "Be brief."), "--system is the system message of a chat"),
+    (answering, None, ("--server", "http://no-such-host.invalid"), "http://no-such-host.invalid cannot be reached"),
+])  # fmt: skip
+def test_mistakes_are_named_and_leave_a_file_as_it_is(run, answered, monkeypatch, script, models, given, said):
     monkeypatch.setattr(client_module, "MAX_PAUSE", 0.0)
-    out = tmp_path / "results.jsonl"
-    with scripted(answering) as address:
-        assert run("eval", "--server", address, *SMALL, "--no-chat", "--output", str(out))[0] == 0
-    before = out.read_bytes()
+    before = answered.read_bytes()
     with scripted(script, models) as address:
-        code, _, err = run("eval", "--server", address, "--output", str(out), *given)
-    assert (code, out.read_bytes()) == (2, before)
+        code, _, err = run("eval", "--server", address, "--output", str(answered), *given)
+    assert (code, answered.read_bytes()) == (2, before)
     assert said in err
     assert err.splitlines()[-1].startswith("cactus: ")
-
-
-def test_a_host_that_is_not_there_is_named(run, tmp_path):
-    out = tmp_path / "results.jsonl"
-    code, _, err = run("eval", "--server", "http://no-such-host.invalid:8000", "--output", str(out))
-    assert code == 2
-    assert err.startswith("cactus: http://no-such-host.invalid:8000 cannot be reached")
-    assert len(err.splitlines()) == 1
-    assert not out.exists()
 
 
 def test_counts_are_read_from_reports_of_every_kind():

@@ -1,4 +1,4 @@
-"""`cactus eval`: result files that survive a kill, paired answers, exact costs, and errors before any work."""
+"""`cactus eval`: result files that survive a kill, paired answers, several processes, and errors before any work."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import json
 import random
 import signal
 import subprocess
-import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from support.command_line import process
 from support.result_files import config_of
 
 from cactus_decoding import load_pair, stream
+from cactus_decoding.core.metrics import Metrics
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Problem
 from cactus_decoding.lab.evaluation.run_config import seed_of
-from cactus_decoding.lab.evaluation.runs.results import opened, read_results
+from cactus_decoding.lab.evaluation.runs.results import read_results
+from cactus_decoding.lab.evaluation.runs.workers import check_parallelizable, longest_seconds
+from cactus_decoding.lab.evaluation.tasks.harness import HarnessTask
+from cactus_decoding.lab.evaluation.tasks.task import Task
 from cactus_decoding.zoo.word_problems import word_problems
 
 SMALL = ("--problems", "3", "--max-new-tokens", "24", "--threads", "1")
@@ -23,11 +30,6 @@ GRID = (*SMALL, "--rule", "lossless", "--rule", "cactus:delta=1", "--rule", "cla
 NUM_RUNS = 2 * (1 + 3)
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
-
-
-def process(*arguments: str) -> subprocess.Popen:
-    command = [sys.executable, "-c", "import sys; from cactus_decoding.cli import main; sys.exit(main())", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
 def end_of(run: subprocess.Popen) -> tuple[int, str]:
@@ -41,11 +43,6 @@ def without_times(path) -> list[dict]:
     for line in lines:
         del line["answers"]["seconds"], line["provenance"]["date"], line["provenance"]["arguments"]["out"]
     return lines
-
-
-@pytest.fixture(scope="module")
-def pair():
-    return load_pair()
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +64,9 @@ def test_the_file_has_every_run_once_in_the_agreed_format(whole):
     assert {len(column) for line in lines for column in line["answers"].values()} == {3}
     assert {"commit", "versions", "arguments", "machine", "problems"} <= set(first["provenance"])
     assert not whole.with_name("results.jsonl.partial").exists()
-
-
-def test_runs_share_problems_and_seeds(whole, pair):
     alone, lossless, *_ = read_results(whole)
     problem = next(word_problems("test", seed=0))
-    response = stream(pair, problem.prompt, num_speculative_tokens=4, max_new_tokens=24, seed=seed_of(0, 0))
+    response = stream(load_pair(), problem.prompt, num_speculative_tokens=4, max_new_tokens=24, seed=seed_of(0, 0))
     steps = list(response)
     assert lossless.answers["accepted"][0] == sum(step.num_accepted for step in steps)
     assert lossless.answers["steps"][0] == len(steps)
@@ -106,10 +100,9 @@ def test_killed_at_random_points_the_file_becomes_the_same(whole, tmp_path):
     assert not partial.exists()
 
 
-def test_a_finished_file_is_left_as_it_is(run, whole):
+def test_a_finished_file_is_left_as_it_is(succeed, whole):
     before = whole.read_bytes()
-    code, out, err = run("eval", *GRID, "--output", str(whole))
-    assert code == 0, err
+    out, err = succeed("eval", *GRID, "--output", str(whole))
     assert f"{NUM_RUNS} of {NUM_RUNS} runs are in" in err
     assert "lossless" in out
     assert whole.read_bytes() == before
@@ -132,22 +125,77 @@ def test_ctrl_c_leaves_a_valid_file_and_says_how_to_go_on(tmp_path):
     read_results(path)
 
 
-def test_other_files_are_refused_and_left_as_they_are(run, tmp_path, whole):
-    path = tmp_path / "notes.jsonl"
-    lines = whole.read_text().splitlines(keepends=True)
-    longer = json.loads(lines[0])
-    longer["answers"]["steps"].append(1)
-    for content, problem in (
-        ("hello", "this is not a result of cactus eval"),
-        ('{"prompt": "a"}\n', "line 1: this is not a result of cactus eval"),
-        (lines[0] + "{\n", "line 2: this is not JSON"),
-        (lines[0].replace('"schema": 1', '"schema": 7', 1), "schema is 7"),
-        (lines[0].replace('"task"', '"quest"', 1), "lacks"),
-        (json.dumps(longer) + "\n", "must have 3 entries"),
+def alive(session: int) -> list[Path]:
+    """Return the processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended by now
+            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
+            found += [path] if state != "Z" and of == str(session) else []
+    return found
+
+
+@pytest.mark.slow
+def test_two_processes_answer_as_one_does(tmp_path):
+    asked = tmp_path / "turns.jsonl"
+    turns = ["How many legs do 3 cats have?", "And 4 cats?"]
+    asked.write_text("".join(json.dumps({"category": "a", "turns": turns[: 1 + i % 2]}) + "\n" for i in range(3)))
+    given = ("--task", "word_problems", "--task", f"spec_bench:path={asked}", "--chat", "--problems", "3",
+             "--rule", "cactus:delta=1", "--num-speculative-tokens", "0,4", "--seeds", "0,1",
+             "--max-new-tokens", "16", "--draft", "bundled", "--draft", "suffix", "--token-ids")  # fmt: skip
+    files = [tmp_path / name for name in ("one.jsonl", "two.jsonl")]
+    for path, more in zip(files, (("--threads", "1"), ("--workers", "2")), strict=True):
+        code, error = end_of(process("eval", *given, *more, "--output", str(path)))
+        assert code == 0, error
+    one, two = ([line | {"provenance": None} for line in without_times(path)] for path in files)
+    assert one == two
+    assert any(line["answers"].get("turns") for line in one)
+
+
+@pytest.mark.slow
+def test_interrupted_all_end_and_the_same_command_goes_on(tmp_path):
+    out = tmp_path / "results.jsonl"
+    given = ("eval", "--problems", "24", "--max-new-tokens", "32", "--output", str(out))
+    run = process(*given, "--workers", "2", start_new_session=True)
+    partial = out.with_name("results.jsonl.partial")
+    while run.poll() is None and not (partial.exists() and partial.stat().st_size > 2000):
+        time.sleep(0.01)
+    run.send_signal(signal.SIGINT)
+    code, error = end_of(run)
+    assert code == 130
+    assert "of 24 answers kept" in error
+    assert "Traceback" not in error
+    kept = partial.read_bytes().count(b"\n")
+    assert kept > 0
+    until = time.monotonic() + 20  # what clears up behind Python's processes ends after them
+    while (left := alive(run.pid)) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert left == [], "every process of the session has ended"
+    code, error = end_of(process(*given, "--workers", "2"))
+    assert code == 0, error
+    assert len(without_times(out)[0]["answers"]["id"]) == 24
+
+
+class Clock:
+    """An engine that takes a second for a prompt and a tenth for each further token."""
+
+    def answer(self, prompt, request):
+        tokens = request.max_new_tokens
+        return Answer("", "length", Metrics(generated=tokens, seconds=1 + 0.1 * (tokens - 1)))
+
+
+def test_the_longest_time_is_that_of_all_tokens_of_all_answers():
+    tasks = {"word_problems": Task("word_problems", (Problem("1", "a"), Problem("2", "b", follow_ups=("c",))))}
+    runs = [config_of(problems=2, max_new_tokens=100, seed=seed) for seed in (0, 1)]
+    found = longest_seconds(runs, {"bundled:worded": Clock()}, tasks)
+    assert found == pytest.approx(2 * 3 * (1 + 0.1 * 100))
+    learns = config_of(problems=2, tree="adaptive", num_speculative_tokens=None)
+    assert longest_seconds([learns], {"bundled:worded": Clock()}, tasks) is None
+    check_parallelizable([config_of(), config_of(tree="static=2.2", num_speculative_tokens=None)], tasks)
+    for config, task, said in (
+        (learns, tasks["word_problems"], "the tree 'adaptive' learns"),
+        (config_of(engine="vllm"), tasks["word_problems"], "vLLM starts processes itself"),
+        (config_of(task="sums"), HarnessTask("sums", ()), "sums is asked as a whole"),
     ):
-        path.write_text(content)
-        code, _, err = run("eval", *GRID, "--output", str(path))
-        assert (code, path.read_text()) == (2, content)
-        assert problem in err
-    with opened(whole), pytest.raises(ValueError, match="another process"), opened(whole):
-        pass
+        with pytest.raises(ValueError, match=said):
+            check_parallelizable([config], {config.task: task})

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
-from support.result_files import config_of, several
+from support.result_files import config_of, made, several
 
-from cactus_decoding.core.metrics import Metrics
-from cactus_decoding.lab.evaluation.intervals import proportion
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import RunResult
-from cactus_decoding.lab.evaluation.runs.summary import METRICS, NAMES, summarise
-from cactus_decoding.lab.evaluation.score import Score
-from cactus_decoding.zoo.word_problems import word_problems
+from cactus_decoding.lab.evaluation.runs.summary import METRICS, NAMES, pass_at, summarise
 
 CONFIG = config_of(task="sums", target="t", draft="d", num_speculative_tokens=4, problems=4)
 
@@ -62,27 +57,13 @@ def summary(results, config):
 def test_every_metric_by_hand():
     metrics = summary([*LOSSLESS, result(RULE, seconds=1.2, scale=2)], RULE).metrics
     expected = {
-        "score": 0.75,
-        "score_difference": -0.25,
-        "acceptance_length": 3.0,
-        "accepted_per_step": 2.0,
-        "acceptance_rate": 0.5,
-        "relaxed_rate": 0.25,
-        "rejections_ratio": 0.5,
-        "tokens_per_answer": 50.0,
-        "length_ratio": 2.0,
-        "steps_per_answer": 10.0,
-        "steps_ratio": 1.0,
-        "seconds_per_answer": 1.2,
-        "seconds_ratio": 1.2,
-        "seconds_ratio_to_target_alone": 2.4,
-        "tokens_per_second": 200 / 4.8,
-        "nats_per_token": 6 / 200,
-        "nats_per_answer": 1.5,
-        "tv_per_position": 0.1,
-        "max_likelihood_ratio": 8.0,
-        "truncated": 0.25,
-    }
+        "score": 0.75, "score_difference": -0.25, "truncated": 0.25,
+        "acceptance_length": 3.0, "accepted_per_step": 2.0, "acceptance_rate": 0.5, "relaxed_rate": 0.25,
+        "rejections_ratio": 0.5, "tokens_per_answer": 50.0, "length_ratio": 2.0,
+        "steps_per_answer": 10.0, "steps_ratio": 1.0, "seconds_per_answer": 1.2, "seconds_ratio": 1.2,
+        "seconds_ratio_to_target_alone": 2.4, "tokens_per_second": 200 / 4.8,
+        "nats_per_token": 6 / 200, "nats_per_answer": 1.5, "tv_per_position": 0.1, "max_likelihood_ratio": 8.0,
+    }  # fmt: skip
     of_trees = {"nodes_per_step", "seconds_ratio_to_best_tree"}
     of_samples = {name for name in NAMES if name.startswith("pass_at_")}
     of_servers = {"first_seconds_per_answer"}
@@ -91,9 +72,10 @@ def test_every_metric_by_hand():
     served = summary([*LOSSLESS, result(RULE, seconds=1.2, first_seconds=[0.1, 0.2, 0.3, 0.4])], RULE)
     assert served.known("first_seconds_per_answer").value == pytest.approx(0.25)
     assert {name: metrics[name].value for name in expected} == pytest.approx(expected)
-    assert not any(
-        metrics[name].has_ends for name in set(METRICS) - of_trees - of_samples - of_servers
-    )  # four problems
+    assert not any(metrics[name].has_ends for name in set(METRICS) & set(expected))  # four problems
+    baseline = summary(LOSSLESS, LOSSLESS[3].config).metrics  # against itself: nothing is estimated
+    for name, value in (("score_difference", 0.0), ("seconds_ratio", 1.0)):
+        assert (baseline[name].value, baseline[name].has_ends) == (pytest.approx(value), False)
     for found in summarise(several()):
         for interval in found.metrics.values():
             assert interval is None or interval.low <= interval.value <= interval.high or not interval.has_ends
@@ -104,6 +86,13 @@ def test_the_baseline_is_lossless_at_its_fastest_draft_length():
     assert found.baseline.config.num_speculative_tokens == 8  # not the target alone, though that is faster here
     assert summary([LOSSLESS[0]], LOSSLESS[0].config).baseline.config.num_speculative_tokens == 0
     assert summary([result(RULE, seconds=1.2)], RULE).baseline is None
+    for other in ({"task": "else"}, {"draft": "ngram"}, {"temperature": 0.6}, {"top_p": 0.9}, {"engine": "vllm"}):
+        elsewhere = [result(changed(each.config, **other), seconds=0.1) for each in LOSSLESS]
+        assert summary([*elsewhere, result(RULE, seconds=1.2)], RULE).baseline is None
+    twice, others = [LOSSLESS[0], LOSSLESS[0]], [LOSSLESS[0], result(RULE, seconds=1.0, id=["a", "b", "c", "e"])]
+    for results, said in ((twice, "two results of the run"), (others, "different problems")):
+        with pytest.raises(ValueError, match=said):
+            summarise(results)
 
 
 def test_a_tree_is_compared_with_lossless_at_its_best_chain_and_at_its_best_tree():
@@ -147,14 +136,6 @@ def test_coupled_runs_are_compared_with_coupled_runs_and_others_with_others():
     assert alone.known("seconds_ratio_to_target_alone").value == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize(
-    "other", [{"task": "else"}, {"draft": "ngram"}, {"temperature": 0.6}, {"top_p": 0.9}, {"engine": "vllm"}]
-)
-def test_other_tasks_pairs_and_samplings_are_no_baseline(other):
-    elsewhere = [result(changed(each.config, **other), seconds=0.1) for each in LOSSLESS]
-    assert summary([*elsewhere, result(RULE, seconds=1.2)], RULE).baseline is None
-
-
 def test_seeds_are_averaged_by_problem():
     again = changed(RULE, seed=1)
     results = [result(RULE, seconds=1.0), result(again, seconds=3.0, right=(False,) * 4)]
@@ -173,25 +154,6 @@ def test_what_is_unknown_is_none_and_what_is_unbounded_is_infinite():
     assert metrics["nats_per_answer"].value == math.inf
     bare = RunResult(RULE, {k: v for k, v in unscored.answers.items() if k not in ("nats", "tv")}, {})
     assert summary([bare], RULE).metrics["nats_per_token"] is None
-
-
-def test_the_same_results_give_the_same_intervals():
-    results = [*LOSSLESS, result(RULE, seconds=1.2)]
-    assert summary(results, RULE).as_dict() == summary(results, RULE).as_dict()
-
-
-def test_a_run_that_stands_there_twice_or_has_other_problems_is_refused():
-    with pytest.raises(ValueError, match="two results of the run"):
-        summarise([LOSSLESS[0], LOSSLESS[0]])
-    with pytest.raises(ValueError, match="different problems"):
-        summarise([LOSSLESS[0], result(RULE, seconds=1.0, id=["a", "b", "c", "e"])])
-
-
-def test_a_baseline_s_difference_to_itself_is_zero():
-    metrics = summary(LOSSLESS, LOSSLESS[3].config).metrics
-    for name, value in (("score_difference", 0.0), ("seconds_ratio", 1.0)):
-        assert metrics[name].value == pytest.approx(value)
-        assert not metrics[name].has_ends  # nothing is estimated
 
 
 @pytest.mark.parametrize("how", [{"verification": "coupled"}, {"temperature": 0}])
@@ -214,12 +176,18 @@ def test_ties_have_no_interval_of_width_zero():
                 assert interval.low < interval.high or not interval.has_ends, (name, found.config.label)
 
 
-def test_right_answers_are_counted_and_their_interval_is_exact():
-    problem, score = next(word_problems("test", seed=0)), Score()
-    assert score.interval == (0.0, 1.0)
-    for text in (problem.solution, f"#### {problem.answer + 1}", "nothing"):
-        score.add(problem, SimpleNamespace(text=text, metrics=Metrics(steps=2, seconds=0.5)))
-    assert (score.right, score.answers, score.metrics.steps) == (1, 3, 6)
-    assert score.accuracy == pytest.approx(1 / 3)
-    assert score.interval == proportion(1, 3)[1:]
-    assert score.seconds_per_answer == pytest.approx(0.5)
+def test_pass_at_k_is_unbiased():
+    # of all ways to draw k of n answers, those with a right one among them
+    assert pass_at([[1, 0, 0, 0], [1, 1, 0, 0]], 2).tolist() == pytest.approx([3 / 6, 5 / 6])
+    assert pass_at([[0, 0], [1, 1]], 2).tolist() == [0, 1]
+    assert pass_at([[1, 0, 1]], 1).tolist() == pytest.approx([2 / 3])
+
+
+def test_several_seeds_say_how_often_one_of_k_answers_is_right():
+    results = [made("lossless", 4, problems=8, seed=seed, right=0.5) for seed in range(3)]
+    for seed, result in enumerate(results):
+        result.answers["right"][:] = [place % 3 <= seed for place in range(8)]
+    (found,) = summarise(results)
+    assert found.metrics["score"].value == pytest.approx((3 * 3 + 3 * 2 + 2 * 1) / 24)
+    assert found.metrics["pass_at_2"].value == pytest.approx((3 + 3 + 2 * (2 / 3)) / 8)
+    assert found.metrics["pass_at_5"] is None

@@ -57,6 +57,8 @@ def left_behind(folder: Path) -> list[str]:
         "def broken(:",
         "assert False",
         "x = '\\ud800",
+        # the word by which a program's own end is told
+        "import os\nfor file in range(3, 32):\n    try: os.write(file, b'passed')\n    except OSError: 0",
     ],
 )
 def test_what_a_program_should_not_do_is_a_wrong_answer_and_leaves_nothing(folder, program):
@@ -67,11 +69,11 @@ def test_what_a_program_should_not_do_is_a_wrong_answer_and_leaves_nothing(folde
 
 
 def test_what_passes_leaves_nothing_either(folder):
-    program = "import collections, math, re, typing\nprint('x' * 10**6)\nassert math.isclose(0.1 + 0.2, 0.3)"
-    assert run_program(program).passed
-    assert run_program(
-        "import threading\nthread = threading.Thread(target=print)\nthread.start()\nthread.join()"
-    ).passed
+    for program in (
+        "import collections, math, re, typing\nprint('x' * 10**6)\nassert math.isclose(0.1 + 0.2, 0.3)",
+        "import threading\nthread = threading.Thread(target=print)\nthread.start()\nthread.join()",
+    ):
+        assert run_program(program).passed
     assert left_behind(folder) == []
 
 
@@ -89,8 +91,3 @@ def test_past_python_s_own_means_namespaces_hold_where_the_system_permits_them(f
         assert not run_program(FORK + "time.sleep(600)", SHORT).passed
         assert not run_program(FORK + "assert False", SHORT).passed
         assert left_behind(folder) == []
-
-
-def test_an_ending_that_is_not_the_program_s_own_end_is_no_pass():
-    said = "import os\nfor file in range(3, 32):\n    try: os.write(file, b'passed')\n    except OSError: 0"
-    assert not run_program(said).passed

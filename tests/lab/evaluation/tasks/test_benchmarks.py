@@ -1,96 +1,178 @@
-"""Tasks of published files, as plain text and as chats."""
+"""HumanEval's and IFEval's answers are read, run and judged as lm-evaluation-harness does it."""
 
 from __future__ import annotations
 
+import builtins
+import gzip
+import importlib
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, extractor, final_number
 
-GSM8K = [{"question": f"What is {i} + {i}?", "answer": f"It is {2 * i}.\n#### {2 * i}"} for i in range(6)]
-SPEC_BENCH = [
-    {"question_id": 81, "category": "writing", "turns": ["Write a note.", "Make it shorter."]},
-    {"question_id": 401, "category": "qa", "turns": ["Who?"]},
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::SyntaxWarning"
+)
+
+PROBLEMS = [
+    {
+        "task_id": f"HumanEval/{i}",
+        "prompt": f'def add{i}(x: int) -> int:\n    """Add {i} to x.\n    >>> add{i}(1)\n    {i + 1}\n    """\n',
+        "entry_point": f"add{i}",
+        "test": f"\ndef check(candidate):\n    assert candidate(1) == {i + 1}\n    assert candidate(-1) == {i - 1}\n",
+    }
+    for i in range(10)
+]
+ANSWERS = ("    return x + {i}\n", "    return x - {i}\n", "    return x +\n",
+           "    y = {i}\n    return x + y\n```\nIt adds.")  # fmt: skip
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "problems.jsonl.gz"
+    path.write_bytes(gzip.compress("".join(json.dumps(each) + "\n" for each in PROBLEMS).encode()))
+    return path
+
+
+@pytest.fixture
+def harness(monkeypatch):
+    """Return lm-evaluation-harness's own reading of answers; its metric is fetched from the hub, so not here."""
+    ready = SimpleNamespace(compute=lambda **given: None)
+    monkeypatch.setattr("evaluate.load", lambda name: ready)
+    return importlib.import_module("lm_eval.tasks.humaneval.utils")
+
+
+def test_forty_answers_make_the_programs_that_the_harness_makes(path, harness):
+    for chat, build in ((False, harness.build_predictions), (True, harness.build_predictions_instruct)):
+        task = parse_task(f"humaneval:path={path}", chat=chat)
+        for document, problem in zip(PROBLEMS, task.problems, strict=True):
+            texts = [text.format(i=problem.id[-1]) for text in ANSWERS]
+            (theirs,) = build([texts], [document])
+            test = f"{document['test']}\ncheck({document['entry_point']})"  # its doc_to_target
+            assert [task.judge.program(problem, text) for text in texts] == [f"{each}\n{test}" for each in theirs]
+
+
+def test_what_passes_the_tests_is_right(path):
+    for chat, expected in ((False, [True, False, False, False]), (True, [True, False, False, True])):
+        task = parse_task(f"humaneval:path={path}", chat=chat)
+        problem = task.problems[3]
+        assert [task.is_right(problem, text.format(i=3)) for text in ANSWERS] == expected
+
+
+def test_a_chat_begins_the_answer_with_the_function(path):
+    plain, chat = (parse_task(f"humaneval:path={path}", 1, chat=each).problems[0] for each in (False, True))
+    assert plain.prompt == PROBLEMS[0]["prompt"]
+    assert chat.prompt == (
+        "Write a solution to the following problem and make sure that it passes the tests:\n"
+        f"```python\n{PROBLEMS[0]['prompt']}\n```\n"
+    )
+    assert chat.begun == f"Here is the completed function:\n```python\n{PROBLEMS[0]['prompt']}\n"
+
+
+def test_no_program_runs_that_nobody_allowed(path, run, succeed, refused, tmp_path):
+    out = tmp_path / "results.jsonl"
+    given = ("eval", "--task", f"humaneval:path={path}", "--problems", "1", "--max-new-tokens", "4")
+    given += ("--output", str(out))
+    code, _, err = run(*given)
+    assert code == 2
+    assert err.startswith("cactus: humaneval runs programs that a model wrote")
+    text, err = succeed(*given, "--allow-code-execution", "--chat")
+    assert "0.000" in text
+    err = refused("eval", "--rescore", str(out), *given[1:3], "--output", str(tmp_path / "again.jsonl"))
+    assert "give --allow-code-execution" in err
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="is not a whole gzip file"):
+        parse_task(f"humaneval:path={path}")
+
+
+INSTRUCTIONS = [
+    ("Write about cats without commas.", ["punctuation:no_comma"], [{}]),
+    ("Say it in quotes, in lower case.", ["startend:quotation", "change_case:english_lowercase"], [{}, {}]),
+    ("At least 5 words, name a cat.", ["length_constraints:number_words", "keywords:existence"],
+     [{"relation": "at least", "num_words": 5}, {"keywords": ["cat"]}]),
+    ("At most 2 sentences.", ["length_constraints:number_sentences"], [{"relation": "less than", "num_sentences": 3}]),
+    ("Highlight 1 part.", ["detectable_format:number_highlighted_sections"], [{"num_highlights": 1}]),
+    ("Answer in JSON.", ["detectable_format:json_format"], [{}]),
+    ("End with the end.", ["startend:end_checker"], [{"end_phrase": "the end"}]),
+    ("Answer in German.", ["language:response_language"], [{"language": "de"}]),
+]  # fmt: skip
+WRITTEN = [
+    "A cat sleeps, and then it eats.\nIt is a good life for a cat. *Truly* good. the end",
+    '"the cat sat on the mat and looked at the birds"',
+    'Sure! Here it is:\n{"animal": "cat"}',
+    "Die Katze schläft den ganzen Tag auf dem Sofa und träumt von Mäusen.",
+    "  ",
 ]
 
 
 @pytest.fixture
-def file(tmp_path):
-    def write(lines, name="file.jsonl"):
-        (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return tmp_path / name
+def sentences(tmp_path, monkeypatch):
+    """Stand in for NLTK's data, which is downloaded: how English sentences end, with nothing learned."""
+    import nltk
 
-    return write
-
-
-def test_gsm8k_asks_a_chat_for_a_box(file):
-    task = parse_task(f"gsm8k:path={file(GSM8K)}", 2, chat=True)
-    assert task.problems[1].prompt.startswith("What is 1 + 1?\n\nReason step by step")
-    assert task.problems[1].prompt.endswith("within \\boxed{}.")
-    assert (task.name, task.stop, task.problems[1].answer) == ("gsm8k", (), "2")
+    folder = tmp_path / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
+    folder.mkdir(parents=True)
+    for name in ("abbrev_types.txt", "collocations.tab", "sent_starters.txt", "ortho_context.tab"):
+        (folder / name).write_text("")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk_data")])
 
 
-def test_solved_problems_stand_before_each_question_and_are_not_asked(file):
-    path = file(GSM8K)
-    for chat in (False, True):
-        task = parse_task(f"gsm8k:path={path},shots=2", 3, chat=chat)
-        assert [each.id for each in task.problems] == ["3", "4", "5"]
-        assert task.problems[0].prompt == (
-            "Question: What is 0 + 0?\nAnswer: It is 0.\n#### 0\n\n"
-            "Question: What is 1 + 1?\nAnswer: It is 2.\n#### 2\n\nQuestion: What is 2 + 2?\nAnswer:"
-        )
-        assert (task.name, task.stop) == ("gsm8k:shots=2", ("\nQuestion:",))
-    others = parse_task(f"gsm8k:path={path},shots=1,examples={file(GSM8K[::-1], 'train.jsonl')}")
-    assert len(others.problems) == 6
-    assert others.problems[0].prompt.startswith(
-        "Question: What is 5 + 5?\nAnswer: It is 10.\n#### 10\n\nQuestion: What"
-    )
-    for wrong, said in (("shots=7", "has 6 problems, but shots are 7"), ("examples=x", "give shots too")):
+@pytest.fixture
+def instructions(tmp_path):
+    path = tmp_path / "ifeval.jsonl"
+    lines = [
+        {"key": 1000 + place, "prompt": prompt, "instruction_id_list": kinds, "kwargs": given}
+        for place, (prompt, kinds, given) in enumerate(INSTRUCTIONS)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.usefixtures("sentences")
+def test_forty_answers_are_judged_as_the_harness_judges_them(instructions):
+    seen = set()
+    for score in ("strict", "loose"):
+        task = parse_task(f"ifeval:path={instructions},score={score}", chat=True)
+        task.judge.check()
+        from lm_eval.tasks.ifeval.utils import process_results
+
+        documents = [json.loads(line) for line in instructions.read_text().splitlines()]
+        for document, problem in zip(documents, task.problems, strict=True):
+            theirs = [process_results(document, [text])[f"prompt_level_{score}_acc"] for text in WRITTEN]
+            assert [task.is_right(problem, text) for text in WRITTEN] == theirs
+            seen |= {(score, *theirs)}
+    assert len(seen) > 8, "the answers tell instructions and scores apart"
+    groups = [(each.id, each.group) for each in task.problems[:3]]
+    assert groups == [("1000", "punctuation"), ("1001", "several"), ("1002", "several")]
+
+
+def test_what_is_missing_is_said_in_one_line(instructions, monkeypatch):
+    import nltk
+
+    task = parse_task(f"ifeval:path={instructions}")
+    monkeypatch.setattr(nltk.data, "path", [])
+    with pytest.raises(ValueError, match=r"run python -m nltk\.downloader punkt_tab"):
+        task.judge.check()
+    imported = builtins.__import__
+
+    def importing(name, *rest, **more):
+        if name == "langdetect":
+            raise ModuleNotFoundError(name, name=name)
+        return imported(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", importing)
+    with pytest.raises(ValueError, match=r"IFEval is checked by lm-evaluation-harness: run .*ifeval"):
+        task.judge.check()
+
+
+@pytest.mark.usefixtures("sentences")
+def test_malformed_lines_and_unknown_instructions_are_named(instructions):
+    for given, said in (
+        ([], "line 1: 'instruction_id_list' and 'kwargs' must be lists of the same length"),
+        ([{}], "has no instruction 'a:b'"),
+    ):
+        instructions.write_text(json.dumps({"prompt": "x", "instruction_id_list": ["a:b"], "kwargs": given}) + "\n")
         with pytest.raises(ValueError, match=said):
-            parse_task(f"gsm8k:path={path},{wrong}")
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        (r"so \boxed{18} eggs. Check: 9 * 2", "18"),
-        (r"\(\boxed{\$1,250.50}\)", "1250.5"),
-        (r"\boxed{3} no: $$\boxed{-4\text{ m}}$$ 7", "-4"),
-        (r"\boxed{x} is 5", "5"),
-        ("#### 12\nQuestion: 5 + 6", "12"),
-        ("The answer is 7.", "7"),
-        ("**Answer:** $25 per day.", "25"),
-        ("none", None),
-    ],
-)
-def test_the_answer_is_in_a_box_behind_hashes_or_last(text, number):
-    assert final_number(text) == number
-
-
-def test_spec_bench_asks_all_turns_in_a_chat(file):
-    path = file(SPEC_BENCH)
-    assert [each.follow_ups for each in parse_task(f"spec_bench:path={path}", chat=True).problems] == [
-        ("Make it shorter.",),
-        (),
-    ]
-    plain = parse_task(f"spec_bench:path={path}")
-    assert [(each.prompt, each.group, each.follow_ups) for each in plain.problems] == [
-        ("Write a note.", "writing", ()),
-        ("Who?", "qa", ()),
-    ]
-    with pytest.raises(ValueError, match="'turns' must be a list of texts, but is \\['a', 1\\]"):
-        parse_task(f"spec_bench:path={file([SPEC_BENCH[0] | {'turns': ['a', 1]}])}")
-
-
-def test_extractors_find_nothing_in_nothing():
-    assert [extract("") for extract in EXTRACTORS.values()] == [None] * len(EXTRACTORS)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("-5 and 7", "7"), ("1,234,567.50!", "1234567.5"), ("12,34", "34"), (".5", "0.5"), ("in 1999.", "1999")],
-)
-def test_last_number(text, number):
-    assert extractor("last_number")(text) == number
+            parse_task(f"ifeval:path={instructions}").judge.check()

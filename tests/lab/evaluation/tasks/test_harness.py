@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from lm_eval.api.registry import get_model
 from support.scripted_server import scripted
 
+from cactus_decoding import Cactus
+from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.runs.results import read_results
+from cactus_decoding.lab.evaluation.tasks.harness import CactusLM
 from cactus_decoding.zoo.word_problems import word_problems
 
 pytestmark = [
@@ -16,24 +20,20 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"),
 ]
 
-GENERATES = """
-task: {name}
-dataset_path: json
-dataset_kwargs: {{data_files: {{test: {data}}}}}
-test_split: test
-output_type: {output}
-doc_to_text: "{{{{prompt}}}}"
-doc_to_target: "{{{{answer}}}}"
-{choices}
-generation_kwargs: {{until: ["<eos>", "\\n\\n"]}}
-filter_list:
-  - name: hashes
-    filter:
-      - {{function: regex, regex_pattern: "#### (-?[0-9]+)"}}
-      - {{function: take_first}}
-metric_list:
-  - {{metric: exact_match, aggregation: mean, higher_is_better: true}}
-"""
+TASK = {"dataset_path": "json", "test_split": "test", "doc_to_text": "{{prompt}}"}
+GENERATES = TASK | {
+    "output_type": "generate_until",
+    "doc_to_target": "{{answer}}",
+    "generation_kwargs": {"until": ["<eos>", "\n\n"]},
+    "filter_list": [
+        {"name": "hashes", "filter": [
+            {"function": "regex", "regex_pattern": "#### (-?[0-9]+)"}, {"function": "take_first"},
+        ]},
+    ],
+    "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+}  # fmt: skip
+SCORES = TASK | {"output_type": "multiple_choice", "doc_to_target": 0, "doc_to_choice": ["1", "2"],
+                 "metric_list": [{"metric": "acc"}]}  # fmt: skip
 
 
 @pytest.fixture
@@ -45,28 +45,21 @@ def tasks(tmp_path, monkeypatch):
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     folder = tmp_path / "tasks"
     folder.mkdir()
-    for name, output, choices in (
-        ("local_sums", "generate_until", ""),
-        ("local_choices", "multiple_choice", 'doc_to_choice: ["1", "2"]'),
-    ):
-        text = GENERATES.format(name=name, data=data, output=output, choices=choices)
-        if output == "multiple_choice":
-            text = text.split("generation_kwargs")[0].replace('"{{answer}}"', "0") + "metric_list:\n  - {metric: acc}\n"
-        (folder / f"{name}.yaml").write_text(text)
+    for name, task in (("local_sums", GENERATES), ("local_choices", SCORES)):
+        task = task | {"task": name, "dataset_kwargs": {"data_files": {"test": str(data)}}}
+        (folder / f"{name}.yaml").write_text(json.dumps(task))  # which YAML is too
     return folder
 
 
 @pytest.mark.slow
-def test_a_generation_task_is_answered_under_each_rule(run, tasks, tmp_path):
+def test_a_generation_task_is_answered_under_each_rule(succeed, tasks, tmp_path):
     out = tmp_path / "results.jsonl"
     arguments = ("eval", "--lm-eval", "local_sums", "--lm-eval-path", str(tasks), "--rule", "lossless", "--rule",
                  "clamped:width=0.5", "--problems", "3", "--threads", "1", "--output", str(out))  # fmt: skip
-    code, _, err = run(*arguments)
-    assert code == 0, err
+    succeed(*arguments)
     harness = read_results(out)
     assert [result.config.task for result in harness] == ["lm_eval:local_sums"] * 2
-    code, _, err = run("eval", "--rule", "lossless", "--problems", "3", "--threads", "1", "--output", str(out))
-    assert code == 0, err
+    succeed("eval", "--rule", "lossless", "--problems", "3", "--threads", "1", "--output", str(out))
     *_, ours = read_results(out)  # the same problems, prompts and seeds
     for column in ("right", "generated", "accepted"):
         assert harness[0].answers[column] == ours.answers[column]
@@ -98,17 +91,44 @@ def test_a_server_is_asked_what_the_harness_would_ask_and_the_harness_scores(run
 
 
 @pytest.mark.slow
-def test_tasks_that_score_and_unknown_ones_are_refused(run, tasks, tmp_path):
-    out = ("--lm-eval-path", str(tasks), "--output", str(tmp_path / "results.jsonl"))
-    code, _, err = run("eval", "--lm-eval", "local_choices", *out)
-    assert code == 2
-    assert "only tasks that generate can be compared" in err
-    (tasks / "local_choices.yaml").write_text(
-        (tasks / "local_choices.yaml").read_text().replace("_target: 0", "_target: 9")
-    )
-    code, _, err = run("eval", "--lm-eval", "local_choices", *out)
-    assert code == 2
-    assert "lm-evaluation-harness cannot load local_choices: " in err
-    code, _, err = run("eval", "--lm-eval", "local_sums,nothing_like_it", *out)
-    assert code == 2
-    assert "unknown task of lm-evaluation-harness: nothing_like_it" in err
+def test_tasks_that_score_and_unknown_ones_are_refused(refused, tasks, tmp_path):
+    file = tasks / "local_choices.yaml"
+    right, wrong = file.read_text(), file.read_text().replace('_target": 0', '_target": 9')
+    for names, text, said in (
+        ("local_choices", right, "only tasks that generate can be compared"),
+        ("local_choices", wrong, "lm-evaluation-harness cannot load local_choices: "),
+        ("local_sums,nothing_like_it", right, "unknown task of lm-evaluation-harness: nothing_like_it"),
+    ):
+        file.write_text(text)
+        out = ("--lm-eval-path", str(tasks), "--output", str(tmp_path / "results.jsonl"))
+        assert said in refused("eval", "--lm-eval", names, *out)
+
+
+def test_the_model_class_is_registered_and_reads_model_args():
+    assert get_model("cactus") is CactusLM
+    model = CactusLM.create_from_arg_string("rule=cactus:delta=0.5,max_ratio=3.0,top_p=0.9,num_speculative_tokens=4")
+    assert model._config.rule == str(Cactus(0.5, max_ratio=3.0))
+    assert (model._config.request.sampling.top_p, model._config.num_speculative_tokens) == (0.9, 4)
+    for arguments, problem in (
+        ("speed=3", "'speed=3' is not argument=value"),
+        ("seed=x", "seed must be of type int"),
+        ("rule=magic", "unknown rule"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            CactusLM.create_from_arg_string(arguments)
+
+
+def test_chats_are_written_by_the_target_s_template_and_scoring_is_refused():
+    model = CactusLM.create_from_arg_string("")
+    said = [{"role": "user", "content": "How many?"}]
+    tokenizer = tokenizer_of("bundled")
+    assert model.apply_chat_template(said).text(tokenizer) == "Question: How many?\nAnswer:"
+    begun = [*said, {"role": "assistant", "content": " So"}]
+    asked = model.apply_chat_template(begun, add_generation_prompt=False)
+    assert asked.text(tokenizer) == "Question: How many?\nAnswer: So"
+    assert model.tokenizer_name == "bundled"
+    with pytest.raises(ValueError, match="no place for a system message"):
+        model.apply_chat_template([{"role": "system", "content": "Be brief."}, *said]).text(tokenizer)
+    for score in (model.loglikelihood, model.loglikelihood_rolling):
+        with pytest.raises(ValueError, match="which no acceptance rule changes"):
+            score([])

@@ -8,6 +8,7 @@ import random
 import pytest
 import torch
 from support.draft_training import write_data
+from support.tables import all_of
 from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
@@ -30,7 +31,7 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(zoo.path("target"))
 
 
-def test_objects_become_documents(tmp_path):
+def test_objects_and_tasks_become_documents(tmp_path):
     file = tmp_path / "data.jsonl"
     lines = [{"prompt": "a"}, {"prompt": "a", "completion": "b"}, {"text": "c"}]
     file.write_text("\n".join(map(json.dumps, lines)))
@@ -39,6 +40,10 @@ def test_objects_become_documents(tmp_path):
     file.write_text(json.dumps({"question": "How many?", "answer": "3 * 4 = 12\n#### 12"}))  # as GSM8K's file has it
     assert read_documents(str(file)) == [Document("Question: How many?\nAnswer:", None)]
     assert [each.prompt for each in read_documents(f"gsm8k:path={file}")] == ["Question: How many?\nAnswer:"]
+    documents = read_documents("word_problems:split=validation", 3)
+    assert [each.completion for each in documents] == [None] * 3
+    assert digest_of(documents) == digest_of(read_documents("word_problems:split=validation", 3))
+    assert digest_of(documents) != digest_of(documents[:2])
 
 
 def test_prompts_of_a_chat_are_messages_that_the_template_writes(tmp_path, tokenizer):
@@ -46,42 +51,22 @@ def test_prompts_of_a_chat_are_messages_that_the_template_writes(tmp_path, token
     lines = [{"prompt": "a", "completion": "b"}, {"text": "c"}, {"question": "How many?", "answer": "#### 12"}]
     file.write_text("\n".join(map(json.dumps, lines)))
     written = in_chat(read_documents(str(file), chat=True), tokenizer, None)
-    asked = "Question: {}\nAnswer:"
-    assert written == [
-        Document(asked.format("a"), "b"),
-        Document("", "c"),
-        Document(asked.format("How many?"), None),
-    ]
+    asked = "Question: {}\nAnswer:".format
+    assert written == [Document(asked("a"), "b"), Document("", "c"), Document(asked("How many?"), None)]
 
 
-def test_a_task_gives_its_prompts():
-    documents = read_documents("word_problems:split=validation", 3)
-    assert [each.completion for each in documents] == [None] * 3
-    assert digest_of(documents) == digest_of(read_documents("word_problems:split=validation", 3))
-    assert digest_of(documents) != digest_of(documents[:2])
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("", "has no documents"),
-        ("\n\n", "has no documents"),
-        ('{"text": ""}', "line 1: 'text' must be a text"),
-        ('{"prompts": "a"}', "line 1: 'prompt' is missing"),
-        ('{"prompt": "a", "completion": 3}', "line 1: 'completion' must be a text"),
-    ],
-)
+@all_of("content, message", [
+    ("\n\n", "has no documents"),
+    ('{"text": ""}', "line 1: 'text' must be a text"),
+    ('{"prompts": "a"}', "line 1: 'prompt' is missing"),
+    ('{"prompt": "a", "completion": 3}', "line 1: 'completion' must be a text"),
+    (None, "held out for tests"),
+])  # fmt: skip
 def test_data_of_which_nothing_can_be_learned_are_refused(tmp_path, content, message):
     file = tmp_path / "data.jsonl"
-    file.write_text(content)
+    file.write_text(content or "")
     with pytest.raises(ValueError, match=message):
-        read_documents(str(file))
-
-
-@pytest.mark.parametrize("task", ["word_problems", "word_problems:split=test,seed=3"])
-def test_the_bundled_problems_for_tests_are_refused(task):
-    with pytest.raises(ValueError, match="held out for tests"):
-        read_documents(task)
+        read_documents(str(file) if content else "word_problems:split=test,seed=3")
 
 
 def test_a_completion_ends_and_is_cut(tokenizer):
@@ -93,11 +78,8 @@ def test_a_completion_ends_and_is_cut(tokenizer):
     assert whole.prompt_length == len(tokenizer(document.prompt).input_ids)
     assert as_sequence(tokenizer, document, None, [], 8) == TokenSequence(whole.token_ids[:8], whole.prompt_length)
     assert as_sequence(tokenizer, document, [7, 8], [2], 100).token_ids[-2:] == [7, 8]
-
-
-def test_a_text_is_learned_but_for_its_first_token(tokenizer):
     text = as_sequence(tokenizer, Document("", "Tom has 4 pens."), None, [], 100)
-    assert (text.prompt_length, text.learned) == (0, len(text.token_ids) - 1)
+    assert (text.prompt_length, text.learned) == (0, len(text.token_ids) - 1)  # all but the first token
 
 
 def test_parts_are_disjoint_and_drawn_by_the_seed(tmp_path):
@@ -121,16 +103,13 @@ def test_answers_to_one_prompt_and_equal_texts_stay_together():
     assert sum(len(part) for part in parts) == len(sequences)
 
 
-def test_a_batch_counts_what_is_learned():
+def test_a_batch_counts_what_is_learned_and_the_commonest_tokens_are_counted():
     sequences = [TokenSequence([5, 6, 7, 8], 2), TokenSequence([9, 3], 0)]
     batch = collate(sequences)
     assert batch["labels"].tolist() == [[-100, -100, 7, 8], [-100, 3, -100, -100]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert int((batch["labels"] != -100).sum()) == sum(each.learned for each in sequences)
     assert batch["input_ids"].dtype == torch.long
-
-
-def test_the_commonest_tokens_are_counted():
     assert commonest([5, 3, 5, 9, 9, 9, 7, 3], size=3) == [3, 5, 9]
     assert commonest([5], size=1, always=[7, 8]) == [7, 8]
     assert commonest([5, 5, 1], size=9) == [1, 5]
@@ -143,17 +122,13 @@ def padded(order: list[int]) -> int:
     return sum(4 * max(LENGTHS[place] for place in order[i : i + 4]) for i in range(0, len(order), 4))
 
 
-def test_every_sequence_comes_once_and_little_is_padded():
-    order = list(LengthGroups(LENGTHS, 4, seed=0))
+def test_every_sequence_comes_once_in_an_order_of_seed_and_epoch_and_little_is_padded():
+    groups = LengthGroups(LENGTHS, 4, seed=0)
+    order = list(groups)
     assert sorted(order) == list(range(len(LENGTHS)))
     assert padded(order) < 1.1 * sum(LENGTHS) < padded(list(range(len(LENGTHS))))
-
-
-def test_orders_are_those_of_seed_and_epoch():
-    groups = LengthGroups(LENGTHS, 4, seed=0)
-    first = list(groups)
-    assert list(groups) == first != list(LengthGroups(LENGTHS, 4, seed=1))
+    assert list(groups) == order != list(LengthGroups(LENGTHS, 4, seed=1))
     groups.set_epoch(1)
-    assert list(groups) != first
+    assert list(groups) != order
     groups.set_epoch(0)
-    assert list(groups) == first
+    assert list(groups) == order

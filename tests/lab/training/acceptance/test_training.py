@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,6 @@ def log_of(output: Path) -> list[dict]:
     return json.loads((output / "training.json").read_text())["log"]
 
 
-def process(folder: Path, output: Path, *launcher: str, **asked) -> list[str]:
-    return [
-        sys.executable,
-        *launcher,
-        "-m",
-        "support.draft_training",
-        json.dumps(asked | {"folder": str(folder), "output": str(output)}),
-    ]
-
-
 def test_the_draft_is_a_plain_model_that_every_loader_takes(folder, trained):
     assert AutoModelForCausalLM.from_pretrained(trained).dtype == torch.float32
     assert AutoTokenizer.from_pretrained(trained).get_vocab() == (
@@ -71,24 +62,17 @@ def test_the_draft_is_a_plain_model_that_every_loader_takes(folder, trained):
     assert any(not before[name].equal(after[name]) for name in after)
 
 
-def test_training_raises_what_it_is_for_and_keeps_the_best_checkpoint(trained):
+def test_training_raises_what_it_is_for_and_the_model_card_tells_recipe_data_and_acceptance(trained):
     lengths = [each["eval_acceptance_length"] for each in log_of(trained) if "eval_acceptance_length" in each]
     assert len(lengths) == 5
     assert max(lengths) > lengths[0]
-    told = json.loads((trained / "training.json").read_text())
-    assert told["after"]["lossless"]["length"][0] > told["before"]["lossless"]["length"][0]
-
-
-def test_the_model_card_tells_recipe_data_and_acceptance(folder, trained):
-    text = (trained / "README.md").read_text()
-    sha = json.loads((trained / "training.json").read_text())["provenance"]["arguments"]["data_sha256"]
-    assert sha in text
-    assert '"loss": "lk"' in text
-    assert "not stated by its model card" in text
-    told = json.loads((trained / "training.json").read_text())["after"]
-    assert set(told) == {"lossless", "clamped:width=1.0", "clamped:width=3.0", "cactus:delta=1.0"}
-    for rule in told:
-        assert f"| `{rule}` |" in text
+    text, told = (trained / "README.md").read_text(), json.loads((trained / "training.json").read_text())
+    before, after = told["before"], told["after"]
+    assert after["lossless"]["length"][0] > before["lossless"]["length"][0]  # of the best checkpoint
+    assert set(after) == {"lossless", "clamped:width=1.0", "clamped:width=3.0", "cactus:delta=1.0"}
+    sha = told["provenance"]["arguments"]["data_sha256"]
+    for said in (sha, '"loss": "lk"', "not stated by its model card", *(f"| `{rule}` |" for rule in after)):
+        assert said in text
 
 
 @pytest.mark.parametrize(
@@ -132,6 +116,15 @@ def test_the_target_answers_prompts_and_its_answers_are_kept(folder, tmp_path):
     assert len((output / "answers.jsonl").read_text().splitlines()) == 12
 
 
+def test_gradients_of_several_batches_are_those_of_one(folder, tmp_path):
+    losses = []
+    for settings_of in ({"batch_size": 4}, {"batch_size": 2, "gradient_accumulation": 2}):
+        output = train_draft(settings(folder, steps=3, **settings_of), tmp_path / str(len(losses)))
+        losses.append([each["eval_loss"] for each in log_of(output) if "eval_loss" in each])
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert losses[0][0] != losses[0][-1]
+
+
 @pytest.mark.parametrize(("loss", "reads"), [("cross_entropy", False), ("lk", True)])
 def test_the_target_reads_what_is_learned_only_where_the_loss_needs_its_rows(
     loss, reads, folder, tmp_path, monkeypatch
@@ -149,39 +142,12 @@ def test_the_target_reads_what_is_learned_only_where_the_loss_needs_its_rows(
     assert False in passes  # the checkpoint is chosen by what the target accepts
 
 
-def test_gradients_of_several_batches_are_those_of_one(folder, tmp_path):
-    one = train_draft(settings(folder, batch_size=4, steps=3), tmp_path / "one")
-    several = train_draft(settings(folder, batch_size=2, gradient_accumulation=2, steps=3), tmp_path / "several")
-    losses = [[each["eval_loss"] for each in log_of(output) if "eval_loss" in each] for output in (one, several)]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-    assert losses[0][0] != losses[0][-1]
-
-
-def assert_resumes_to_the_same_weights(asked: TrainingSettings, folder: Path, interrupted_at: int) -> None:
-    whole = train_draft(asked, folder / "whole")
-
-    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
-        if done == interrupted_at:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_draft(asked, folder / "cut", interrupt)
-    cut = train_draft(asked, folder / "cut")
-    mine, theirs = (load_file(each / "model.safetensors") for each in (cut, whole))
-    assert all(mine[name].equal(theirs[name]) for name in theirs)
-
-
-@pytest.mark.slow
-def test_continuations_of_the_draft_are_gone_on_with_too(folder, tmp_path):
-    asked = settings(folder, on_policy=0.5, refresh_every=2, max_new_tokens=6, steps=6)
-    assert_resumes_to_the_same_weights(asked, tmp_path, interrupted_at=5)
-
-
 @pytest.mark.slow
 def test_two_processes_give_the_same_losses_as_one(folder, tmp_path):
     one = train_draft(settings(folder, batch_size=4), tmp_path / "one")
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    command = process(folder, tmp_path / "two", *launcher, batch_size=2)
+    given = json.dumps({"batch_size": 2, "folder": str(folder), "output": str(tmp_path / "two")})
+    command = [sys.executable, *launcher, "-m", "support.draft_training", given]
     subprocess.run(command, check=True, capture_output=True, cwd=TESTS)
     for kind in ("loss", "eval_loss", "eval_acceptance_length"):
         first, second = ([each[kind] for each in log_of(tmp_path / n) if kind in each] for n in ("one", "two"))
@@ -190,37 +156,43 @@ def test_two_processes_give_the_same_losses_as_one(folder, tmp_path):
     assert one.exists()
 
 
-def test_an_interruption_leaves_what_can_be_gone_on_with(folder, trained, tmp_path):
-    output = tmp_path / "draft"
+def interrupted(asked: TrainingSettings, output: Path, when: Callable[[str, int], bool]) -> None:
+    """Train until the progress is of some kind, and press Ctrl-C."""
 
-    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
-        if done == 5:
+    def report(stage: str, done: int, total: int, remark: str) -> None:
+        if when(stage, done):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train_draft(settings(folder), output, interrupt)
+        train_draft(asked, output, report)
+
+
+def assert_same_weights(*outputs: Path) -> None:
+    mine, theirs = (load_file(each / "model.safetensors") for each in outputs)
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+@pytest.mark.slow
+def test_continuations_of_the_draft_are_gone_on_with_too(folder, tmp_path):
+    asked = settings(folder, on_policy=0.5, refresh_every=2, max_new_tokens=6, steps=6)
+    whole, cut = train_draft(asked, tmp_path / "whole"), tmp_path / "cut"
+    interrupted(asked, cut, lambda _, done: done == 5)
+    assert_same_weights(train_draft(asked, cut), whole)
+
+
+def test_an_interruption_leaves_what_can_be_gone_on_with(folder, trained, tmp_path):
+    output = tmp_path / "draft"
+    interrupted(settings(folder), output, lambda _, done: done == 5)
     with pytest.raises(ValueError, match="holds an unfinished training with steps 8, but now it is 9"):
         train_draft(settings(folder, steps=9), output)
     half = part_of(output) / "checkpoints" / "checkpoint-6"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"cut off")
-    train_draft(settings(folder), output)
-    mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
-    assert all(mine[name].equal(theirs[name]) for name in theirs)
-
-
-def test_what_is_trained_is_not_trained_again(folder, trained, tmp_path):
-    def interrupt(stage: str, done: int, total: int, remark: str) -> None:
-        if stage == "Measuring the draft":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train_draft(settings(folder), tmp_path / "draft", interrupt)
+    interrupted(settings(folder), output, lambda stage, _: stage == "Measuring the draft")
     stages: set[str] = set()
-    output = train_draft(settings(folder), tmp_path / "draft", lambda stage, *_: stages.add(stage))
-    assert stages == {"Measuring the start", "Measuring the draft"}
-    mine, theirs = (load_file(each / "model.safetensors") for each in (output, trained))
-    assert all(mine[name].equal(theirs[name]) for name in theirs)
+    train_draft(settings(folder), output, lambda stage, *_: stages.add(stage))
+    assert stages == {"Measuring the start", "Measuring the draft"}  # what is trained is not trained again
+    assert_same_weights(output, trained)
 
 
 def test_a_training_that_diverges_leaves_the_checkpoint_before(folder, tmp_path):
@@ -262,21 +234,10 @@ def test_outputs_in_the_way_are_refused(folder, trained, tmp_path):
     with pytest.raises(ValueError, match="is in the way"):
         train_draft(settings(folder), tmp_path / "draft")
     assert [each.name for each in part_of(tmp_path / "draft").iterdir()] == ["mine"]
-
-
-def test_two_trainings_do_not_share_an_output(folder, tmp_path):
-    asked = settings(folder)
+    new, asked = tmp_path / "new", settings(folder)
     digest = digest_of(read_documents(asked.data))
-    with occupied(part_of(tmp_path / "draft"), asked, digest), pytest.raises(ValueError, match="another process"):
-        train_draft(asked, tmp_path / "draft")
-
-
-def test_another_tokenizer_is_refused_before_any_work(folder, tmp_path):
-    LlamaForCausalLM.from_pretrained(folder / "draft").save_pretrained(tmp_path / "other")
-    tiny_tokenizer("byte_level").save_pretrained(tmp_path / "other")
-    with pytest.raises(ValueError, match=r"the vocabularies of target .* differ"):
-        train_draft(settings(folder, draft=str(tmp_path / "other")), tmp_path / "draft")
-    assert not part_of(tmp_path / "draft").exists()
+    with occupied(part_of(new), asked, digest), pytest.raises(ValueError, match="another process"):
+        train_draft(asked, new)
 
 
 @pytest.mark.parametrize(
@@ -288,9 +249,14 @@ def test_another_tokenizer_is_refused_before_any_work(folder, tmp_path):
         ({"draft": None, "first_layers": 2}, "must be before layer 2"),
         ({"cache": "/dev/null/rows"}, "cannot write to"),
         ({"max_length": 4}, "there are 0 documents of which anything could be learned"),
+        ({"draft": "other"}, r"the vocabularies of target .* differ"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(folder, tmp_path, others, message):
+def test_what_cannot_be_trained_is_refused(folder, tmp_path, monkeypatch, others, message):
+    monkeypatch.chdir(tmp_path)
+    if others.get("draft") == "other":  # a model of another tokenizer
+        LlamaForCausalLM.from_pretrained(folder / "draft").save_pretrained("other")
+        tiny_tokenizer("byte_level").save_pretrained("other")
     with pytest.raises(ValueError, match=message):
         train_draft(settings(folder, **others), tmp_path / "draft")
     assert not (tmp_path / "draft").exists()

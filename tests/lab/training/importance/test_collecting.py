@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.tables import all_of
 
 from cactus_decoding import Pair, Request, load_pair, stream
 from cactus_decoding.lab.evaluation.runs.results import Journal
@@ -25,11 +26,6 @@ from cactus_decoding.lab.training.importance.collecting import (
 
 TASK = parse_task("word_problems:split=train", 6)
 ASKED = Collection(Request(seed=3, max_new_tokens=100), continuations=2, max_positions=3)
-
-
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return load_pair()
 
 
 @contextmanager
@@ -54,16 +50,10 @@ def test_rejections_are_those_of_the_answer(pair: Pair) -> None:
             assert len(ids) == len(probs)
         drafted = dict(zip(*each.draft, strict=True))[each.drafted]
         assert drafted > dict(zip(*each.target, strict=True)).get(each.drafted, 0.0)  # else it is always accepted
-
-
-def test_a_deterministic_draft_has_rows_on_its_proposals() -> None:
-    pair = load_pair("bundled", "ngram")
-    _, found = rejections(pair, TASK.problems[1].prompt, Request(seed=5))
+    _, found = rejections(load_pair("bundled", "ngram"), TASK.problems[1].prompt, Request(seed=5))
     assert found
-    assert all(each.draft == [[each.drafted], [1.0]] for each in found)
-
-
-def test_rows_lose_their_smallest_probabilities_only() -> None:
+    assert all(each.draft == [[each.drafted], [1.0]] for each in found)  # a draft that is sure
+    # rows lose their smallest probabilities only
     assert sparse(torch.tensor([0.5, 1e-7, 0.25, 0.2499999])) == [[0, 2, 3], [0.5, 0.25, 0.25]]
 
 
@@ -121,24 +111,14 @@ def test_other_settings_do_not_take_each_others_entries(pair: Pair, tmp_path: Pa
         for asked_problem in (problem, replace(problem, answer="-1"))
     }
     assert len(keys) == 12
-
-
-def test_falls_are_shares_of_continuations() -> None:
     position = {"right_with": [True, False, False, True], "right_without": [True, True, True, False]}
-    [found] = falls([{"positions": []}, {"positions": [position]}])
+    [found] = falls([{"positions": []}, {"positions": [position]}])  # shares of continuations
     assert (found[0], found[2], found[3]) == (1, 0.5, 0.25)
     assert [x[0] for x in falls([{"positions": [position]}, {"positions": [position]}])] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("spelling", "said"),
-    [
-        ("word_problems", "held out"),
-        ("word_problems:split=test,seed=4", "held out"),
-        ("jsonl:path={}", "without an answer"),
-        ("jsonl:path={},extract=none", "without an answer"),
-    ],
-)
+@all_of("spelling, said", [("word_problems:split=test,seed=4", "held out"), ("jsonl:path={}", "without an answer"),
+                           ("jsonl:path={},extract=none", "without an answer")])  # fmt: skip
 def test_tasks_that_must_not_or_cannot_be_learned_from(tmp_path: Path, spelling: str, said: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"prompt": "a"}\n')
@@ -148,17 +128,12 @@ def test_tasks_that_must_not_or_cannot_be_learned_from(tmp_path: Path, spelling:
     check_task("word_problems:split=validation", parse_task("word_problems:split=validation", 1))
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"request": Request("cactus:delta=1")}, "the rule is cactus"),
-        ({"request": Request(num_speculative_tokens=0)}, "nothing is rejected"),
-        ({"request": Request(num_speculative_tokens="auto")}, "must not be 'auto' where importance is learned"),
-        ({"request": Request(), "continuations": 0}, "continuations must be at least 1"),
-        ({"request": Request(), "max_positions": 0}, "max_positions must be at least 1"),
-    ],
-    ids=str,
-)
+@all_of("given, said", [
+    ({"request": Request("cactus:delta=1")}, "the rule is cactus"),
+    ({"request": Request(num_speculative_tokens="auto")}, "must not be 'auto' where importance is learned"),
+    ({"request": Request(), "continuations": 0}, "continuations must be at least 1"),
+    ({"request": Request(), "max_positions": 0}, "max_positions must be at least 1"),
+])  # fmt: skip
 def test_collections_that_make_no_sense(given: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Collection(**given)

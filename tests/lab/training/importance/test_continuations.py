@@ -17,24 +17,18 @@ from cactus_decoding.zoo.word_problems import EXAMPLES
 GREEDY = SamplingParams(temperature=0.0)
 
 
-@pytest.fixture(scope="module")
-def pair() -> Pair:
-    return load_pair()
+def branches(pair: Pair) -> list[Branch]:
+    prompts = (pair.tokenizer(example.prompt).input_ids for example in EXAMPLES[:6])
+    return [Branch(ids, len(ids), seed) for seed, ids in enumerate(prompts)]
 
 
-def branches(pair: Pair, extra: int = 0) -> list[Branch]:
-    made = []
-    for seed, example in enumerate(EXAMPLES[:6]):
-        ids = pair.tokenizer(example.prompt).input_ids
-        made.append(Branch(ids + ids[:extra], len(ids), seed))
-    return made
-
-
-@pytest.mark.parametrize("batch", [1, 4, 64])
-def test_greedy_continuations_are_those_of_the_loop(pair: Pair, batch: int) -> None:
-    texts = continue_alone(pair, branches(pair), GREEDY, max_new_tokens=60, batch=batch)
+def test_greedy_continuations_are_those_of_the_loop_and_a_stop_string_ends_them(pair: Pair) -> None:
     settings = {"temperature": 0.0, "num_speculative_tokens": 0, "max_new_tokens": 60}
-    assert texts == [generate(pair, example.prompt, **settings).text for example in EXAMPLES[:6]]
+    whole = [generate(pair, example.prompt, **settings).text for example in EXAMPLES[:6]]
+    for batch in (1, 4, 64):
+        assert continue_alone(pair, branches(pair), GREEDY, max_new_tokens=60, batch=batch) == whole
+    cut = continue_alone(pair, branches(pair), GREEDY, max_new_tokens=60, stop=("####",))
+    assert cut == [text.partition("####")[0] for text in whole]
 
 
 def test_a_file_s_continuations_are_those_of_the_same_weights_in_transformers(pair: Pair, gguf) -> None:
@@ -46,8 +40,7 @@ def test_a_file_s_continuations_are_those_of_the_same_weights_in_transformers(pa
     assert sum(a == b for a, b in zip(ours[:6], theirs[:6], strict=True)) >= 5, "rows round differently"
 
 
-@pytest.mark.parametrize("batch", [1, 3, 64])
-def test_a_file_s_texts_that_begin_alike_are_each_continued(pair: Pair, gguf, batch: int) -> None:
+def test_a_file_s_texts_that_begin_alike_are_each_continued(pair: Pair, gguf) -> None:
     of_file = load_pair(f"{gguf('target')}:cache=float32", "suffix")
     settings = {"temperature": 0.0, "num_speculative_tokens": 0, "max_new_tokens": 40}
     made, expected = [], []
@@ -56,7 +49,8 @@ def test_a_file_s_texts_that_begin_alike_are_each_continued(pair: Pair, gguf, ba
         for part in (0, 1, 9, len(whole.token_ids)):
             made.append(Branch(branch.token_ids + whole.token_ids[:part], branch.prompt_length, 0))
             expected.append(whole.text)
-    assert continue_alone(of_file, made, GREEDY, max_new_tokens=40, batch=batch) == expected
+    for batch in (1, 3, 64):
+        assert continue_alone(of_file, made, GREEDY, max_new_tokens=40, batch=batch) == expected
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -90,13 +84,6 @@ def test_they_go_on_behind_a_part_of_the_answer_and_count_it(pair: Pair) -> None
     assert continue_alone(pair, [], GREEDY, max_new_tokens=7) == []
 
 
-def test_a_stop_string_ends_them(pair: Pair) -> None:
-    whole, cut = (
-        continue_alone(pair, branches(pair), GREEDY, max_new_tokens=60, stop=stop) for stop in ((), ("####",))
-    )
-    assert cut == [text.partition("####")[0] for text in whole]
-
-
 def test_the_context_window_ends_them() -> None:
     pair = tiny_pair()
     ids = pair.tokenizer("a b c").input_ids * 60
@@ -112,22 +99,12 @@ def test_branches_of_a_seed_draw_the_same_whoever_else_is_continued(pair: Pair) 
     together = continue_alone(pair, [*made, *made], SamplingParams(), max_new_tokens=40)
     assert together[:6] == together[6:]
     assert continue_alone(pair, made[2:3], SamplingParams(), max_new_tokens=40) == together[2:3]
-    other = [Branch(each.token_ids, each.prompt_length, each.seed + 100) for each in made]
-    assert continue_alone(pair, other, SamplingParams(), max_new_tokens=40) != together[:6]
-
-
-def test_numbers_that_are_not_shared_let_answers_part(pair: Pair) -> None:
-    [branch] = branches(pair)[:1]
-    ids = branch.token_ids
-    shared = separate = 0
-    for seed in range(20):
-        one = continue_alone(pair, [Branch(ids, len(ids), seed)] * 2, SamplingParams(), max_new_tokens=12)
-        two = [Branch(ids, len(ids), 1000 + seed), Branch(ids, len(ids), 2000 + seed)]
-        shared += one[0] == one[1]
-        texts = continue_alone(pair, two, SamplingParams(), max_new_tokens=12)
-        separate += texts[0] == texts[1]
-    assert shared == 20
-    assert separate < 15
+    # numbers that are not shared let answers part
+    ids = made[0].token_ids
+    seeds = [*range(20), *range(20), *range(1000, 1020)]
+    texts = continue_alone(pair, [Branch(ids, len(ids), seed) for seed in seeds], SamplingParams(), max_new_tokens=12)
+    assert texts[:20] == texts[20:40]
+    assert sum(a == b for a, b in zip(texts[:20], texts[40:], strict=True)) < 15
 
 
 def test_the_race_has_the_law_of_the_row() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,6 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.training.importance.fitting import (
     Examples,
     auc_with_interval,
-    check_number_of_problems,
     examples_of,
     fit,
     summary,
@@ -46,6 +47,9 @@ def test_it_finds_what_decides() -> None:
     assert found.auc.low > 0.75
     assert found.log_loss < found.log_loss_of_share - 0.1
     assert (found.positions, importance.vocabulary) == (900, WORDS.fingerprint)
+    assert f"{found.auc.value:.3f} (95 %: {found.auc.low:.3f} to" in summary(found)
+    assert "give more problems" not in summary(found)
+    assert fit(made(), WORDS)[0] == importance  # the same examples give the same weights
 
 
 def test_where_it_is_chance_the_area_says_so() -> None:
@@ -55,6 +59,7 @@ def test_where_it_is_chance_the_area_says_so() -> None:
     assert found.auc.low < 0.5
     assert 0.4 < found.auc.value < 0.55
     assert found.strength <= 1.0
+    assert summary(found).endswith("; that is no better than one importance for all positions: give more problems")
 
 
 def test_problems_are_not_split_between_folds() -> None:
@@ -68,10 +73,6 @@ def test_problems_are_not_split_between_folds() -> None:
     alone = Examples(csr_array(rows), worse, np.zeros(positions), np.arange(positions))
     assert fit(grouped, WORDS)[1].auc.value < 0.65
     assert fit(alone, WORDS)[1].auc.value > 0.75
-
-
-def test_the_same_examples_give_the_same_weights() -> None:
-    assert fit(made(seed=3), WORDS)[0] == fit(made(seed=3), WORDS)[0]
 
 
 def test_the_area_is_scikit_learns() -> None:
@@ -111,37 +112,17 @@ def test_examples_are_the_rows_side_by_side() -> None:
     assert examples.problem.tolist() == [1, 1]
 
 
-def _with(examples: Examples, worse: np.ndarray) -> Examples:
-    return Examples(examples.rows, worse, examples.better, examples.problem)
-
-
-def test_labels_of_one_class_are_told() -> None:
-    examples = made(60, 20)
-    with pytest.raises(ValueError, match="one class only: the drafted token leaves every answer as right"):
-        fit(_with(examples, np.zeros(60)), WORDS)
-    with pytest.raises(ValueError, match="one class only: the drafted token spoils every answer"):
-        fit(_with(examples, np.ones(60)), WORDS)
-    with pytest.raises(ValueError, match=r"only [1-4] problems have a position where the drafted token spoils"):
-        fit(_with(examples, (np.arange(60) < 2).astype(float)), WORDS)
-
-
-def test_too_few_problems_are_told() -> None:
-    with pytest.raises(ValueError, match=r"3 problems have a position .* cross-validation takes 5"):
-        fit(Examples(*(getattr(made(60, 3), name) for name in ("rows", "worse", "better", "problem"))), WORDS)
-    with pytest.raises(ValueError, match="problems must be at least 5"):
-        check_number_of_problems(4)
-    with pytest.raises(ValueError, match="0 problems have a position"):
-        fit(examples_of([{"positions": []}] * 9, 12), WORDS)
-
-
-def test_the_summary_says_how_well() -> None:
-    _, found = fit(made(), WORDS)
-    assert f"{found.auc.value:.3f} (95 %: {found.auc.low:.3f} to" in summary(found)
-    assert "give more problems" not in summary(found)
-
-
-def test_the_summary_says_where_nothing_was_learned() -> None:
-    examples = made()
-    alike = np.random.default_rng(0).permutation(examples.worse)
-    _, found = fit(_with(examples, alike), WORDS)
-    assert summary(found).endswith("; that is no better than one importance for all positions: give more problems")
+def test_what_nothing_can_be_learned_from_is_told() -> None:
+    examples, few = made(60, 20), made(60, 3)
+    for given, message in (
+        (replace(examples, worse=np.zeros(60)), "one class only: the drafted token leaves every answer as right"),
+        (replace(examples, worse=np.ones(60)), "one class only: the drafted token spoils every answer"),
+        (
+            replace(examples, worse=(np.arange(60) < 2).astype(float)),
+            "only [1-4] problems have a position where the drafted token spoils",
+        ),
+        (few, "3 problems have a position .* cross-validation takes 5"),
+        (examples_of([{"positions": []}] * 9, 12), "0 problems have a position"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fit(given, WORDS)
