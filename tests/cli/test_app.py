@@ -22,7 +22,7 @@ from cactus_decoding.cli.app import app
 from cactus_decoding.cli.display import styles, write
 from cactus_decoding.cli.help import commands_of
 from cactus_decoding.cli.play import PORT, _listen
-from cactus_decoding.core.detokenizer import TextPart
+from cactus_decoding.core.models.tokenizers import TextPart
 from cactus_decoding.engines.openai.serving import listen
 from cactus_decoding.lab.tuning.profile import Profile
 

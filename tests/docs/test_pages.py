@@ -19,7 +19,7 @@ from support.tables import all_of
 from cactus_decoding import generate, load_pair
 from cactus_decoding.cli import help
 from cactus_decoding.cli.app import app
-from cactus_decoding.lab.playground.form import Limits, form
+from cactus_decoding.lab.playground.form import FormLimits, form
 from cactus_decoding.zoo.word_problems import EXAMPLES, Example, extract_answer
 from scripts.pages import put
 from studies.conformance.page import TABLES
@@ -290,7 +290,7 @@ def test_questions_are_found_wherever_they_stand() -> None:
     assert asked(ROOT / "docs/notebooks/what_a_rule_costs.ipynb")
     assert list(in_python('def f():\n    """Do.\n\n    >>> g("Question: Tom?")\n    """\n')) == ["Tom?"]
     assert list(in_page('```console\ncactus generate "Tom has 4. How many?"\n```\n')) == ["Tom has 4. How many?"]
-    assert {each["question"] for each in form(Limits(), models=False)["examples"]} == QUESTIONS
+    assert {each["question"] for each in form(FormLimits(), models=False)["examples"]} == QUESTIONS
 
 
 @pytest.mark.slow

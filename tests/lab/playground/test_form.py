@@ -14,7 +14,7 @@ from support.tables import all_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import RULES, Budget, Request, generate, load_pair, parse_rule, zoo
-from cactus_decoding.lab.playground.form import Limits, form, read_request, rule
+from cactus_decoding.lab.playground.form import FormLimits, form, read_request, rule
 from cactus_decoding.zoo import RELAXED
 from cactus_decoding.zoo.word_problems import as_prompt, extract_answer
 
@@ -71,8 +71,8 @@ def test_what_the_form_begins_with_is_a_request(models):
     fields = [field for part in form(FormLimits(), models=models)["settings"] for field in part["fields"]]
     began = {field["name"]: field["start"] for field in fields if field["start"] != ""}
     kinds = {field["name"]: {"int": int, "float": float}.get(field["kind"], str) for field in fields}
-    start = form(Limits(), models=models)["start"]  # a pair of the user begins with what pays
-    assert form(Limits(), models=models, proposals="auto")["start"] == start | {"num_speculative_tokens": "auto"}
+    start = form(FormLimits(), models=models)["start"]  # a pair of the user begins with what pays
+    assert form(FormLimits(), models=models, proposals="auto")["start"] == start | {"num_speculative_tokens": "auto"}
     body = {"prompt": "Hi", "rules": [RELAXED["rule"]]} | {name: kinds[name](text) for name, text in began.items()}
     [request] = read_request(body, FormLimits(), models=models).requests
     assert request == Request.from_dict(RELAXED | {"seed": 0})
@@ -138,7 +138,7 @@ def test_a_chat_model_is_asked_by_its_template_unless_it_is_not_wanted(server, t
 
 
 def test_what_a_visitor_compares_first_shows_what_a_rule_does():
-    start, pair = form(Limits(), models=False), load_pair()
+    start, pair = form(FormLimits(), models=False), load_pair()
     prompt, lossless = as_prompt(start["examples"][0]["question"]), {"rule": "lossless", "protect": None}
     answers = [generate(pair, prompt, seed=0, **RELAXED | settings) for settings in ({}, lossless)]
     relaxed, lossless = answers
@@ -157,23 +157,23 @@ def test_models_by_name_need_leave():
         ({"num_speculative_tokens": "auto:profile=/etc/passwd"}, "auto's profile must be left out"),
     ):
         with pytest.raises(ValueError, match=sentence):
-            read_request(asked() | change, Limits(), models=False)
-    assert read_request(asked(draft="ngram"), Limits(), models=False).draft == "ngram"
-    assert read_request(asked(draft="suffix"), Limits(), models=False).draft == "suffix"
+            read_request(asked() | change, FormLimits(), models=False)
+    assert read_request(asked(draft="ngram"), FormLimits(), models=False).draft == "ngram"
+    assert read_request(asked(draft="suffix"), FormLimits(), models=False).draft == "suffix"
     with pytest.raises(ValueError, match="earlier shows users each other's answers"):
-        read_request(asked(draft="suffix:earlier=9"), Limits(), models=True)
+        read_request(asked(draft="suffix:earlier=9"), FormLimits(), models=True)
 
 
 def test_there_is_one_request_a_rule_alike_but_for_the_rule():
     body = asked("cactus:delta=0.5", "clamped:width=1.0", top_k=5, num_speculative_tokens="auto", verification="token")
-    first, second = read_request(body, Limits(), models=False).requests
+    first, second = read_request(body, FormLimits(), models=False).requests
     assert (str(first.rule), str(second.rule)) == tuple(body["rules"])
     assert first.num_speculative_tokens is not second.num_speculative_tokens  # each learns from its own answer
     values = [request.as_dict() | {"rule": ""} for request in (first, second)]
     assert values[0] == values[1]
     assert (values[0]["top_k"], values[0]["seed"]) == (5, 0)
     body = asked("clamped:width=1.0", "lossless", budget={"max_shift": 0.1, "expected_tokens": 40}, seed=None)
-    drawn, again = (read_request(body, Limits(), models=False).requests for _ in range(2))
+    drawn, again = (read_request(body, FormLimits(), models=False).requests for _ in range(2))
     assert drawn[0].seed == drawn[1].seed != again[0].seed
     assert drawn[0].budget == Budget(max_shift=0.1, expected_tokens=40)
     assert drawn[1].budget is None  # lossless has none to spend

@@ -10,8 +10,8 @@ from support.playground_server import QUESTION, asked, running, tokens
 from support.reads import reads
 
 from cactus_decoding import Request, stream
-from cactus_decoding.lab.playground.form import Limits, read_request
-from cactus_decoding.lab.playground.runs import KEPT, PairStore, Runs, Session
+from cactus_decoding.lab.playground.form import FormLimits, read_request
+from cactus_decoding.lab.playground.runs import KEPT, PairStore, PlaygroundSession, Runs
 from cactus_decoding.lab.tracing import PositionRows, stream_trace, to_json, what_if
 from cactus_decoding.zoo.word_problems import format_prompt
 
@@ -117,7 +117,7 @@ def test_what_if_where_there_is_no_answer_says_so(server):
 
 
 def test_a_step_brings_its_tree(pair):
-    session = Session(pair.twin(), PROMPT, Request("clamped:width=1", tree="static=3.2", seed=0))
+    session = PlaygroundSession(pair.twin(), PROMPT, Request("clamped:width=1", tree="static=3.2", seed=0))
     steps = []
     while step := session.step():
         steps.append(step)
@@ -133,7 +133,7 @@ def test_a_step_brings_its_tree(pair):
 def test_rows_behind_the_limit_are_not_held_by_anyone(pair):
     before = {id(each) for each in gc.get_objects() if type(each) is PositionRows}
     limit = 60_000
-    session = Session(pair.twin(), PROMPT, Request(seed=0), max_rows_bytes=limit)
+    session = PlaygroundSession(pair.twin(), PROMPT, Request(seed=0), max_rows_bytes=limit)
     positions = []
     while step := session.step():
         positions += step["positions"]
@@ -147,14 +147,14 @@ def test_rows_behind_the_limit_are_not_held_by_anyone(pair):
     with pytest.raises(ValueError, match="nothing was drafted"):
         session.what_if(next(one["place"] for one in positions if one["fate"] == "bonus"), "lossless")
     with pytest.raises(ValueError, match="max_rows_bytes"):
-        Session(pair.twin(), PROMPT, Request(seed=0), max_rows_bytes=-1)
+        PlaygroundSession(pair.twin(), PROMPT, Request(seed=0), max_rows_bytes=-1)
 
 
 def test_a_step_may_propose_nothing_where_that_pays(pair, tmp_path):
     profile = tmp_path / "profile.json"
     profile.write_text('{"times": {"target": [[1, 1.0], [16, 9.0]], "draft": 0.5, "reading": 0.1}}')
     asked = Request("clamped:width=1", num_speculative_tokens=f"auto:profile={profile}", seed=0)
-    session = Session(pair.twin(), PROMPT, asked)
+    session = PlaygroundSession(pair.twin(), PROMPT, asked)
     while session.step():
         pass
     assert session.header["num_speculative_tokens"].startswith("auto")
