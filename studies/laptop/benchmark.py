@@ -15,13 +15,14 @@ from __future__ import annotations
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from llama_cpp import Llama
@@ -32,23 +33,29 @@ from benchmarks.servers import Server, llama_server, running
 from cactus_decoding import Pair, load_pair, stream, zoo
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.bundled_gguf import write_bundled, write_gguf
-from scripts.pages import table
+from scripts.pages import Cell, columns
 from studies.study import study
 
 RESULTS = Path(__file__).with_name("results") / "benchmark.json.gz"
-MAX_NEW_TOKENS = 80
-CONTEXT = 512
+MAX_NEW_TOKENS, CONTEXT, KIND = 80, 512, "q8_0"
 RULES = ("lossless", "cactus:delta=1", "clamped:width=1")
+EXTRA_LAYERS = (0, 66)
+PARTS = ("draft", "target", "verify")
 Answer = dict[str, float]
 """Tokens, steps, proposals, accepted ones and seconds of one answer, of the clock and the processor; ours by parts."""
-Way = Callable[[str, float, int], Answer]
-"""``(prompt, temperature, seed) -> Answer``"""
 Key = TypeVar("Key")
 
 
-def deepened(folder: Path, kind: str, layers: int) -> Path:
+class Way(NamedTuple):
+    """How problems are answered: ``(prompt, temperature, seed) -> Answer``, in which time need not be; and a clock."""
+
+    counts: Callable[[str, float, int], Answer]
+    processor: Callable[[], float] = time.process_time
+
+
+def deepened(folder: Path, layers: int) -> Path:
     """Write the bundled target with more layers, whose outputs are multiplied by zero."""
-    source, path = zoo.path("target"), folder / f"target+{layers}-{kind}.gguf"
+    source, path = zoo.path("target"), folder / f"target+{layers}.gguf"
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     for _ in range(layers):
         layer = deepcopy(model.model.layers[0])
@@ -56,73 +63,65 @@ def deepened(folder: Path, kind: str, layers: int) -> Path:
         torch.nn.init.zeros_(layer.mlp.down_proj.weight)
         model.model.layers.append(layer)
     model.config.num_hidden_layers += layers
-    write_gguf(model, AutoTokenizer.from_pretrained(source), path, kind)
+    write_gguf(model, AutoTokenizer.from_pretrained(source), path, KIND)
     return path
 
 
 def served(server: Server) -> Way:
-    """Return how llama.cpp's server answers."""
+    """Return how llama.cpp's server answers, which says itself how long that took."""
 
-    def answer(prompt: str, temperature: float, seed: int) -> Answer:
-        before = server.processor_seconds()
+    def counts(prompt: str, temperature: float, seed: int) -> Answer:
         timings = server.post("/completion", {
             "prompt": prompt, "temperature": temperature, "samplers": ["temperature"], "seed": seed,
             "n_predict": MAX_NEW_TOKENS, "cache_prompt": False,
         })["timings"]  # fmt: skip
         tokens, accepted = timings["predicted_n"], timings.get("draft_n_accepted", 0)
+        found = {"tokens": tokens, "steps": tokens - accepted, "accepted": accepted}
         seconds = (timings["prompt_ms"] + timings["predicted_ms"]) / 1000
-        counts = {"tokens": tokens, "steps": tokens - accepted, "drafted": timings.get("draft_n", 0)}
-        taken = {"seconds": seconds, "processor": server.processor_seconds() - before}
-        return counts | {"accepted": accepted} | taken
+        return found | {"drafted": timings.get("draft_n", 0), "seconds": seconds}
 
-    return answer
+    return Way(counts, server.processor_seconds)
 
 
-def python_binding(target: Path, proposals: int, threads: int) -> Way:
+def python_binding(target: Path, proposals: int) -> Way:
     """Return how llama-cpp-python answers by itself, with its prompt look-up or without."""
     lookup = LlamaPromptLookupDecoding(num_pred_tokens=proposals) if proposals else None
-    shape = {"n_ctx": CONTEXT, "n_threads": threads, "n_threads_batch": threads, "flash_attn": True, "verbose": False}
+    shape = {"n_ctx": CONTEXT, "n_threads": 1, "n_threads_batch": 1, "flash_attn": True, "verbose": False}
     llama = Llama(str(target), draft_model=lookup, **shape)
-    passes = [0]
-    plain_eval = llama.eval
+    passes, plain_eval = Counter[str](), llama.eval
 
     def counted(tokens: Any) -> None:
-        passes[0] += 1
+        passes["all"] += 1
         plain_eval(tokens)
 
     llama.eval = counted
 
-    def answer(prompt: str, temperature: float, seed: int) -> Answer:
+    def counts(prompt: str, temperature: float, seed: int) -> Answer:
         llama.reset()
         llama.set_seed(seed)
-        start, used, passes[0], tokens = time.perf_counter(), time.process_time(), 0, 0
-        prompt_ids = llama.tokenize(prompt.encode(), special=True)
+        passes.clear()
+        prompt_ids, tokens = llama.tokenize(prompt.encode(), special=True), 0
         for token in llama.generate(prompt_ids, temp=temperature, top_k=0, top_p=1.0, min_p=0.0):
             tokens += 1
             if token == llama.token_eos() or tokens == MAX_NEW_TOKENS:
                 break
-        seconds, used = time.perf_counter() - start, time.process_time() - used
-        counts = {"tokens": tokens, "steps": passes[0], "drafted": 0, "accepted": tokens - passes[0]}
-        return counts | {"seconds": seconds, "processor": used}
+        return {"tokens": tokens, "steps": passes["all"], "drafted": 0, "accepted": tokens - passes["all"]}
 
-    return answer
+    return Way(counts)
 
 
 def ours(pair: Pair, rule: str, proposals: int) -> Way:
     """Return how our loop answers."""
+    settings: dict[str, Any] = {"num_speculative_tokens": proposals, "max_new_tokens": MAX_NEW_TOKENS, "rule": rule}
 
-    def answer(prompt: str, temperature: float, seed: int) -> Answer:
-        settings = {"num_speculative_tokens": proposals, "max_new_tokens": MAX_NEW_TOKENS}
-        start, used, parts = time.perf_counter(), time.process_time(), dict.fromkeys(("draft", "target", "verify"), 0.0)
-        response = stream(pair, prompt, rule=rule, temperature=temperature, seed=seed, **settings)
-        for outcome in response:
-            for name in parts:
-                parts[name] += getattr(outcome, f"{name}_seconds")
-        seconds, used, counts = time.perf_counter() - start, time.process_time() - used, response.metrics
-        found = {name: getattr(counts, name) for name in ("steps", "drafted", "accepted")}
-        return found | {"tokens": counts.generated, "seconds": seconds, "processor": used} | parts
+    def counts(prompt: str, temperature: float, seed: int) -> Answer:
+        response = stream(pair, prompt, temperature=temperature, seed=seed, **settings)
+        outcomes, metrics = list(response), response.metrics
+        parts = {name: sum(getattr(outcome, f"{name}_seconds") for outcome in outcomes) for name in PARTS}
+        found = {name: getattr(metrics, name) for name in ("steps", "drafted", "accepted")}
+        return found | {"tokens": metrics.generated} | parts
 
-    return answer
+    return Way(counts)
 
 
 def in_turn(ways: Mapping[Key, Way], problems: int, temperature: float) -> dict[Key, list[Answer]]:
@@ -130,42 +129,38 @@ def in_turn(ways: Mapping[Key, Way], problems: int, temperature: float) -> dict[
     answers: dict[Key, list[Answer]] = {key: [] for key in ways}
     for number, problem in enumerate(islice(word_problems("validation"), problems + 1)):
         for key, way in ways.items():
-            answer = way(problem.prompt, temperature, number)
+            began, used = time.perf_counter(), way.processor()
+            answer = way.counts(problem.prompt, temperature, number)
+            taken = {"seconds": time.perf_counter() - began, "processor": way.processor() - used}
             if number:
-                answers[key].append(answer)
+                answers[key].append(taken | answer)
     return answers
 
 
-def one_target(given: Namespace, folder: Path, layers: int) -> list[dict[str, Any]]:
-    """Return what each way did on one target."""
-    target = deepened(folder, given.type, layers) if layers else write_bundled("target", folder, given.type)
-    draft, ways = write_bundled(given.draft, folder, given.type), dict[tuple[str, int], Way]()
-    torch.set_num_threads(given.threads)
+def one_target(given: Namespace, folder: Path, layers: int) -> Iterator[dict[str, Any]]:
+    """Yield what each way did on one target."""
+    target = deepened(folder, layers) if layers else write_bundled("target", folder, KIND)
+    draft, most, ways = write_bundled("worded", folder, KIND), given.proposals[-1], dict[tuple[str, int], Way]()
     pair = load_pair(f"{target}:context_size={CONTEXT}", f"{draft}:context_size={CONTEXT}", kept_prompts=0)
-    most = given.proposals[-1]
     with ExitStack() as servers:
-        for proposals in (0, *given.proposals):
-            drafting = (draft, ["--spec-draft-n-max", str(proposals)]) if proposals else (None, [])
-            command = llama_server(given.llama_server, target, drafting[0], given.threads, CONTEXT, *drafting[1])
-            ways["llama.cpp's server", proposals] = served(servers.enter_context(running(command)))
-        ways["llama-cpp-python", 0] = python_binding(target, 0, given.threads)
-        ways["llama-cpp-python, look-up", most] = python_binding(target, most, given.threads)
+        for count in (0, *given.proposals):
+            drafting = ["--spec-draft-n-max", str(count)] if count else []
+            command = llama_server(given.llama_server, target, draft if count else None, 1, CONTEXT, *drafting)
+            ways["llama.cpp's server", count] = served(servers.enter_context(running(command)))
+        ways["llama-cpp-python", 0] = python_binding(target, 0)
+        ways["llama-cpp-python, look-up", most] = python_binding(target, most)
         ways["ours, lossless", 0] = ours(pair, "lossless", 0)
         ways |= {(f"ours, {rule}", count): ours(pair, rule, count) for rule in RULES for count in given.proposals}
         # at temperature 0 our rules are all the same
         greedy = {key: way for key, way in ways.items() if not key[0].startswith("ours") or "lossless" in key[0]}
-        found = {temperature: in_turn(some, given.problems, temperature) for temperature, some in
-                 ((1.0, ways), (0.0, greedy))}  # fmt: skip
-    return [
-        summary(name, proposals, temperature, answers) | {"extra_layers": layers}
-        for temperature, by_way in found.items()
-        for (name, proposals), answers in by_way.items()
-    ]
+        for temperature, some in ((1.0, ways), (0.0, greedy)):
+            for (name, count), answers in in_turn(some, given.problems, temperature).items():
+                yield summary(name, count, temperature, answers) | {"extra_layers": layers}
 
 
 def measure(given: Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
-        rows = [row for layers in given.extra_layers for row in one_target(given, Path(folder), layers)]
+        rows = [row for layers in EXTRA_LAYERS for row in one_target(given, Path(folder), layers)]
     return {"rows": rows, "max_new_tokens": MAX_NEW_TOKENS}
 
 
@@ -173,15 +168,13 @@ def summary(name: str, proposals: int, temperature: float, answers: list[Answer]
     """Return the answers of one way as medians and shares."""
     total = {key: sum(answer[key] for answer in answers) for key in answers[0]}
     return {
-        "way": name,
-        "proposals": proposals,
-        "temperature": temperature,
+        "way": name, "proposals": proposals, "temperature": temperature,
         "accepted_per_step": total["accepted"] / total["steps"],
         "tokens_per_second": median(answer["tokens"] / answer["seconds"] for answer in answers),
         "processor_ms_per_token": 1000 * total["processor"] / total["tokens"],
-        **{f"{part}_share": total[part] / total["seconds"] for part in ("draft", "target", "verify") if part in total},
+        **{f"{part}_share": total[part] / total["seconds"] for part in PARTS if part in total},
         "answers": answers,
-    }
+    }  # fmt: skip
 
 
 def shown(result: Any) -> dict[str, str]:
@@ -189,29 +182,23 @@ def shown(result: Any) -> dict[str, str]:
     rows: Sequence[dict[str, Any]] = result["rows"]
     temperatures, layers = (list(dict.fromkeys(row[name] for row in rows)) for name in ("temperature", "extra_layers"))
     found = {tuple(row[name] for name in ("way", "proposals", "temperature", "extra_layers")): row for row in rows}
-    names = ["way", "proposals", *(f"accepted per step, T = {temperature:g}" for temperature in temperatures)]
+
+    def cell(form: str, *where: float) -> Cell:
+        return lambda way: form.format_map(found[*way, *where]) if (*way, *where) in found else ""
+
+    heads: dict[str, Cell] = {"way": "{0}", "proposals": "{1}"}
+    for at in temperatures:
+        accepted = cell("{accepted_per_step:.2f}", at, layers[0])
+        heads[f"accepted per step, T = {at:g}"] = lambda way, accepted=accepted: accepted(way) if way[1] else ""
     for extra in layers:
         target = f"+ {extra} layers" if extra else "tokens/s"
-        names += [f"{target}, T = {temperature:g}" for temperature in temperatures]
-    lines = []
-    for way, proposals in dict.fromkeys((row["way"], row["proposals"]) for row in rows):
-        accepted = [found.get((way, proposals, temperature, layers[0])) for temperature in temperatures]
-        speeds = [found.get((way, proposals, temperature, extra)) for extra in layers for temperature in temperatures]
-        cells = [way, str(proposals)]
-        cells += [f"{row['accepted_per_step']:.2f}" if row and proposals else "" for row in accepted]
-        cells += [f"{row['tokens_per_second']:,.0f}" if row else "" for row in speeds]
-        lines.append(cells)
-    return {"side by side": table(names, lines)}
+        heads |= {f"{target}, T = {at:g}": cell("{tokens_per_second:,.0f}", at, extra) for at in temperatures}
+    return {"side by side": columns(dict.fromkeys((row["way"], row["proposals"]) for row in rows), heads)}
 
 
 if __name__ == "__main__":
     study(
         __doc__, RESULTS, "studies/tables/laptop.md", measure, shown, needed=["llama_server"],
         llama_server=(None, "llama.cpp's own server, of the same source", {"type": Path}),
-        problems=60,
-        proposals=[3, 6],
-        draft=("worded", "a bundled draft"),
-        type=("q8_0", "of both files"),
-        extra_layers=([0, 66], "of the target"),
-        threads=1,
+        problems=60, proposals=[3, 6],
     )  # fmt: skip
