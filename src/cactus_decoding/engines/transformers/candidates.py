@@ -14,7 +14,6 @@ from transformers.generation.candidate_generator import CandidateGenerator, Prom
 from cactus_decoding.core.models.base import BaseCachedModel, without_gradients
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.engines.transformers import candidate_recipes as recipes
-from cactus_decoding.engines.transformers import cross_tokenizer
 from cactus_decoding.engines.transformers.cached_model import CachedModel, context_window, vocabulary_size
 from cactus_decoding.engines.transformers.candidate_recipes import CandidateRecipe, RequestDistribution, fit_width
 from cactus_decoding.engines.transformers.compatibility import candidates_of, needs_model_outputs
@@ -104,7 +103,7 @@ class CandidateGeneratorDrafter(Drafter):
 
         Source: Timor et al. (arXiv 2502.05202).
         """
-        make = cross_tokenizer.retokenized if retokenize else cross_tokenizer.translated
+        make = recipes.retokenized if retokenize else recipes.translated
         return cls(make(draft, target_tokenizer, draft_tokenizer))
 
     @classmethod

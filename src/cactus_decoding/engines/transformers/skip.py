@@ -12,11 +12,18 @@ from cactus_decoding.core.declared import Setting, check_fields, fields_of
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter
+from cactus_decoding.engines.transformers.skip_choice import choose
+from cactus_decoding.engines.transformers.sublayers import (
+    KINDS,
+    Part,
+    first_layers,
+    layers_of,
+    parts_of,
+    without_parts,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from cactus_decoding.engines.transformers.sublayers import Part
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,6 @@ class EarlyExit:
         return ModelDrafter(self.of(target))
 
     def of(self, target: PreTrainedModel) -> PreTrainedModel:
-        from cactus_decoding.engines.transformers.sublayers import first_layers, layers_of
-
         total = len(layers_of(target))
         if self.layers >= total:
             raise ValueError(f"an early exit must be before layer {total}, the last, but is at {self.layers}")
@@ -102,25 +107,18 @@ class Skip:
         """Return the drafter of a target, whose name is its spelling with all that it skips."""
         if self != Skip():
             return ModelDrafter(self.of(target))
-        from cactus_decoding.engines.transformers.skip_choice import choose
-        from cactus_decoding.engines.transformers.sublayers import parts_of
-
         parts = parts_of(target)
         if prompts is None:
             raise ValueError("skip needs prompts to choose what to skip: name it, as in skip:layers=3-5")
         return ModelDrafter(self.of_parts(choose(target, prompts()), parts).of(target))
 
     def of(self, target: PreTrainedModel) -> PreTrainedModel:
-        from cactus_decoding.engines.transformers.sublayers import without_parts
-
         draft = without_parts(target, self.parts(target))
         draft.name_or_path = str(self)
         return draft
 
     def parts(self, target: PreTrainedModel) -> set[Part]:
         """Return what is skipped of a target; raise `ValueError` for layers that it has not."""
-        from cactus_decoding.engines.transformers.sublayers import KINDS, Part, layers_of, parts_of
-
         of_target, total, skipped = parts_of(target), len(layers_of(target)), set[Part]()
         for name in ("layers", *KINDS):
             text: str = getattr(self, name)

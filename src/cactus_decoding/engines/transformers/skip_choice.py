@@ -83,9 +83,7 @@ def best_of(found: Sequence[Candidate]) -> Candidate:
     return max(found, key=lambda each: (each.speed, -each.seconds))
 
 
-def candidates(
-    target: PreTrainedModel, prompts: Sequence[Sequence[int]], clock: Clock | None = None
-) -> list[Candidate]:
+def candidates(target: PreTrainedModel, prompts: Sequence[Sequence[int]]) -> list[Candidate]:
     r"""Return a draft for each share of the time, with the parts that turn the hidden states most.
 
     A part is worth the angle between what its layer returns with it and without it, averaged over the tokens of the
@@ -95,10 +93,10 @@ def candidates(
     .. math:: \max_k \frac{V(1) \sum_{i=0}^{k} a^i}{V(k + 1) + k \, d}
 
     with a its mean acceptance, d the seconds of its pass over a token, and V(n) those of the target's over n. On the
-    CPU the clock is the processor's, by default, as in `measuring.measure`.
+    CPU the clock is the processor's.
     """
     model = CachedModel(target)
-    clock = clock or (time.process_time if model.on_cpu else time.perf_counter)
+    clock: Clock = time.process_time if model.on_cpu else time.perf_counter
     texts = _answers(model, prompts)
     worth, seconds = _angles(target, texts), _seconds(target, clock)
     parts = parts_of(target)

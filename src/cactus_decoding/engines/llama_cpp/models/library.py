@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cactus_decoding.core.extras import install
-from cactus_decoding.engines.llama_cpp.models.interface import first_changed, first_difference, reason
 
 TRIED = ("0.3.34", "0.3.35", "0.3.36")  # versions of llama-cpp-python on which the tests of this engine passed
 FUNCTIONS = {
@@ -34,7 +34,7 @@ FUNCTIONS = {
     "llama_vocab_get_text": "Pi:P", "llama_vocab_is_eog": "Pi:?", "llama_vocab_n_tokens": "P:i",
     "llama_vocab_type": "P:i",
 }  # fmt: skip
-"""Those that are called, and what each takes and returns: see `letter`."""
+"""Those that are called, and what each takes and returns: see `_letter`."""
 STRUCTURES = {
     "llama_batch": ((56,), "n_tokens", "token", "embd", "pos", "n_seq_id", "seq_id", "logits"),
     "llama_context_params": (
@@ -77,9 +77,42 @@ def library() -> Any:
 
 def check_interface(lib: Any) -> None:
     """Raise `ValueError` for a version with other names or signatures than those that were tried."""
-    wrong = first_difference(lib, FUNCTIONS, STRUCTURES)
-    if wrong := wrong or first_changed(lib.llama_context_default_params(), _DEFAULTS):
+    if wrong := _first_difference(lib) or _first_changed(lib.llama_context_default_params()):
         raise ValueError(refusal(installed_version(), wrong))
+
+
+def _first_difference(lib: Any) -> str | None:
+    for name, signature in FUNCTIONS.items():
+        function: Any = getattr(lib, name, None)
+        if (given := getattr(function, "argtypes", None)) is None:
+            return f"it has no function {name}"
+        if (found := f"{''.join(map(_letter, given))}:{_letter(function.restype)}") != signature:
+            return f"{name} is {found}, where {signature} is called"
+    for name, (sizes, *fields) in STRUCTURES.items():
+        kind = getattr(lib, name, ctypes.Structure)
+        known = [field for field, *_ in getattr(kind, "_fields_", ())]
+        if missing := [field for field in fields if field not in known]:
+            return f"{name} has no {missing[0]}"
+        if (size := ctypes.sizeof(kind)) not in sizes:
+            return f"{name} has {size} bytes, where it has {' or '.join(map(str, sizes))}"
+    return None
+
+
+def _first_changed(params: Any) -> str | None:
+    for name, value in _DEFAULTS.items():
+        if (found := getattr(params, name)) != value:
+            return f"its library and its Python differ: {name} of a new context is {found}, where it is {value}"
+    return None
+
+
+def _letter(kind: Any) -> str:
+    """Return ctypes' own for a number, L for a size P for a pointer, S for a structure, - for nothing."""
+    if kind is None:
+        return "-"
+    if issubclass(kind, ctypes.Structure):
+        return "S"
+    code = getattr(kind, "_type_", None)
+    return code.replace("Q", "L") if isinstance(code, str) and code not in "PzZ" else "P"
 
 
 def installed_version() -> str:
@@ -91,6 +124,18 @@ def installed_version() -> str:
 
 def refusal(version: str, problem: str) -> str:
     return f"llama-cpp-python {version} does not pass the check of names, signatures and numbers: {problem}; {_INSTALL}"
+
+
+def states_go_back(release: str) -> bool:
+    """Say whether llama.cpp itself takes recurrent states back as it says.
+
+    Where releases before 0.3.36 of llama-cpp-python do, tokens of Qwen3.5's kind do not follow the rule's distribution.
+
+    Example:
+        >>> states_go_back("0.3.35"), states_go_back("0.3.36")
+        (False, True)
+    """
+    return tuple(int(each) for each in release.split(".")[:3]) >= (0, 3, 36)
 
 
 @contextmanager
@@ -121,6 +166,17 @@ def _collector() -> tuple[Any, list[str]]:
             errors.append(text.decode(errors="replace").strip())
 
     return library().llama_log_callback(collect), errors
+
+
+_DAMAGED = re.compile("failed to read|corrupted or incomplete|invalid magic")
+
+
+def reason(errors: list[str]) -> str:
+    """Return the first error without the names of the functions that report it."""
+    if not errors:
+        return "llama.cpp does not say why"
+    said = re.sub(r"^(\w+: )+|error loading model: ", "", " ".join(errors[0].split()))
+    return f"{said}: the file is damaged or incomplete; download it again" if _DAMAGED.search(said) else said
 
 
 def system_information() -> str:

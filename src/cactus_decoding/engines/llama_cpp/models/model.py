@@ -16,8 +16,7 @@ from torch import Tensor
 from cactus_decoding.core.models.base import BaseCachedModel, Forward
 from cactus_decoding.core.models.recurrent import RecurrentForward
 from cactus_decoding.engines.llama_cpp.models.context import Context
-from cactus_decoding.engines.llama_cpp.models.interface import states_go_back
-from cactus_decoding.engines.llama_cpp.models.library import offloads, system_information
+from cactus_decoding.engines.llama_cpp.models.library import offloads, states_go_back, system_information
 from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, SequenceSlot
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
