@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -20,9 +21,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from contenders import LocalContender, race
-from end_to_end_worker import ours, transformers_generate
-from pairing import RESULTS, parser, read, write
+from contenders import Contender, ours, race, transformers_generate
+from pairing import benchmark, continued, kept, mistaken
 from twins import SHAPES, twin_pair
 
 from cactus_decoding import load_pair
@@ -46,43 +46,34 @@ DISTURBED, REPEATS = 0.1, 2
 WARM_UP = {"text": "Question: What is 1 + 1?\nAnswer:", "temperature": 1.0, "max_new_tokens": 4, "seed": 0}
 
 
-def cells(proposals: Sequence[int], rules: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Return the names of what is compared: ``plain``, ``RULE|PROPOSALS``, and the others."""
-    return [PLAIN, *others, *(f"{rule}|{count}" for rule in rules for count in proposals)]
-
-
-def contender(pair: Pair, cell: str) -> LocalContender:
+def contender(pair: Pair, cell: str) -> Contender:
     """Return what answers for a cell: our loop, or transformers by ``generate`` and ``assisted|PROPOSALS``."""
     name, _, count = cell.partition("|")
-    target = pair.target.model
-    if name == PLAIN:
-        return LocalContender(cell, ours(pair, RULES["lossless"], 0))
-    if name == "generate":
-        return LocalContender(cell, transformers_generate(target, pair.tokenizer))
-    if name == "assisted":
-        draft = pair.drafter.model  # type: ignore[attr-defined]
-        return LocalContender(cell, transformers_generate(target, pair.tokenizer, draft, int(count)))
-    return LocalContender(cell, ours(pair, RULES[name], count))
+    if name in ("generate", "assisted"):
+        draft = () if name == "generate" else (pair.drafter.model, int(count))  # type: ignore[attr-defined]
+        return Contender(cell, transformers_generate(pair.target.model, pair.tokenizer, *draft))
+    return Contender(cell, ours(pair, RULES["lossless"], 0) if name == PLAIN else ours(pair, RULES[name], count))
 
 
-def measure(
-    contenders: Sequence[LocalContender], requests: Sequence[Mapping[str, object]], answers: Answers, seconds: float
-) -> Iterator[int]:
+def measured(pair: Pair, given: Namespace, texts: Sequence[str], answers: Answers, seconds: float) -> Iterator[int]:
     """Add what is missing to the answers, as far as time allows; yield each prompt's number when it is finished."""
+    cells = [PLAIN, *given.others, *(f"{rule}|{count}" for rule in given.rules for count in given.proposals)]
+    contenders = [contender(pair, cell) for cell in cells]
     began, longest = time.perf_counter(), 0.0
-    race(contenders, [WARM_UP], warm_ups=0)
-    for i, request in enumerate(requests):
+    race(contenders, [WARM_UP])
+    for i, text in enumerate(texts):
         started = time.perf_counter()
         if str(i) in answers:
             continue
         if started + longest > began + seconds:
             return
-        replies = {name: reply for name, (reply,) in race(contenders, [request], first=i, warm_ups=0).items()}
+        request = {"text": text, "temperature": 1.0, "max_new_tokens": given.tokens, "seed": i}
+        replies = {name: reply for name, (reply,) in race(contenders, [request], first=i).items()}
         for _ in range(REPEATS):
             again = [each for each in contenders if replies[each.name]["others"] > DISTURBED]
-            for name, (reply,) in race(again, [request], warm_ups=0).items():
+            for name, (reply,) in race(again, [request]).items():
                 replies[name] = min(replies[name], reply, key=lambda each: each["others"])
-        answers[str(i)] = {contender.name: _counted(replies[contender.name]) for contender in contenders}
+        answers[str(i)] = {cell: _counted(replies[cell]) for cell in cells}
         longest = max(longest, time.perf_counter() - started)
         yield i
 
@@ -144,23 +135,38 @@ def as_table(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def requests_of(texts: Sequence[str], tokens: int) -> list[dict[str, object]]:
-    """Return what every cell is asked."""
-    return [
-        {"text": text, "temperature": 1.0, "max_new_tokens": tokens, "seed": seed} for seed, text in enumerate(texts)
-    ]
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Measure what is missing; yields after each prompt."""
+    twins = given.models == [Path("twins")]
+    if not twins and (len(given.models) != 2 or given.problems is None):
+        mistaken("give twins, or two folders and --problems")
+    settings = {name: value for name, value in vars(given).items() if name not in ("minutes", "output", "problems")}
+    settings["models"] = [model.name for model in given.models]
+    answers: Answers = continued(given.output, settings, "answers")
+    dtype = getattr(torch, given.dtype)
+    if twins:
+        pair = twin_pair(*(SHAPES[name] for name in given.shapes), dtype=dtype, device="cpu")
+        texts = [problem.prompt for problem in islice(word_problems("test", seed=1), given.prompts)]
+    else:
+        pair = load_pair(*map(str, given.models), dtype=dtype, device="cpu", kept_prompts=0)
+        asked = [json.loads(line)["question"] for line in given.problems.read_text("utf-8").splitlines()]
+        texts = [as_chat_prompt(pair.tokenizer, text) for text in asked[: given.prompts]]
+    began = time.perf_counter()
+    pair.prepare(AutoLength())
+    took = round(time.perf_counter() - began, 2)
+    about = {"settings": settings, "auto_measured_seconds": kept(given.output, "auto_measured_seconds") or took}
+    about["pass_times"] = pair.pass_times(AutoLength())
+    for i in measured(pair, given, texts, answers, 60 * given.minutes):
+        yield about | {"answers": answers, "summary": summary(answers)}
+        print(f"prompt {i + 1} of {len(texts)} at {time.perf_counter() - began:.0f} s", flush=True)
+    if answers:
+        print(as_table(summary(answers)))
+    print(f"{len(texts) - len(answers)} prompts are left for another run")
 
 
-def chat_problems(pair: Pair, path: Path, count: int) -> list[str]:
-    """Return GSM8K's first problems as the target's chat template puts them."""
-    with path.open(encoding="utf-8") as file:
-        return [as_chat_prompt(pair.tokenizer, json.loads(line)["question"]) for line in islice(file, count)]
-
-
-def main() -> None:
-    """Measure what is missing, print and write."""
-    made = parser(
-        __doc__,
+if __name__ == "__main__":
+    benchmark(
+        __doc__, "twins", measure,
         models=([Path], "twins, or the folders of a target and a draft"),
         shapes=(["0.9B", "0.04B"], "of twins", {"nargs": 2, "choices": SHAPES}),
         problems=(None, "GSM8K's test problems, for folders", {"type": Path}),
@@ -172,40 +178,4 @@ def main() -> None:
         prompts=10,
         tokens=(200, "of an answer at most"),
         minutes=(7.0, "begin no prompt that would end later"),
-        output=RESULTS / "twins.json",
-    )
-    given = made.parse_args()
-    twins = given.models == [Path("twins")]
-    if not twins and (len(given.models) != 2 or given.problems is None):
-        made.error("give twins, or two folders and --problems")
-    torch.set_num_threads(given.threads)
-    settings = {name: value for name, value in vars(given).items() if name not in ("minutes", "output", "problems")}
-    settings["models"] = [model.name for model in given.models]
-    stored = read(given.output) if given.output.exists() else {"settings": settings, "answers": {}}
-    if stored["settings"] != settings:
-        made.error(f"{given.output} is of {stored['settings']}, but this run is of {settings}")
-    dtype = getattr(torch, given.dtype)
-    if twins:
-        pair = twin_pair(*(SHAPES[name] for name in given.shapes), dtype=dtype, device="cpu")
-        texts = [problem.prompt for problem in islice(word_problems("test", seed=1), given.prompts)]
-    else:
-        pair = load_pair(*map(str, given.models), dtype=dtype, device="cpu", kept_prompts=0)
-        texts = chat_problems(pair, given.problems, given.prompts)
-    requests = requests_of(texts, given.tokens)
-    began = time.perf_counter()
-    pair.prepare(AutoLength())
-    stored.setdefault("auto_measured_seconds", round(time.perf_counter() - began, 2))
-    stored["pass_times"] = pair.pass_times(AutoLength())
-    contenders = [contender(pair, name) for name in cells(given.proposals, given.rules, given.others)]
-    for i in measure(contenders, requests, stored["answers"], 60 * given.minutes):
-        stored["summary"] = summary(stored["answers"])
-        write(given.output, stored, settings)
-        print(f"prompt {i + 1} of {len(requests)} at {time.perf_counter() - began:.0f} s", flush=True)
-    if stored["answers"]:
-        print(as_table(summary(stored["answers"])))
-    left = len(requests) - len(stored["answers"])
-    print(f"written to {given.output}" + (f"; {left} prompts are left for another run" if left else ""))
-
-
-if __name__ == "__main__":
-    main()
+    )  # fmt: skip

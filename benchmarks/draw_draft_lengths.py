@@ -19,13 +19,13 @@ PANELS = {
     "twins_bfloat16": "twins of 0.9B and 0.04B, bfloat16",
     "twins_float32": "twins of 0.9B and 0.04B, float32",
 }
-RULES = {
-    "lossless": STYLES["lossless"],
-    "Cactus 1": STYLES["cactus"],
-    "clamped 2": STYLES["clamped"],
-    "clamped 2, digits protected": Style("#009e73", "s"),
+LINES = {
+    "lossless": ("lossless", STYLES["lossless"]),
+    "Cactus 1": ("Cactus 1", STYLES["cactus"]),
+    "clamped 2": ("clamped 2", STYLES["clamped"]),
+    "clamped 2, digits protected": ("clamped 2, digits protected", Style("#009e73", "s")),
+    "assisted": ("transformers' assisted generation", Style(GREY, "x")),
 }
-OTHERS = {"assisted": ("transformers' assisted generation", Style(GREY, "x"))}
 
 
 def picture(panels: Mapping[str, Mapping[str, Any]]) -> str:
@@ -33,16 +33,13 @@ def picture(panels: Mapping[str, Mapping[str, Any]]) -> str:
     figure = new_figure((4.3 * len(panels) + 1.2, 3.6))
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axis, (title, found) in zip(axes, panels.items(), strict=True):
-        labels: list[tuple[float, float, str]] = []
-        top = max(point[1] for rule in RULES for point in _points(found, rule))
-        for rule, style in (RULES | {name: style for name, (_, style) in OTHERS.items()}).items():
-            points = _points(found, rule)
-            if not points:
-                continue
-            label = OTHERS[rule][0] if rule in OTHERS else rule
-            axis.plot(*zip(*points, strict=True), label=label, **style.keywords())
-            if rule in found["best"]:
-                labels.append((*max(points, key=lambda point: point[1]), style.colour))
+        labels, lines = list[tuple[float, float, str]](), {name: points(found, name) for name in LINES}
+        top = max(height for name in found["best"] for _, height in lines[name])
+        for name, (label, style) in LINES.items():
+            if lines[name]:
+                axis.plot(*zip(*lines[name], strict=True), label=label, **style.keywords())
+            if name in found["best"]:
+                labels.append((*max(lines[name], key=lambda point: point[1]), style.colour))
         last = max(count for count, _, _ in labels)
         for count, height, place, colour in spread(labels, top / 14):
             beside = (count + 0.5, place) if count == last else (count, place - top / 14)  # else it would be on a line
@@ -52,7 +49,7 @@ def picture(panels: Mapping[str, Mapping[str, Any]]) -> str:
         axis.set_xlabel("proposed tokens per step", fontsize=9)
         axis.set_ylim(0, 1.05 * top)
         axis.set_xlim(0, last + 2)
-        axis.set_xticks(sorted({count for rule in RULES for count, _ in _points(found, rule)}))
+        axis.set_xticks(sorted({count for name in found["best"] for count, _ in lines[name]}))
         axis.tick_params(labelsize=8)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
@@ -75,12 +72,12 @@ def spread(labels: Sequence[tuple[float, float, str]], least: float) -> list[tup
     return placed
 
 
-def _points(found: Mapping[str, Any], rule: str) -> list[tuple[int, float]]:
+def points(found: Mapping[str, Any], line: str) -> list[tuple[int, float]]:
     return sorted(
         (int(count), row["over_plain"][0])
         for name, row in found["cells"].items()
         for own, _, count in [name.partition("|")]
-        if own == rule and count.isdigit()
+        if own == line and count.isdigit()
     )
 
 

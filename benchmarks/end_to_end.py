@@ -4,93 +4,73 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from contenders import Contender, race, summary
+from contenders import Process, race, summary
 from pairing import benchmark
 
 from cactus_decoding import zoo
 from cactus_decoding.zoo.word_problems import word_problems
 
-BASELINES = ("generate", "assisted", "ensemble", "vllm", "vllm-speculative")
-OURS = (
-    "ours|lossless",
-    "ours|cactus:delta=0.5",
-    "ours|ensemble:weight=0.5",
-    "ours|lossless|auto:learns=always",
-)
-
-
-def contenders_of(given: Namespace, proposals: int) -> list[Contender]:
-    options = {"target": zoo.path("target"), "draft": zoo.path("draft"), "proposals": proposals}
-    options["threads"] = given.threads
-    asked = [(name, sys.executable, "end_to_end_worker.py") for name in given.contenders]
-    asked += [(name, given.vllm, "end_to_end_vllm.py") for name in BASELINES[3:] if given.vllm]
-    return [
-        Contender(
-            name, python=python, script=script, options=options,
-            checkout=given.before.resolve() if name.startswith("before|") else None,
-        )
-        for name, python, script in asked
-    ]  # fmt: skip
+VLLM = ("vllm", "vllm-speculative")
+THEIRS = ("generate", "assisted", "ensemble")
+OURS = ("ours|lossless", "ours|cactus:delta=0.5", "ours|ensemble:weight=0.5", "ours|lossless|auto:learns=always")
 
 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     texts = [problem.prompt for problem in islice(word_problems("test", seed=1), given.problems)]
+    source = None if given.before is None else given.before.resolve() / "src"
+    asked = [(name, sys.executable) for name in given.contenders]
+    asked += [(name, given.vllm) for name in VLLM if given.vllm]
     results = []
     for proposals in given.proposals:
-        contenders = contenders_of(given, proposals)
+        pair = zoo.path("target"), zoo.path("draft"), proposals
+        contenders = [Process(name, python, pair, given.threads, source) for name, python in asked]
         for temperature in given.temperatures:
             requests = [
                 {"text": text, "temperature": temperature, "max_new_tokens": 200, "seed": seed}
                 for seed, text in enumerate(texts)
             ]
-            answers = race(contenders, requests)
-            table = summary(answers, [*BASELINES, *(name for name in answers if name.startswith("before|"))])
+            answers = race(contenders, requests, warm_ups=2)
+            table = summary(answers, [*THEIRS, *VLLM, *(name for name in answers if name.startswith("before|"))])
             results.append({"proposals": proposals, "temperature": temperature, "contenders": table})
-            _show(results[-1])
-            if temperature == 0:
-                results[-1]["same_tokens_as_generate"] = _agreement(answers)
-                print("answers equal to generate's:", results[-1]["same_tokens_as_generate"])
+            if temperature == 0 and "generate" in answers:
+                results[-1]["same_tokens_as_generate"] = agreement(answers)
+            show(results[-1])
         for contender in contenders:
             contender.close()
         yield {"results": results}  # after each: it takes long
 
 
-def _agreement(answers) -> dict[str, int]:
+def agreement(answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, int]:
     """Return how many of each contender's greedy answers are those of `generate`, token for token."""
-    if "generate" not in answers:
-        return {}
-    expected = [reply["tokens"] for reply in answers["generate"]]
     return {
-        name: sum(reply["tokens"] == tokens for reply, tokens in zip(replies, expected, strict=True))
+        name: sum(own["tokens"] == its["tokens"] for own, its in zip(replies, answers["generate"], strict=True))
         for name, replies in answers.items()
     }
 
 
-def _show(result) -> None:
-    print(
-        f"\n{result['proposals']} proposals, temperature {result['temperature']}: tokens a second, ratios, peak memory"
-    )
+def show(result: Mapping[str, Any]) -> None:
+    where = f"{result['proposals']} proposals, temperature {result['temperature']}"
+    print(f"\n{where}: tokens a second, ratios (in CPU time), peak memory")
     for name, row in result["contenders"].items():
-        ratios = "  ".join(
-            f"{baseline} {ratio:.2f} ({row['ratio_cpu'][baseline]:.2f})" for baseline, ratio in row["ratio"].items()
-        )
+        ratios = "  ".join(f"{base} {ratio:.2f} ({row['ratio_cpu'][base]:.2f})" for base, ratio in row["ratio"].items())
         print(f"{name:32} {row['tokens_per_second']:7.1f}  {ratios}  {row['peak_mib']} MiB", flush=True)
+    if "same_tokens_as_generate" in result:
+        print("answers equal to generate's:", result["same_tokens_as_generate"])
 
 
 if __name__ == "__main__":
-    path = {"type": Path}
     benchmark(
         __doc__, "end_to_end", measure,
         problems=(30, "held-out word problems, each answered by everyone"),
         proposals=[6],
         temperatures=[0.0, 1.0],
         threads=1,
-        contenders=["generate", "assisted", "ensemble", *OURS],
-        before=(None, "where contenders named before|... come from", path, {"metavar": "CHECKOUT"}),
+        contenders=[*THEIRS, *OURS],
+        before=(None, "where contenders named before|... come from", {"type": Path, "metavar": "CHECKOUT"}),
         vllm=(None, "an interpreter that has vllm; without it, vllm stays out", {"metavar": "PYTHON"}),
     )  # fmt: skip

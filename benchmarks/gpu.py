@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from draft_lengths import Answers, as_table, cells, contender, measure, requests_of, summary
+from draft_lengths import Answers, as_table, measured, summary
 from draw_draft_lengths import picture
-from pairing import asked, parser, write
+from pairing import asked, mistaken, parse, write
 from torch import Tensor
 from twins import SHAPES, twin_pair
 
@@ -48,6 +50,9 @@ WAYS: dict[str, dict[str, object]] = {
 }
 LEAST_AGREEMENT = 0.98
 """Of decisions on each way: two devices round differently, which a draw next to a border tells."""
+CPU = torch.device("cpu")
+Problem = tuple[Tensor, Proposal, Tensor]
+"""The target's logits, what a draft proposes, and random numbers, all on the CPU."""
 
 
 def spellings() -> list[str]:
@@ -55,10 +60,8 @@ def spellings() -> list[str]:
     return [name for rule in RULES for name in [f.spell(f.knobs(3)[1]) for f in RULES[rule].families] or [rule]]
 
 
-def problems(
-    vocabulary: int, count: int, proposals: int, dtype: torch.dtype
-) -> Iterator[tuple[Tensor, Proposal, Tensor]]:
-    """Yield the target's logits, what a draft proposes that is a noisy copy of it, and random numbers; on the CPU."""
+def problems(vocabulary: int, count: int, proposals: int, dtype: torch.dtype) -> Iterator[Problem]:
+    """Yield problems whose draft is a noisy copy of the target."""
     generator = torch.Generator().manual_seed(0)
     for _ in range(count):
         logits = torch.randn(proposals + 1, vocabulary, generator=generator) * 3
@@ -69,21 +72,19 @@ def problems(
         yield logits.to(dtype), Proposal(token_ids, rows), numbers
 
 
-def batched(rule: str, asked: list[tuple[Tensor, Proposal, Tensor]], device: torch.device) -> list[Any]:
+def batched(rule: str, asked: Sequence[Problem], device: torch.device) -> list[Any]:
     """Return how many proposals are accepted, the next token and what is relaxed, of each problem of a batch."""
-    parsed, to_probs = parse_rule(rule), SamplingFn(SamplingParams())
+    to_probs = SamplingFn(SamplingParams())
     target = torch.stack([to_probs(logits.to(device), []) for logits, _, _ in asked])
     draft = torch.stack([proposal.probs for _, proposal, _ in asked if proposal.probs is not None]).to(device)
     ids = torch.tensor([proposal.token_ids for _, proposal, _ in asked], device=device)
     used = torch.full((len(asked),), ids.shape[1], device=device)
     numbers = torch.stack([each for _, _, each in asked]).to(device)
-    found = _decide(parsed, target, draft, ids, used, numbers)
+    found = _decide(parse_rule(rule), target, draft, ids, used, numbers)
     return [*zip(*(part.tolist() for part in found), strict=True)]
 
 
-def walked(
-    request: Request, pair: Pair, asked: list[tuple[Tensor, Proposal, Tensor]], device: torch.device
-) -> list[Any]:
+def walked(request: Request, pair: Pair, asked: Sequence[Problem], device: torch.device) -> list[Any]:
     """Return the tokens of each problem's step, and what is relaxed."""
     to_probs, found = SamplingFn(request.sampling), []
     fitted = request.policy.fit(pair.tokenizer, asked[0][0].shape[-1])
@@ -106,19 +107,16 @@ def decisions(device: torch.device, pair: Pair, vocabulary: int, count: int) -> 
     for dtype in DTYPES:
         asked = [*problems(vocabulary, count, 7, dtype)]
         for rule in spellings():
-            ways: dict[str, Callable[[torch.device], list[Any]]] = {
-                "batched": lambda place, rule=rule, asked=asked: batched(rule, asked, place)
-            }
+            ways: dict[str, Callable[[torch.device], list[Any]]] = {"batched": partial(batched, rule, asked)}
             if judges_untempered(parse_rule(rule)):  # it is for temperature 0, where the walk has it
                 ways = {}
             for way, settings in WAYS.items():
                 try:
-                    request = Request.from_dict({"rule": rule, **settings})
+                    ways[way] = partial(walked, Request.from_dict({"rule": rule, **settings}), pair, asked)
                 except ValueError:  # such as block verification with a rule that depends on the drafted token
                     continue
-                ways[way] = lambda place, request=request, asked=asked: walked(request, pair, asked, place)
             for way, decide in ways.items():
-                same = [one == other for one, other in zip(decide(device), decide(torch.device("cpu")), strict=True)]
+                same = [one == other for one, other in zip(decide(device), decide(CPU), strict=True)]
                 row = {"dtype": str(dtype)[6:], "way": way, "rule": rule, "same": sum(same), "of": len(same)}
                 rows.append(row)
     return rows
@@ -132,54 +130,68 @@ def greedy_answers(device: torch.device, count: int) -> dict[str, Any]:
     return {"same": sum(ours == theirs for ours, theirs in zip(*answers, strict=True)), "of": count}
 
 
-def speed(pair: Pair, given: Namespace, until: float) -> dict[str, Any]:
+def speed(pair: Pair, given: Namespace, seconds: float) -> dict[str, Any]:
     """Return the answers that there was time for, and their summary."""
     texts = [problem.prompt for problem in islice(word_problems("test", seed=1), given.prompts)]
-    others = ["generate", *(f"assisted|{count}" for count in given.assisted)]
-    contenders = [contender(pair, name) for name in cells(given.proposals, list(given.rules), others)]
     answers: Answers = {}
-    for _ in measure(contenders, requests_of(texts, given.tokens), answers, until - time.perf_counter()):
+    for _ in measured(pair, given, texts, answers, seconds):
         pass
     return {"answers": answers, "summary": summary(answers) if answers else None}
+
+
+def shares(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return how many decisions are the CPU's, and how many were asked, by dtype and way."""
+    same, of = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for row in rows:
+        same[row["dtype"], row["way"]] += row["same"]
+        of[row["dtype"], row["way"]] += row["of"]
+    return {key: (same[key], of[key]) for key in of}
+
+
+def agree(found: dict[str, Any]) -> bool:
+    """Whether the devices agree as far as rounding allows."""
+    greedy = found["greedy_answers"]
+    alike = (same >= LEAST_AGREEMENT * of for same, of in shares(found["decisions"]).values())
+    return all(alike) and greedy["same"] == greedy["of"]
 
 
 def main() -> None:
     """Check, measure, print, draw and write; the exit code is 1 where devices disagree."""
     began = time.perf_counter()
-    made = parser(
+    given = parse(
         __doc__,
         device="cuda",
         minutes=(7.5, "begin nothing that would end later"),
         proposals=[1, 3, 5, 7, 11, 15],
-        assisted=([3, 7], "proposals of assisted generation"),
+        others=["generate", "assisted|3", "assisted|7"],
         rules=["lossless", "Cactus 1", "clamped 2, digits protected"],
         prompts=12,
         tokens=200,
         small=(False, "small twins and rows, two prompts: to try the command"),
         output=(Path("gpu"), "a folder"),
     )
-    given = made.parse_args()
     device = torch.device(given.device)
     if device.type == "cuda" and not torch.cuda.is_available():
-        made.error("this machine has no GPU that PyTorch can use: give --device cpu --small to try the command")
+        mistaken("this machine has no GPU that PyTorch can use: give --device cpu --small to try the command")
     pairs, dtype, vocabulary, count = [("1B", "0.1B"), ("8B", "0.5B")], torch.bfloat16, 151_936, 8
     if given.small:
         pairs, dtype, vocabulary, count = [("small", "tiny")], torch.float32, 1200, 3
-        given.prompts, given.tokens, given.proposals, given.assisted = 2, 16, [1, 3], [3]
+        given.prompts, given.tokens, given.proposals, given.others = 2, 16, [1, 3], ["generate", "assisted|3"]
     torch.backends.cuda.matmul.allow_tf32 = False
-    found: dict[str, Any] = {"decisions": decisions(device, load_pair(device="cpu"), vocabulary, count)}
-    print(agreement(found["decisions"]), flush=True)
+    found: dict[str, Any] = {"decisions": decisions(device, load_pair(device="cpu"), vocabulary, count), "speed": {}}
+    print("decisions that are the CPU's, of all rules:")
+    for (of_dtype, way), (same, of) in shares(found["decisions"]).items():
+        print(f"  {of_dtype:9} {way:28} {same} of {of}", flush=True)
+    print("not all of:", *sorted({row["rule"] for row in found["decisions"] if row["same"] < row["of"]}))
     found["greedy_answers"] = greedy_answers(device, 2 if given.small else 8)
     print("greedy answers in float32 that are the CPU's:", found["greedy_answers"], flush=True)
-    found["speed"], end = {}, began + 60 * given.minutes
+    end = began + 60 * given.minutes
     given.output.mkdir(parents=True, exist_ok=True)
     for i, (target, draft) in enumerate(pairs):
-        now = time.perf_counter()
-        until = now + (end - now) / (len(pairs) - i)
         pair = twin_pair(SHAPES[target], SHAPES[draft], dtype=dtype, device=device)
-        name = f"{target} with {draft}"
-        found["speed"][name] = row = speed(pair, given, until)
-        print(f"\n{name}, {str(dtype)[6:]}")
+        row = speed(pair, given, (end - time.perf_counter()) / (len(pairs) - i))
+        found["speed"][f"{target} with {draft}"] = row
+        print(f"\n{target} with {draft}, {str(dtype)[6:]}")
         print(as_table(row["summary"]) if row["summary"] else "there was no time for any prompt", flush=True)
         del pair
         write(given.output / "gpu.json", {"results": found}, asked(given))
@@ -188,27 +200,6 @@ def main() -> None:
         write_atomically(given.output / "gpu.svg", picture(drawn))
     print(f"\n{time.perf_counter() - began:.0f} s; written to {given.output}/gpu.json and gpu.svg")
     raise SystemExit(0 if agree(found) else 1)
-
-
-def agree(found: dict[str, Any]) -> bool:
-    """Whether the devices agree as far as rounding allows."""
-    shares: dict[tuple[str, str], list[int]] = {}
-    for row in found["decisions"]:
-        share = shares.setdefault((row["dtype"], row["way"]), [0, 0])
-        share[0], share[1] = share[0] + row["same"], share[1] + row["of"]
-    greedy = found["greedy_answers"]
-    return all(same >= LEAST_AGREEMENT * of for same, of in shares.values()) and greedy["same"] == greedy["of"]
-
-
-def agreement(rows: list[dict[str, Any]]) -> str:
-    """Return the shares of equal decisions as lines of text."""
-    lines = ["decisions that are the CPU's, of all rules:"]
-    for dtype, way in dict.fromkeys((row["dtype"], row["way"]) for row in rows):
-        own = [row for row in rows if (row["dtype"], row["way"]) == (dtype, way)]
-        other = sorted({row["rule"] for row in own if row["same"] < row["of"]})
-        said = f"; not all of {', '.join(other)}" if other else ""
-        lines.append(f"  {dtype:9} {way:28} {sum(r['same'] for r in own)} of {sum(r['of'] for r in own)}{said}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -5,38 +5,39 @@
     python benchmarks/never_slower.py bundled bundled --temperature 1 --output results.json
     python benchmarks/never_slower.py target.gguf draft.gguf --prompt-tokens 100 800 4000 --output results.json
     taskset -c 0 python benchmarks/never_slower.py target.gguf draft.gguf --load-after 48 --output results.json
+    python benchmarks/never_slower.py target.gguf draft.gguf --data FOLDER --profile PROFILE --output forecast.json
 
 FOLDER holds gsm8k_test.jsonl, human_eval.jsonl.gz and spec_bench.jsonl, as published; without it chat questions are
 asked, and the bundled pair word problems; with --prompt-tokens, what the beginning of a page of docs/ says. One thread
 is timed by the processor's clock, several by the wall's. All ways share one target, which has read the prompt before an
 answer is timed. No draft has: what it reads is timed, since `auto` decides whether it reads at all. It learns from
 answer to answer, as it does in a server. With --load-after, another process that wants the same cores starts in the
-middle of each answer, and the clock is the wall's. Answers that the output file has are not made again.
+middle of each answer, and the clock is the wall's. With --profile, which `cactus tune` has written, only what it
+forecasts is asked, on GSM8K, and the forecasts stand beside it. Answers that the output file has are not made again.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
+sys.path.append(str(Path(__file__).parent))
 
+from pairing import ROOT, benchmark, continued, read
+
+from cactus_decoding import Pair, load_pair, stream
 from cactus_decoding.core.drafting.automatic import AutoLength
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
-from cactus_decoding.core.generate import stream
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
-from cactus_decoding.core.pair import load_pair
 from cactus_decoding.zoo.word_problems.generator import word_problems
 
 EDITS = (
@@ -55,20 +56,17 @@ CHAT = (
     "Tell me about the history of the bicycle.",
     "How do I make good bread with few ingredients?",
 )
-WAYS = (
-    *("none", "suffix@auto", "draft@auto", "suffix@6", "ngram@6", "draft@1", "draft@3", "draft@7"),
-    "none@again",  # what the clock makes of nothing
-)
-
-
-PAGES = Path(__file__).resolve().parents[1] / "docs"
+PLAIN = "none", "none@again"  # the second says what the clock makes of nothing
+WAYS = [PLAIN[0], *["suffix@auto", "draft@auto", "suffix@6", "ngram@6", "draft@1", "draft@3", "draft@7"], PLAIN[1]]
+FORECAST = [PLAIN[0], "draft@1", "draft@3", "draft@7", "suffix@3", PLAIN[1]]
 BUSY = [sys.executable, "-c", "while True: pass"]
 """A process that wants a core."""
 
 
 def long_prompts(lengths: Sequence[int], count: int, tokenizer: Any) -> dict[str, list[str]]:
     """Return questions about texts of so many tokens, by that number."""
-    texts = ["\n\n".join(page.read_text() for page in sorted(PAGES.glob("*.md"))[i:]) for i in range(count)]
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    texts = ["\n\n".join(page.read_text() for page in pages[i:]) for i in range(count)]
     tokens = [tokenizer(text[: 8 * max(lengths)], add_special_tokens=False).input_ids for text in texts]
     ask = "Say in a paragraph what this text is about.\n\n"
     return {f"{length}": [ask + tokenizer.decode(each[:length]) for each in tokens] for length in lengths}
@@ -76,160 +74,127 @@ def long_prompts(lengths: Sequence[int], count: int, tokenizer: Any) -> dict[str
 
 def prompts(data: Path | None, count: int, *, bundled: bool) -> dict[str, list[str]]:
     """Return what is asked, by kind of text."""
+    if data is None and bundled:
+        return {"problem": [each.prompt for each in islice(word_problems("test"), count)]}
     if data is None:
-        return {"problem": [each.prompt for each in islice(word_problems("test"), count)]} if bundled else {
-            "chat": [*CHAT[:count]]
-        }  # fmt: skip
-    sums = [json.loads(line)["question"] for line in (data / "gsm8k_test.jsonl").read_text().splitlines()]
+        return {"chat": [*CHAT[:count]]}
     with gzip.open(data / "human_eval.jsonl.gz", "rt") as file:
         programs = [json.loads(line) for line in file]
-    bench = [json.loads(line) for line in (data / "spec_bench.jsonl").read_text().splitlines()]
-    short = [each["turns"][0] for each in bench if each["category"] == "summarization" and len(each["turns"][0]) < 1900]
-    chat = [each["turns"][0] for each in bench if each["category"] in ("writing", "roleplay", "humanities", "stem")]
+    lines = {name: (data / f"{name}.jsonl").read_text().splitlines() for name in ("gsm8k_test", "spec_bench")}
+    bench = [(each["category"], each["turns"][0]) for each in map(json.loads, lines["spec_bench"])]
     edits = [
-        f"Return this code with one change. {EDITS[i % len(EDITS)]}\n\n```python\n"
-        + each["prompt"]
-        + each["canonical_solution"]
+        f"Return this code with one change. {EDITS[i % len(EDITS)]}\n\n"
+        f"```python\n{each['prompt']}{each['canonical_solution']}```"
         for i, each in enumerate(programs[20 : 20 + count])
     ]
-    kinds = {
-        "math": sums,
-        "code": [f"Complete this function.\n\n```python\n{each['prompt']}```" for each in programs],
-        "edit": [f"{text}```" for text in edits],
-        "summary": short,
-        "chat": chat,
+    return {
+        "math": [json.loads(line)["question"] for line in lines["gsm8k_test"][:count]],
+        "code": [f"Complete this function.\n\n```python\n{each['prompt']}```" for each in programs[:count]],
+        "edit": edits,
+        "summary": [text for kind, text in bench if kind == "summarization" and len(text) < 1900][:count],
+        "chat": [text for kind, text in bench if kind in ("writing", "roleplay", "humanities", "stem")][:count],
     }
-    return {kind: texts[:count] for kind, texts in kinds.items()}
 
 
-class Contenders:
-    """One target, with each thing that drafts for it.
+def forecasts(profile: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a profile forecasts: tokens per second of each way, and their ratio to none."""
+    found = {}
+    for each in profile["forecasts"]:
+        count = each["num_speculative_tokens"]
+        way = f"{'suffix' if each['draft'] == 'suffix' else 'draft'}@{count}"
+        for name in (way,) if count else PLAIN:
+            found[name] = {"tokens_per_second": each["tokens_per_second"], "speedup": each["speedup"][0]}
+    return {way: found[way] for way in FORECAST}
 
-    Args:
-        target: a model, as `cactus generate` takes it.
-        draft: another one.
-        threads: of both.
-        tokens: of an answer.
-        how: temperature, and how to verify.
-        load_after: tokens of an answer after which another process wants a core.
+
+def answer(pairs: Mapping[str, Pair], way: str, text: str, given: Namespace) -> dict[str, Any]:
+    """Answer in chat: tokens, seconds on the wall, milliseconds by the clock, and each step's log.
+
+    A step is how much was proposed and written, and milliseconds. ``draft_read`` is how many tokens of the prompt
+    the draft has read in the end.
     """
-
-    def __init__(
-        self, target: str, draft: str, threads: int, tokens: int, how: dict[str, Any], load_after: int | None = None
-    ) -> None:
-        pair = load_pair(*(f"{each}:threads={threads}" if each.endswith(".gguf") else each for each in (target, draft)))
-        self._pairs = {"draft": pair, "suffix": pair.with_draft("suffix"), "ngram": pair.with_draft("ngram")}
-        self._tokens, self._how = tokens, how
-        self._load_after, alone = load_after, threads == 1 and load_after is None
-        self._clock = time.process_time if alone else time.perf_counter
-        for each in self._pairs.values():
-            each.prepare(AutoLength())
-
-    @property
-    def tokenizer(self) -> Any:
-        return self._pairs["draft"].tokenizer
-
-    def times(self) -> dict[str, Any]:
-        """Return what `auto` knows of passes."""
-        pair = self._pairs["draft"]
-        return AutoLength().times(pair.target, pair.drafter).as_dict()
-
-    def answer(self, way: str, text: str) -> dict[str, Any]:
-        """Answer in chat: tokens, seconds on the wall, milliseconds by the clock, and each step's log.
-
-        A step is how much was proposed and written, and milliseconds. ``draft_read`` is how many tokens of the prompt
-        the draft has read in the end.
-        """
-        source, _, length = way.partition("@")
-        pair = self._pairs.get(source) or self._pairs["suffix"]
-        count = 0 if source == "none" else "auto:learns=always" if length == "auto" else int(length)
-        prompt = text if pair.bundled else as_chat_prompt(pair.tokenizer, text)
-        for _ in stream(pair, prompt, temperature=0, max_new_tokens=1, num_speculative_tokens=0):
-            pass
-        pair.drafter.reset()
-        seed = zlib.crc32(text.encode())
-        response = stream(
-            pair, prompt, max_new_tokens=self._tokens, num_speculative_tokens=count, seed=seed, **self._how
-        )
-        steps, began, clock, written = list[list[float]](), time.perf_counter(), self._clock(), 0
-        with ExitStack() as load:
-            for outcome in response:
-                before, clock = clock, self._clock()
-                steps.append([outcome.num_drafted, outcome.num_emitted, round(1e3 * (clock - before), 1)])
-                written += outcome.num_emitted
-                if self._load_after in range(written - outcome.num_emitted + 1, written + 1):
-                    load.callback(load.enter_context(subprocess.Popen(BUSY)).kill)
-        cache, read = getattr(pair.drafter, "model_cache", None), 0
-        if cache is not None and cache.length:
-            read = len(response.prompt_token_ids) - getattr(pair.drafter, "start", 0)
-        return {
-            "tokens": len(response.token_ids),
-            "seconds": round(time.perf_counter() - began, 3),
-            "milliseconds": round(sum(step[2] for step in steps), 1),
-            "draft_read": read,
-            "steps": steps,
-        }
+    clock = time.process_time if given.threads == 1 and given.load_after is None else time.perf_counter
+    source, _, length = way.partition("@")
+    pair = pairs.get(source) or pairs["suffix"]
+    count = 0 if source == "none" else "auto:learns=always" if length == "auto" else int(length)
+    prompt = text if pair.bundled else as_chat_prompt(pair.tokenizer, text)
+    for _ in stream(pair, prompt, temperature=0, max_new_tokens=1, num_speculative_tokens=0):
+        pass
+    pair.drafter.reset()
+    response = stream(
+        pair, prompt, max_new_tokens=given.tokens, num_speculative_tokens=count, temperature=given.temperature,
+        verification="token", seed=zlib.crc32(text.encode()),
+    )  # fmt: skip
+    steps, began, now, written = list[list[float]](), time.perf_counter(), clock(), 0
+    with ExitStack() as load:
+        for outcome in response:
+            before, now = now, clock()
+            steps.append([outcome.num_drafted, outcome.num_emitted, round(1e3 * (now - before), 1)])
+            written += outcome.num_emitted
+            if given.load_after in range(written - outcome.num_emitted + 1, written + 1):
+                load.callback(load.enter_context(subprocess.Popen(BUSY)).kill)
+    cache, read_tokens = getattr(pair.drafter, "model_cache", None), 0
+    if cache is not None and cache.length:
+        read_tokens = len(response.prompt_token_ids) - getattr(pair.drafter, "start", 0)
+    return {
+        "tokens": len(response.token_ids),
+        "seconds": round(time.perf_counter() - began, 3),
+        "milliseconds": round(sum(step[2] for step in steps), 1),
+        "draft_read": read_tokens,
+        "steps": steps,
+    }
 
 
-def main() -> None:
-    """Answer what is missing, and write after each prompt."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target")
-    parser.add_argument("draft")
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--prompts", type=int, default=8, help="of each kind")
-    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--verification", default="token")
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), help="none, or DRAFT@LENGTH")
-    parser.add_argument("--prompt-tokens", type=int, nargs="+", help="lengths of texts to be asked about")
-    parser.add_argument("--load-after", type=int, metavar="TOKENS", help="when another process wants a core")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no answers after so long")
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    until = time.monotonic() + 60 * given.minutes
-    how = {"temperature": given.temperature, "verification": given.verification}
-    settings = {"threads": given.threads, "tokens": given.tokens} | how
-    if given.load_after is not None:
-        settings["load_after"] = given.load_after
-    stored = json.loads(given.output.read_text()) if given.output.exists() else {"settings": settings, "results": {}}
-    if stored["settings"] != settings:
-        parser.error(f"{given.output} is of {stored['settings']}, but this run is of {settings}")
-    runs: dict[str, dict[str, Any]] = stored["results"]
-    contenders = Contenders(given.target, given.draft, given.threads, given.tokens, how, given.load_after)
-    about = {"target": Path(given.target).name, "draft": Path(given.draft).name, "prompts": given.prompts}
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    """Answer what is missing; yields after each prompt."""
+    settings = {name: getattr(given, name) for name in ("threads", "tokens", "temperature")} | {"verification": "token"}
+    settings |= {} if given.load_after is None else {"load_after": given.load_after}
+    runs = continued(given.output, settings, "results")
+    models = [f"{each}:threads={given.threads}" if each.suffix == ".gguf" else str(each)
+              for each in (given.target, given.draft)]  # fmt: skip
+    pair = load_pair(*models)
+    pairs = {"draft": pair, "suffix": pair.with_draft("suffix"), "ngram": pair.with_draft("ngram")}
+    for each in pairs.values():
+        each.prepare(AutoLength())
     if given.prompt_tokens:
-        asked = long_prompts(given.prompt_tokens, given.prompts, contenders.tokenizer)
+        asked = long_prompts(given.prompt_tokens, given.prompts, pair.tokenizer)
     else:
-        asked = prompts(given.data, given.prompts, bundled=given.target == "bundled")
+        asked = prompts(given.data, given.prompts, bundled=str(given.target) == "bundled")
+    ways, more = given.ways, dict[str, Any]()
+    if given.profile is not None:
+        profile, ways, asked = read(given.profile), FORECAST, {"math": asked["math"]}
+        tuned = {name: profile[name] for name in ("times", "prompts", "tokens")}
+        more = {"forecasts": forecasts(profile), "tuned": tuned}
     for i in range(given.prompts):
         for kind, texts in asked.items():
-            missing = [way for way in given.ways if f"{kind}/{i}/{way}" not in runs]
-            if i >= len(texts) or not missing or time.monotonic() > until:
+            missing = [way for way in ways if f"{kind}/{i}/{way}" not in runs]
+            if i >= len(texts) or not missing:
                 continue
-            made = {f"{kind}/{i}/{way}": contenders.answer(way, texts[i]) for way in missing}
-            for key, run in made.items():
-                print(f"{key}: {run['tokens']} tokens, {run['milliseconds'] / run['tokens']:.1f} ms each", flush=True)
-            runs |= made
-            content = {"settings": settings, "times": contenders.times(), "results": runs}
-            content["provenance"] = provenance(about | settings)
-            write_atomically(given.output, json.dumps(content) + "\n")
-    print("\n".join(summary(runs)))
+            runs |= {f"{kind}/{i}/{way}": answer(pairs, way, texts[i], given) for way in missing}
+            times = AutoLength().times(pair.target, pair.drafter).as_dict()
+            yield {"settings": settings, "times": times, **more, "results": runs}
+            print("; ".join(f"{way} {speed:.1f}" for way, speed in speeds(runs).items()), flush=True)
 
 
-def summary(runs: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Yield a line for each way: its milliseconds a token, and its speed over that of none."""
-    ways = dict.fromkeys(key.rpartition("/")[2] for key in runs)
-    spent = {
-        way: sum(run["milliseconds"] for key, run in runs.items() if key.endswith(f"/{way}"))
-        / sum(run["tokens"] for key, run in runs.items() if key.endswith(f"/{way}"))
-        for way in ways
-    }
-    for way, each in spent.items():
-        yield f"{way}: {each:.2f} ms a token" + (f", {spent['none'] / each:.3f} of none" if "none" in spent else "")
+def speeds(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Return tokens per second by way, over all answers."""
+    found = dict.fromkeys((key.rpartition("/")[2] for key in runs), 0.0)
+    for way in found:
+        own = [run for key, run in runs.items() if key.endswith(f"/{way}")]
+        found[way] = 1000 * sum(run["tokens"] for run in own) / sum(run["milliseconds"] for run in own)
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __doc__, "never_slower", measure, indent=None, target=Path, draft=Path,
+        data=(None, {"type": Path}),
+        prompts=(8, "of each kind"),
+        tokens=(64, "of each answer"),
+        threads=1,
+        temperature=0.0,
+        ways=(WAYS, "none, or DRAFT@LENGTH"),
+        prompt_tokens=(None, "lengths of texts to be asked about", {"type": int, "nargs": "+"}),
+        load_after=(None, "when another process wants a core", {"type": int, "metavar": "TOKENS"}),
+        profile=(None, "whose forecasts to compare with what is measured", {"type": Path}),
+    )  # fmt: skip

@@ -11,7 +11,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -29,10 +29,17 @@ TIMED: dict[str, Any] = {
     "clock": ("wall", "processor time only with one thread", {"choices": ["wall", "processor"]}),
 }
 """Options of most benchmarks that time functions."""
+Times = dict[str, dict[str, float]]
 
 
 def benchmark(
-    about: str | None, name: str, measure: Callable[[Namespace], Iterable[Mapping[str, Any]]], /, **options: Any
+    about: str | None,
+    name: str,
+    measure: Callable[[Namespace], Iterable[Mapping[str, Any]]],
+    /,
+    *,
+    indent: int | None = 1,
+    **options: Any,
 ) -> None:
     """Measure, and write the result each time that there is more of it, with the arguments that made it.
 
@@ -40,14 +47,34 @@ def benchmark(
         about: the module's docstring.
         name: of the usual result file.
         measure: yields what is known so far.
+        indent: of the result file; None for one long line.
         options: of the command line, as `scripts.results.parser` takes them; ``threads`` are torch's too.
     """
     given = parse(about, **options, output=(RESULTS / f"{name}.json", "the result file"))
     if "threads" in given:
         torch.set_num_threads(given.threads)
     for found in measure(given):
-        write(given.output, found, asked(given))
+        write(given.output, found, asked(given), indent)
     print(f"written to {given.output}")
+
+
+def kept(output: Path, key: str) -> Any:
+    """Return what a result file has under a key, so that it need not be measured again; nothing if there is no file."""
+    return read(output)[key] if output.exists() else {}
+
+
+def continued(output: Path, settings: Mapping[str, Any], key: str) -> Any:
+    """Do what `kept` does, where the file is of the same settings."""
+    known = kept(output, "settings")
+    if known and known != settings:
+        mistaken(f"{output} is of {known}, but this run is of {settings}")
+    return kept(output, key)
+
+
+def mistaken(message: str) -> NoReturn:
+    """Say what is wrong with what was asked, and end."""
+    print(message, file=sys.stderr)
+    raise SystemExit(2)
 
 
 def in_turn(
@@ -65,7 +92,7 @@ def in_turn(
     return times
 
 
-def paired(functions: Mapping[str, Callable[[], object]], rounds: int, clock: str) -> dict[str, dict[str, float]]:
+def paired(functions: Mapping[str, Callable[[], object]], rounds: int, clock: str) -> Times:
     """Return each function's median milliseconds, and the median over rounds of its time over the first one's."""
     times = in_turn(functions, rounds, clock)
     first = next(iter(times.values()))
@@ -80,7 +107,7 @@ def paired(functions: Mapping[str, Callable[[], object]], rounds: int, clock: st
 
 def paired_per_problem(
     functions: Mapping[str, Callable[[], Sequence[int] | None]], problems: int, rounds: int, clock: str
-) -> dict[str, dict[str, float]]:
+) -> Times:
     """Do what `paired` does with functions that go through all problems, but return milliseconds of one of them.
 
     Beside them stands how many proposals are accepted on average, where a function returns their number for each.
@@ -98,9 +125,10 @@ def paired_per_problem(
     return times
 
 
-def show(shape: Mapping[str, object], times: Mapping[str, Mapping[str, float]]) -> None:
-    """Print what `paired` found."""
+def told(shape: Mapping[str, Any], times: Times) -> dict[str, Any]:
+    """Print what `paired` found, and return it with what was measured."""
     print(shape)
     for name, taken in times.items():
         accepted = f"   {taken['accepted']:.2f} accepted" if "accepted" in taken else ""
-        print(f"  {name:36} {taken['ms']:9.3f} ms   {taken['ratio']:8.3f} x {next(iter(times))}{accepted}")
+        print(f"  {name:36} {taken['ms']:9.3f} ms   {taken['ratio']:8.3f} x {next(iter(times))}{accepted}", flush=True)
+    return {**shape, "times": times}

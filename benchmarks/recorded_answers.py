@@ -10,20 +10,19 @@ only. Token ids are numbered anew in each text, since only their repetition matt
 
 from __future__ import annotations
 
-import json
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from pairing import parse, read
+from never_slower import CHAT
+from pairing import parse, read, write
 from torch import Tensor
 
-from cactus_decoding import generate, load_pair
+from cactus_decoding import Pair, generate, load_pair
 from cactus_decoding.core.drafting.measuring import measure
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
-from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.zoo.word_problems.generator import word_problems
 
@@ -43,8 +42,8 @@ def shortest(words):
     return best
 """
 ASKED = {
-    "chat": "Why do people enjoy sitting around a fire in the evening?",
-    "letter": "Write a short letter to a neighbour who has lent you a ladder.",
+    "chat": CHAT[0],
+    "letter": CHAT[1],
     "math": "A shop sells pencils in boxes of 12. Ann buys 7 boxes and gives 5 pencils to each of her 9 friends. How "
     "many pencils are left? Think step by step.",
     "code": "Write a Python function that says whether a string is a palindrome, ignoring case and punctuation.",
@@ -104,10 +103,10 @@ def main() -> None:
     )
     torch.set_num_threads(1)
     pair = load_pair(*(f"{each}:threads=1" for each in given.models))
-    asked = {name: as_chat_prompt(pair.tokenizer, text) for name, text in ASKED.items()}
-    if not given.chat:
-        problems = zip(range(given.problems), word_problems("test"), strict=False)
-        asked = {f"problem {i}": each.prompt for i, each in problems}
+    if given.chat:
+        asked = {name: as_chat_prompt(pair.tokenizer, text) for name, text in ASKED.items()}
+    else:
+        asked = {f"problem {i}": each.prompt for i, each in enumerate(islice(word_problems("test"), given.problems))}
     name = " + ".join(each.stem for each in given.models) or "bundled"
     found = read(given.output) if given.output.exists() else {}
     pair.target.reset()
@@ -121,7 +120,7 @@ def main() -> None:
                 answers[key] = record(pair, prompt, temperature, given.tokens, seed=i)
                 print(key, len(answers[key]["answer"]), answers[key]["kept"].count("1"), flush=True)
             found[name] = {"times": times.as_dict(), "answers": answers, "provenance": provenance(about)}
-            write_atomically(given.output, json.dumps(found, default=str) + "\n")
+            write(given.output, found, None, None)
 
 
 if __name__ == "__main__":

@@ -10,19 +10,19 @@ not measured again.
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
+from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
-from pairing import RESULTS
+from pairing import benchmark, kept
 
-from cactus_decoding import Lossless, ModelDrafter, Pair, Request, load_pair
+from cactus_decoding import Lossless, Request, load_pair
 from cactus_decoding.core.drafting.registry import LOOK_UP
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
 from cactus_decoding.engines.transformers.skip_choice import best_of, candidates
 from cactus_decoding.engines.transformers.sublayers import layers_of, parts_of
@@ -30,64 +30,51 @@ from cactus_decoding.lab.tuning.tuning import tune
 from cactus_decoding.zoo import BUNDLED, DRAFTS
 
 
-def measure(name: str, minutes: float, num_prompts: int) -> dict[str, Any]:
+def tuned(name: str, minutes: float, num_prompts: int) -> dict[str, Any]:
     """Return what each draft of a target brings at its best number of proposals, and how long choosing took."""
     pair = load_pair(name, LOOK_UP)
     prompts, began = pair.sample_prompts()[:num_prompts], time.process_time()
     found = candidates(pair.target.model, [pair.tokenizer(each).input_ids for each in prompts])
     choosing = time.process_time() - began
-    layers = len(layers_of(pair.target.model))
-    parts = parts_of(pair.target.model)
+    layers, parts = len(layers_of(pair.target.model)), parts_of(pair.target.model)
     skips = [str(Skip.of_parts(each.skipped, parts)) for each in found]
     exits = [str(EarlyExit(max(layers * quarter // 4, 1)).of(pair.target.model).name_or_path) for quarter in (1, 2, 3)]
     own = [f"{BUNDLED}:{each}" for each in DRAFTS] if name == BUNDLED else []
-    drafts = {each: _drafter(pair, each) for each in [*skips, *exits, *own]}
-    tuned = tune(
+    drafts: dict[str, Any] = {each: pair.with_draft(each).drafter for each in [*skips, *exits, *own]}
+    told = tune(
         pair, drafts, prompts, Request(num_speculative_tokens=0, max_new_tokens=128, seed=0), [Lossless()],
         seconds=60 * minutes, thread_counts=[torch.get_num_threads()], report=lambda *_: None,
     )  # fmt: skip
     rows = []
     for draft in [*drafts, LOOK_UP]:
-        best = max((each for each in tuned.found[1:] if each.draft == draft), key=lambda each: each.tokens_per_second)
+        best = max((each for each in told.found[1:] if each.draft == draft), key=lambda each: each.tokens_per_second)
         row = {
             "draft": draft, "num_speculative_tokens": best.num_speculative_tokens,
             "tokens_per_step": best.tokens_per_step, "speedup": [*best.speedup],
         }  # fmt: skip
         if draft != LOOK_UP:
-            costs = tuned.drafts[draft]
-            row |= {"cost": costs.draft / tuned.times.of(1), "acceptance": tuned.acceptance(draft, "lossless")}
+            cost = told.drafts[draft].draft / told.times.of(1)
+            row |= {"cost": cost, "acceptance": told.acceptance(draft, "lossless")}
         rows.append(row)
     return {
         "rows": rows, "chosen": skips[found.index(best_of(found))], "choosing_seconds": choosing, "layers": layers,
-        "times": tuned.times.as_dict()["target"], "tokens": sum(len(each.token_ids) for each in tuned.answers),
-        "prompts": len(tuned.answers), "dtype": str(pair.target.model.dtype).removeprefix("torch."),
+        "times": told.times.as_dict()["target"], "tokens": sum(len(each.token_ids) for each in told.answers),
+        "prompts": len(told.answers), "dtype": str(pair.target.model.dtype).removeprefix("torch."),
     }  # fmt: skip
 
 
-def _drafter(pair: Pair, name: str) -> ModelDrafter:
-    drafter = pair.with_draft(name).drafter
-    assert isinstance(drafter, ModelDrafter)
-    return drafter
-
-
-def main() -> None:
-    """Measure what is missing, and write after each target."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="+")
-    parser.add_argument("--minutes", type=float, default=4, help="for tuning each target, beside choosing")
-    parser.add_argument("--prompts", type=int, default=10, help="of ten, to choose and to tune by")
-    parser.add_argument("--output", type=Path, default=RESULTS / "self_drafts.json")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    results = json.loads(given.output.read_text())["results"] if given.output.exists() else {}
-    for name in given.targets:
-        shown = name if name == BUNDLED else Path(name).name
-        if shown not in results:
-            results[shown] = measure(name, given.minutes, given.prompts)
-            results[shown]["provenance"] = provenance({"minutes": given.minutes, "prompts": given.prompts})
-            write_atomically(given.output, json.dumps({"results": results}, indent=1) + "\n")
-            print(json.dumps(results[shown]["rows"], indent=1), flush=True)
+def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    results = kept(given.output, "results")
+    for path in given.targets:
+        if path.name not in results:
+            results[path.name] = tuned(str(path), given.minutes, given.prompts)
+            results[path.name]["provenance"] = provenance({"minutes": given.minutes, "prompts": given.prompts})
+            print(json.dumps(results[path.name]["rows"], indent=1), flush=True)
+            yield {"results": results}
 
 
 if __name__ == "__main__":
-    main()
+    benchmark(
+        __doc__, "self_drafts", measure, targets=[Path], threads=1,
+        minutes=(4.0, "for tuning each target, beside choosing"), prompts=(10, "of ten, to choose and to tune by"),
+    )  # fmt: skip

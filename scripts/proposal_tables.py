@@ -157,10 +157,9 @@ def load() -> str:
 
 def forecast() -> str:
     """Return what tuning forecast, and what was measured."""
-    answers, speeds = read("forecast", "answers"), {}
-    forecasts = read("forecast", "forecasts")
+    runs, forecasts, speeds = Runs("forecast"), read("forecast", "forecasts"), {}
     for way in forecasts:
-        made = [answer for key, answer in answers.items() if key.endswith(f"/{way}")]
+        made = runs.of("math", way)
         speeds[way] = 1000 * sum(each["tokens"] for each in made) / sum(each["milliseconds"] for each in made)
     return columns([each | {"way": way} for way, each in forecasts.items()], {
         "": lambda row: row["way"].replace("@", " "),
