@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from pairing import TIMED, benchmark, paired, show
+from pairing import TIMED, Times, benchmark, paired, told
 
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
@@ -23,7 +23,7 @@ CASES = (
 """Vocabulary, how steep a row is, and how far apart both are."""
 
 
-def times_of(vocabulary: int, scale: float, noise: float, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+def times_of(vocabulary: int, scale: float, noise: float, rounds: int, clock: str) -> Times:
     """Return the times for one pair of rows."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(vocabulary, generator=generator) * scale
@@ -43,9 +43,7 @@ def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     results = []
     for case in CASES:
         shape = dict(zip(("vocabulary", "logits' standard deviation", "draft's noise"), case, strict=True))
-        times = times_of(*case, given.rounds, given.clock)
-        show(shape, times)
-        results.append({**shape, "times": times})
+        results.append(told(shape, times_of(*case, given.rounds, given.clock)))
         yield {"results": results}
 
 

@@ -1,20 +1,27 @@
-"""Time verification from logits against a log-sum-exp of the same rows and against whole-tensor formulas.
+"""Time verification from logits against a log-sum-exp of the same rows, which a step has anyway. Cases, a file each:
 
-First the ordinary case: proposals drawn from a noisy copy of the target, nothing truncated. Then the same with tokens
-protected. Then the extremes: every proposal accepted, and the first one rejected. Each has a result file of its own.
+- `ordinary`: 10 proposals drawn from a noisy copy of the target, nothing truncated;
+- `protected`: the same with tokens protected, and how many tokens are looked at for that;
+- `extremes`: every proposal accepted, and the first one rejected, beside whole-tensor formulas of Cactus;
+- `trees`: of 16 proposals: from a noisy copy; all judged ones accepted; and the text's children excluded, so that the
+  walk ends at once. One child of each token is drawn.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 import torch
-from official_formulas import truncate, verify_in_full
-from pairing import RESULTS, TIMED, asked, paired, paired_per_problem, parse, show, write
+from pairing import RESULTS, TIMED, Times, asked, paired, paired_per_problem, parse, told, write
 from torch import Tensor
+from torch.nn.functional import one_hot
 
+from cactus_decoding.core.drafting.trees.shape import StaticTree
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.policy.protection import Protection, may_relax
@@ -23,43 +30,45 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.sampling.rows import LazyRows
-from cactus_decoding.core.types import Proposal, StepRows
+from cactus_decoding.core.types import ROOT, Proposal, StepRows
 from cactus_decoding.core.verification.walk import Verifier
 
 TRUNCATED = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
 PLAIN = SamplingParams(temperature=0.6)
 ORDINARY = SamplingParams()
 RULE = "cactus:delta=1"
+ORDINARY_RULES = ("lossless", RULE, "clamped:width=1", "clamped:width=3")
+TREE_RULES = ("lossless", RULE, "clamped:width=3")
 VOCABULARY, PROPOSALS = 151_936, 10
 PROTECTED_TOKENS = (32, 1_110)
 """About what digits are to a tokenizer that splits numbers, and to one that has tokens of up to three digits."""
-ORDINARY_RULES = ("lossless", RULE, "clamped:width=1", "clamped:width=3")
 NOISE, PROBLEMS = 0.5, 8
 """Standard deviation of what the draft adds to the target's logits, of which lossless sampling accepts four in five;
 and how many sets of rows a round goes through, so that accepted and rejected proposals have their usual proportion."""
+TREES = ("4.1.1.1", "2.1.1.1.1.1.1.1")
+"""Of 16 tokens each, 4 and 8 deep."""
+TREE_CASES = ("ordinary", "all accepted", "the text's children excluded")
+ROWS = {"vocabulary": VOCABULARY, "proposals": PROPOSALS, "batch": 1}
+Problem = tuple[Tensor, Proposal]
+"""The target's logits, ``[proposals + 1, vocabulary]``, and what a draft proposes."""
 
 
-def rows(vocabulary: int, proposals: int, batch: int, sampling: SamplingParams) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits and a draft that agrees with them, so that every proposal is accepted."""
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(batch, proposals + 1, vocabulary, generator=generator) * 3
-    draft = sampling(logits[:, :-1])
-    drafted = torch.multinomial(draft.flatten(0, 1), 1, generator=generator).reshape(batch, proposals)
-    return logits, draft, drafted
+def numbers(seed: int) -> torch.Generator:
+    """Return a generator of the same numbers for the same seed."""
+    return torch.Generator().manual_seed(seed)
 
 
-def rejected_at_once(logits: Tensor, draft: Tensor, drafted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a draft that is sure of a token that the target excludes, in first place."""
-    draft, drafted = draft.clone(), drafted.clone()
-    drafted[:, 0] = logits[:, 0].argmin(-1)
-    draft[:, 0] = torch.nn.functional.one_hot(drafted[:, 0], logits.shape[-1])
-    return draft, drafted
+def drawn_from(probs: Tensor, generator: torch.Generator) -> Proposal:
+    """Return a chain of tokens drawn from rows."""
+    return Proposal(torch.multinomial(probs, 1, generator=generator)[:, 0].tolist(), probs)
 
 
-def accepted(verifier: Verifier, logits: Tensor, draft: Tensor, drafted: Tensor, generator: torch.Generator) -> int:
-    """Return how many proposals of a step are kept."""
-    proposal = Proposal(drafted.tolist(), draft)
-    return verifier(verifier.begin(), logits, proposal.token_ids, proposal, generator)[1].num_accepted
+def noisy_copy(seed: int) -> Problem:
+    """Return logits, and what is drawn from a draft whose logits are those and noise."""
+    generator = numbers(seed)
+    logits = torch.randn(PROPOSALS + 1, VOCABULARY, generator=generator) * 3
+    noise = torch.randn(PROPOSALS, VOCABULARY, generator=generator) * NOISE
+    return logits, drawn_from((logits[:-1] + noise).softmax(-1), generator)
 
 
 def verifier_of(
@@ -71,129 +80,133 @@ def verifier_of(
     return Verifier(parse_rule(rule), lambda logits, _: sampling(logits), plain, known, fitted=fitted)
 
 
-def steps(
-    rule: str, logits: Tensor, draft: Tensor, drafted: Tensor, sampling: SamplingParams, generator: torch.Generator
-) -> list[int]:
-    """Return how many proposals each of some sequences keeps."""
-    verifier = verifier_of(rule, sampling)
-    return [accepted(verifier, *each, generator) for each in zip(logits, draft, drafted, strict=True)]
+def accepted(verifier: Verifier, problem: Problem, generator: torch.Generator) -> int:
+    """Return how many proposals of a step are kept."""
+    logits, proposal = problem
+    return verifier(verifier.begin(), logits, proposal.token_ids, proposal, generator)[1].num_accepted
 
 
-def extremes(sampling: SamplingParams, rounds: int, clock: str, baseline: bool) -> dict[str, Any]:
-    """Return the times where all proposals are accepted, or the first is rejected, perhaps of whole formulas too."""
-    logits, draft, drafted = rows(VOCABULARY, PROPOSALS, 1, sampling)
-    wrong_draft, wrong = rejected_at_once(logits, draft, drafted)
-    verify_all = partial(steps, sampling=sampling, generator=numbers(0))
-    functions = {
-        "logsumexp": lambda: logits.logsumexp(-1),
-        "lossless, all accepted": lambda: verify_all("lossless", logits, draft, drafted),
-        "cactus, all accepted": lambda: verify_all(RULE, logits, draft, drafted),
-        "lossless, first rejected": lambda: verify_all("lossless", logits, wrong_draft, wrong),
-        "cactus, first rejected": lambda: verify_all(RULE, logits, wrong_draft, wrong),
-    }
-    assert functions["cactus, all accepted"]() == [PROPOSALS]
-    assert functions["cactus, first rejected"]() == [0]
-    if baseline:
-        one = logits[0], draft[0], drafted[0]
-        functions["formulas without truncation"] = lambda: verify_in_full(*one, 1.0, 0.6)
-        functions["formulas, truncated by a sort"] = lambda: verify_in_full(
-            truncate(one[0], 20, 0.95), *one[1:], 1.0, 0.6
-        )
-    shape = {"vocabulary": VOCABULARY, "proposals": PROPOSALS, "batch": 1, "sampling": str(sampling)}
-    return told(shape, paired(functions, rounds, clock))
+def verified(rule: str, sampling: SamplingParams, problems: Sequence[Problem]) -> list[int]:
+    verifier, generator = verifier_of(rule, sampling), numbers(0)
+    return [accepted(verifier, problem, generator) for problem in problems]
 
 
-def told(shape: dict[str, Any], times: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Print what was measured, and return it."""
-    show(shape, times)
-    return shape | {"times": times}
-
-
-def noisy_copy(seed: int, vocabulary: int, proposals: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return logits, a draft whose logits are those and noise, and tokens drawn from it."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(1, proposals + 1, vocabulary, generator=generator) * 3
-    noise = torch.randn(1, proposals, vocabulary, generator=generator) * NOISE
-    draft = (logits[:, :-1] + noise).softmax(-1)
-    return logits, draft, torch.multinomial(draft[0], 1, generator=generator).T
-
-
-def ordinary(rounds: int, clock: str) -> list[dict[str, Any]]:
-    """Return the times of the ordinary case, over all problems together, and how many proposals are accepted."""
-    problems = [noisy_copy(seed, VOCABULARY, PROPOSALS) for seed in range(PROBLEMS)]
-    generator = numbers(0)
-
-    def verify_all(rule: str) -> list[int]:
-        return [steps(rule, *problem, ORDINARY, generator)[0] for problem in problems]
-
-    times = against_reading([logits for logits, _, _ in problems], verify_all, ORDINARY_RULES, rounds, clock)
-    shape = {"vocabulary": VOCABULARY, "proposals": PROPOSALS, "batch": 1, "sampling": str(ORDINARY)}
-    return [told(shape | {"draft's noise": NOISE}, times)]
-
-
-def against_reading(
-    logits: Sequence[Tensor], verify_all: Callable[[str], list[int]], rules: Sequence[str], rounds: int, clock: str
-) -> dict[str, dict[str, float]]:
+def against_reading(problems: Sequence[Problem], rules: Sequence[str], rounds: int, clock: str) -> Times:
     """Return the times of rules on all problems, relative to a log-sum-exp of these, and how many are accepted."""
 
     def read() -> None:
-        for rows_ in logits:
-            rows_.logsumexp(-1)
+        for logits, _ in problems:
+            logits.logsumexp(-1)
 
     functions: dict[str, Callable[[], list[int] | None]] = {"logsumexp": read}
-    functions |= {rule: partial(verify_all, rule) for rule in rules}
-    return paired_per_problem(functions, len(logits), rounds, clock)
+    functions |= {rule: partial(verified, rule, ORDINARY, problems) for rule in rules}
+    return paired_per_problem(functions, len(problems), rounds, clock)
 
 
-def policy_of(vocabulary: int, tokens: int) -> FittedPolicy:
-    """Return a policy that protects this many tokens, spread over a vocabulary, at the usual threshold."""
-    mask = torch.zeros(vocabulary, dtype=torch.bool)
-    mask[torch.arange(tokens) * (vocabulary // tokens)] = True
-    return FittedPolicy(Vocabulary(("",) * vocabulary), Phases(), Protection("digits"), mask)
+def ordinary(rounds: int, clock: str) -> Iterator[dict[str, Any]]:
+    times = against_reading([noisy_copy(seed) for seed in range(PROBLEMS)], ORDINARY_RULES, rounds, clock)
+    yield told(ROWS | {"sampling": str(ORDINARY), "draft's noise": NOISE}, times)
 
 
-def measure_mass(vocabulary: int, tokens: int, rounds: int, clock: str) -> dict[str, dict[str, float]]:
+def extremes(rounds: int, clock: str) -> Iterator[dict[str, Any]]:
+    """Yield the times where all proposals are accepted, or the first is rejected; once, of whole formulas too."""
+    for sampling in (TRUNCATED, PLAIN):
+        logits = torch.randn(PROPOSALS + 1, VOCABULARY, generator=numbers(0)) * 3
+        proposal = drawn_from(sampling(logits[:-1]), numbers(0))
+        first = int(logits[0].argmin())  # the draft is sure of a token that the target excludes
+        probs = torch.cat([one_hot(torch.tensor([first]), VOCABULARY).float(), proposal.probs[1:]])
+        wrong = Proposal([first, *proposal.token_ids[1:]], probs)
+        functions: dict[str, Callable[[], Any]] = {"logsumexp": partial(logits.logsumexp, -1)}
+        for case, made in (("all accepted", proposal), ("first rejected", wrong)):
+            for name, rule in (("lossless", "lossless"), ("cactus", RULE)):
+                functions[f"{name}, {case}"] = partial(verified, rule, sampling, [(logits, made)])
+        assert functions["cactus, all accepted"]() == [PROPOSALS]
+        assert functions["cactus, first rejected"]() == [0]
+        if sampling is TRUNCATED:
+            functions["formulas without truncation"] = partial(in_full, logits, proposal)
+            functions["formulas, truncated by a sort"] = partial(in_full, logits, proposal, cut=True)
+        yield told(ROWS | {"sampling": str(sampling)}, paired(functions, rounds, clock))
+
+
+def truncated(logits: Tensor) -> Tensor:
+    """Mask what top-k and top-p cut, by a sort of every row."""
+    ascending, order = logits.sort(-1)
+    ascending[..., : logits.shape[-1] - TRUNCATED.top_k] = -torch.inf
+    dropped = ascending.softmax(-1).cumsum(-1) <= 1 - TRUNCATED.top_p
+    dropped[..., -1] = False
+    return torch.full_like(logits, -torch.inf).scatter_(-1, order, ascending.masked_fill_(dropped, -torch.inf))
+
+
+def in_full(logits: Tensor, proposal: Proposal, *, cut: bool = False, delta: float = 1.0) -> int:
+    """Verify proposals by Cactus as whole-tensor formulas, every row in full, and return the token that follows.
+
+    Restated from the formulas of the paper (Hao and Mou, arXiv 2604.04987): a softmax of every row, h over the whole
+    vocabulary for every proposal, the residual of every proposal, and a draw from each.
+    """
+    draft, drafted = proposal.probs, torch.tensor(proposal.token_ids).unsqueeze(-1)
+    probs = torch.softmax((truncated(logits) if cut else logits) / PLAIN.temperature, dim=-1)
+    target = probs[:-1]
+    q, p = target.gather(-1, drafted), draft.gather(-1, drafted)
+    lifted = (q + torch.sqrt(2 * delta * q * (1 - q))).clamp(max=1.0)
+    relaxed = (target * ((1 - lifted) / (1 - q).clamp(min=1e-10))).scatter(-1, drafted, lifted)
+    kept = (torch.rand_like(p) * p < lifted).squeeze(-1)
+    residual = (relaxed - draft).clamp(min=0)
+    total = residual.sum(-1, keepdim=True)
+    recovered = torch.multinomial(torch.where(total > 0, residual / total, target), 1)
+    bonus = torch.multinomial(probs[-1], 1)
+    count = int(kept.long().cumprod(0).sum())
+    return int(bonus) if count == len(drafted) else int(recovered[count])
+
+
+def policy_of(tokens: int) -> FittedPolicy:
+    """Return a policy that protects this many tokens, spread over the vocabulary, at the usual threshold."""
+    mask = torch.zeros(VOCABULARY, dtype=torch.bool)
+    mask[torch.arange(tokens) * (VOCABULARY // tokens)] = True
+    return FittedPolicy(Vocabulary(("",) * VOCABULARY), Phases(), Protection("digits"), mask)
+
+
+def protected(rounds: int, clock: str) -> Iterator[dict[str, Any]]:
+    """Yield the time of the sum over protected tokens, and what protection adds to a step."""
+    shape: dict[str, Any] = {"what": "masked sum", "vocabulary": VOCABULARY, "rows": 10}
+    for tokens in PROTECTED_TOKENS:
+        yield told(shape | {"protected tokens": tokens}, masked_sums(tokens, rounds, clock))
+    shape = {"what": "step", "vocabulary": VOCABULARY, "proposals": 10, "protected tokens": PROTECTED_TOKENS[0]}
+    for sampling in (ORDINARY, TRUNCATED):
+        for rule in (RULE, "clamped:width=3"):
+            times = protected_steps(rule, sampling, rounds, clock)
+            yield told(shape | {"rule": rule, "sampling": str(sampling)}, times)
+
+
+def masked_sums(tokens: int, rounds: int, clock: str) -> Times:
     """Return the time of the masked sum of ten rows beside that of reading them: of rows, and of what is made of them.
 
     Logits are the usual start, of which verification has made probabilities already.
     """
-    logits = noisy_copy(0, vocabulary, 10)[0][0, :10]
-    probs, policy = logits.softmax(-1), policy_of(vocabulary, tokens)
-    token_ids, mask = policy.token_ids, policy.mask
-    assert token_ids is not None
-    assert mask is not None
+    logits, policy = noisy_copy(0)[0][:10], policy_of(tokens)
+    probs, token_ids, mask = logits.softmax(-1), policy.token_ids, policy.mask
+    assert token_ids is not None and mask is not None and policy.protection is not None  # noqa: PT018
     whole = StepRows(torch.cat([logits, logits[-1:]]), [0] * 10, Proposal([0] * 10, None), *[lambda rows, _: rows] * 2)
     known = [Position(whole, node - 1, LazyRows(logits, ORDINARY)) for node in range(10)]
-    assert all(len(position.row.probs) == vocabulary for position in known)
-    assert policy.protection is not None
+    assert all(len(position.row.probs) == VOCABULARY for position in known)
     threshold = policy.protection.threshold
-    return paired(
-        {
-            "logsumexp": lambda: logits.logsumexp(-1),
-            "masked sum, rows known": lambda: [may_relax(position.mass(token_ids), threshold) for position in known],
-            "masked sum of probabilities": lambda: probs.index_select(-1, token_ids).double().sum(-1),
-            "product with a whole mask": lambda: probs @ mask.float(),
-        },
-        rounds,
-        clock,
-    )
+    return paired({
+        "logsumexp": lambda: logits.logsumexp(-1),
+        "masked sum, rows known": lambda: [may_relax(position.mass(token_ids), threshold) for position in known],
+        "masked sum of probabilities": lambda: probs.index_select(-1, token_ids).double().sum(-1),
+        "product with a whole mask": lambda: probs @ mask.float(),
+    }, rounds, clock)  # fmt: skip
 
 
-def measure_protected(
-    vocabulary: int, tokens: int, rule: str, sampling: SamplingParams, rounds: int, clock: str
-) -> dict[str, dict[str, float]]:
+def protected_steps(rule: str, sampling: SamplingParams, rounds: int, clock: str) -> Times:
     """Return the times of a step without protection, with it, and with it from whole rows, over all problems.
 
     Protected tokens are unlikely in all rows, so that the three decide the same and only the looking differs.
     """
-    policy = policy_of(vocabulary, tokens)
-    assert policy.mask is not None
-    problems = []
+    policy, problems = policy_of(PROTECTED_TOKENS[0]), list[Problem]()
     for seed in range(PROBLEMS):
-        logits, draft, drafted = noisy_copy(seed, vocabulary, 10)
-        logits, draft = logits - 15 * policy.mask, sampling((draft.log() - 15 * policy.mask)[0])
-        drafted = torch.multinomial(draft, 1, generator=numbers(seed)).squeeze(1)
-        problems.append((logits[0], draft, drafted, numbers(seed)))
+        logits, proposal = noisy_copy(seed)
+        probs = sampling(proposal.probs.log() - 15 * policy.mask)
+        problems.append((logits - 15 * policy.mask, drawn_from(probs, numbers(seed))))
     verifiers = {
         "unprotected": verifier_of(rule, sampling),
         "protected": verifier_of(rule, sampling, policy),
@@ -201,53 +214,62 @@ def measure_protected(
     }
 
     def verify_all(verifier: Verifier) -> list[int]:
-        return [accepted(verifier, *problem) for problem in again(problems)]
+        return [accepted(verifier, problem, numbers(seed)) for seed, problem in enumerate(problems)]
 
     functions = {name: partial(verify_all, verifier) for name, verifier in verifiers.items()}
     assert functions["unprotected"]() == functions["protected"]() == functions["protected, from whole rows"]()
     return paired_per_problem(functions, PROBLEMS, rounds, clock)
 
 
-Case = tuple[Tensor, Tensor, Tensor, torch.Generator]
+def tree(seed: int, shape: str, case: str) -> Problem:
+    """Return the target's logits, ``[nodes + 1, vocabulary]``, and the tree that a draft proposes."""
+    generator, branching = numbers(seed), StaticTree(shape).branching
+    logits = torch.randn(sum(accumulate(branching, mul)) + 1, VOCABULARY, generator=generator) * 3
+    token_ids, parents, drawn, rows, level = list[int](), list[int](), list[bool](), list[Tensor](), [ROOT]
+    for count in branching:
+        new = []
+        for parent in level:
+            row = (logits[parent + 1] + torch.randn(VOCABULARY, generator=generator) * NOISE).softmax(-1)
+            fixed = row.topk(count - 1).indices
+            last = int(torch.multinomial(row.scatter(0, fixed, 0.0), 1, generator=generator))
+            if case == "all accepted":
+                logits[parent + 1, last] = logits[parent + 1].logsumexp(-1)  # half of the row: more than p
+            if case == "the text's children excluded" and parent == ROOT:
+                logits[0, [*fixed.tolist(), last]] = -30.0
+            new += range(len(token_ids), len(token_ids) + count)
+            token_ids += [*fixed.tolist(), last]
+            parents += [parent] * count
+            drawn += [False] * (count - 1) + [True]
+            rows.append(row)
+        level = new
+    return logits, Proposal(token_ids, torch.stack(rows), parents, drawn)
 
 
-def again(problems: Sequence[Case]) -> Iterator[Case]:
-    """Yield problems with their generators set back."""
-    for seed, (*tensors, generator) in enumerate(problems):
-        yield *tensors, generator.manual_seed(seed)
+def trees(rounds: int, clock: str) -> Iterator[dict[str, Any]]:
+    """Yield the times of a step, on average over all problems, and how many proposals are kept."""
+    for shape in TREES:
+        for case in TREE_CASES:
+            problems = [tree(seed, shape, case) for seed in range(PROBLEMS)]
+            times = against_reading(problems, TREE_RULES, rounds, clock)
+            depth = StaticTree(shape).max_draft_tokens
+            expected = {"all accepted": depth, "the text's children excluded": 0}.get(case)
+            assert expected is None or all(times[rule]["accepted"] == expected for rule in TREE_RULES)
+            yield told({"vocabulary": VOCABULARY, "tree": shape, "case": case, "sampling": str(ORDINARY)}, times)
 
 
-def numbers(seed: int) -> torch.Generator:
-    """Return a generator of the same numbers for the same seed."""
-    return torch.Generator().manual_seed(seed)
+CASES = {
+    "ordinary": (ordinary, "verification_ordinary"), "protected": (protected, "verification_protected"),
+    "extremes": (extremes, "verification"), "trees": (trees, "verification_trees"),
+}  # fmt: skip
 
 
-def protected(rounds: int, clock: str) -> list[dict[str, Any]]:
-    """Return what protection adds."""
-    results = []
-    for tokens in PROTECTED_TOKENS:
-        shape: dict[str, Any] = {"what": "masked sum", "vocabulary": VOCABULARY, "rows": 10, "protected tokens": tokens}
-        results.append(told(shape, measure_mass(VOCABULARY, tokens, rounds, clock)))
-    for sampling in (ORDINARY, TRUNCATED):
-        for rule in (RULE, "clamped:width=3"):
-            shape = {"what": "step", "vocabulary": VOCABULARY, "proposals": 10, "protected tokens": PROTECTED_TOKENS[0]}
-            times = measure_protected(VOCABULARY, PROTECTED_TOKENS[0], rule, sampling, rounds, clock)
-            results.append(told(shape | {"rule": rule, "sampling": str(sampling)}, times))
-    return results
-
-
-def main() -> None:
+def main(given: Namespace) -> None:
     """Measure and write each case."""
-    given = parse(__doc__, rounds=60, **TIMED, folder=RESULTS)
     torch.set_num_threads(given.threads)
-    how = given.rounds, given.clock
-    for name, measured in {
-        "_ordinary": lambda: ordinary(*how),
-        "_protected": lambda: protected(*how),
-        "": lambda: [extremes(sampling, *how, sampling is TRUNCATED) for sampling in (TRUNCATED, PLAIN)],
-    }.items():
-        write(given.folder / f"verification{name}.json", {"results": measured()}, asked(given))
+    for case in given.cases:
+        measure, name = CASES[case]
+        write(given.folder / f"{name}.json", {"results": [*measure(given.rounds, given.clock)]}, asked(given))
 
 
 if __name__ == "__main__":
-    main()
+    main(parse(__doc__, rounds=60, **TIMED, cases=([*CASES], {"choices": CASES}), folder=RESULTS))

@@ -15,8 +15,6 @@ weights are quantised.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -33,44 +31,35 @@ import torch
 from benchmarks.never_slower import CHAT
 from cactus_decoding import SamplingParams, generate, load_pair
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.zoo.word_problems import word_problems
+from scripts.results import asked, parse, read, write
 
 TIE = 1e-4
 LENGTHS: list[dict[str, Any]] = [
-    {"num_speculative_tokens": 1},
-    {"num_speculative_tokens": 5},
-    {"num_speculative_tokens": "confidence:threshold=0.2"},
-    {"num_speculative_tokens": "auto"},
+    {"num_speculative_tokens": length} for length in (1, 5, "confidence:threshold=0.2", "auto")
 ]
 TREES: list[dict[str, Any]] = [{"tree": "static=3.2.1"}, {"tree": "best_first,nodes=8,depth=4"}]
 SAMPLINGS: list[dict[str, Any]] = [
-    {},
-    {"temperature": 0.6},
-    {"temperature": 0.0},
-    {"top_k": 4},
-    {"top_p": 0.8, "temperature": 1.3},
-    {"min_p": 0.1},
-]
+    {}, {"temperature": 0.6}, {"temperature": 0.0}, {"top_k": 4}, {"top_p": 0.8, "temperature": 1.3}, {"min_p": 0.1},
+]  # fmt: skip
 LOOK_UPS = ("suffix", "ngram")
 Drafters = Mapping[str, Callable[[Pair], Pair]]
 DRAFTERS: Drafters = {
     "draft": lambda pair: pair,
-    "suffix": lambda pair: pair.with_draft("suffix"),
-    "ngram": lambda pair: pair.with_draft("ngram"),
+    **{name: lambda pair, name=name: pair.with_draft(name) for name in LOOK_UPS},
 }
+Asked = tuple[str, str, dict[str, Any], dict[str, Any]]
+"""Drafter, prompt, what is proposed and how tokens are sampled."""
 
 
-def requests(
-    count: int, seed: int, prompts: Sequence[str], drafters: Drafters, *, trees: bool
-) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
-    """Return drafter, prompt, what is proposed and how tokens are sampled of so many random requests."""
-    rng, found = random.Random(seed), list[tuple[str, str, dict[str, Any], dict[str, Any]]]()
+def requests(count: int, seed: int, prompts: Sequence[str], drafters: Drafters, *, trees: bool) -> list[Asked]:
+    """Return so many random requests."""
+    rng, found = random.Random(seed), list[Asked]()
     for _ in range(count):
         name = rng.choice([*drafters])
         proposed = rng.choice([*LENGTHS, *(TREES if trees and name not in LOOK_UPS else ())])
@@ -107,9 +96,8 @@ def margin(
 
 
 def compare(
-    pool: PairPool, asked: Sequence[tuple[str, str, dict[str, Any], dict[str, Any]]], drafters: Drafters, tokens: int,
-    verification: str = "coupled",
-) -> dict[str, Any]:  # fmt: skip
+    pool: PairPool, asked: Sequence[Asked], drafters: Drafters, tokens: int, verification: str = "coupled"
+) -> dict[str, Any]:
     """Answer requests with proposals and without; return how many texts are equal, part at a tie, or part elsewhere."""
     made: dict[tuple[int, str], Pair] = {}
 
@@ -154,35 +142,35 @@ def compare(
 
 def main() -> None:
     """Compare, and add what is found to the output file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help="target and draft, GGUF files; the bundled pair by default")
-    parser.add_argument("--requests", type=int, default=1000)
-    parser.add_argument("--at-once", type=int, default=1)
-    parser.add_argument("--tokens", type=int, default=100, help="of an answer at most")
-    parser.add_argument("--chat", action="store_true", help="ask questions in chat, not word problems")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
+    given = parse(
+        __doc__,
+        models=([], "target and draft, GGUF files; the bundled pair by default",
+                {"nargs": "*", "positional": True, "type": Path}),
+        requests=1000,
+        at_once=1,
+        tokens=(100, "of an answer at most"),
+        chat=(False, "ask questions in chat, not word problems"),
+        seed=0,
+        output=(None, {"type": Path, "required": True}),
+    )  # fmt: skip
     torch.set_num_threads(1)
     if given.models:
-        file = parse_gguf(given.models[0])
-        if file is None:
-            parser.error("models must be GGUF files; without any the bundled pair is asked")
+        file = parse_gguf(str(given.models[0]))
+        assert file is not None, "models must be GGUF files"
         settings = replace(file.settings, context_size=1024, threads=1)
-        pool = PairPool.load(file._replace(settings=settings), given.models[1], given.at_once, given.at_once)
+        pool = PairPool.load(file._replace(settings=settings), str(given.models[1]), given.at_once, given.at_once)
     else:
         pool = PairPool([load_pair()])
     if given.chat:
         prompts = [as_chat_prompt(pool.pairs[0].tokenizer, text) for text in CHAT]
     else:
         prompts = [problem.prompt for problem in islice(word_problems("test"), 50)]
-    asked = requests(given.requests, given.seed, prompts, DRAFTERS, trees=not given.models)
-    counts = compare(pool, asked, DRAFTERS, given.tokens)
-    names = [Path(each).name for each in given.models] or ["bundled", "bundled:worded"]
-    arguments = {name: value for name, value in vars(given).items() if name != "output"} | {"models": names}
-    found = json.loads(given.output.read_text()) if given.output.exists() else {}
-    found[" + ".join(names)] = counts | {"provenance": provenance(arguments)}
-    write_atomically(given.output, json.dumps(found, indent=1, default=str) + "\n")
+    random_requests = requests(given.requests, given.seed, prompts, DRAFTERS, trees=not given.models)
+    counts = compare(pool, random_requests, DRAFTERS, given.tokens)
+    names = [path.name for path in given.models] or ["bundled", "bundled:worded"]
+    found = read(given.output) if given.output.exists() else {}
+    found[" + ".join(names)] = counts | {"provenance": provenance(asked(given) | {"models": names})}
+    write(given.output, found, None)
     print(f"{counts['equal']} of {counts['requests']} texts are equal, {counts['tied']} part at a tie, and "
           f"{len(counts['apart'])} elsewhere")  # fmt: skip
 

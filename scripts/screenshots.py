@@ -8,9 +8,7 @@ Prompt, rules and seed are fixed, so the answers are the same every time; the fi
 
 from __future__ import annotations
 
-import argparse
 import io
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +19,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))  # the tests drive the same server with the same browser
 
 from playwright.sync_api import Browser, Page  # noqa: E402
+from results import parse  # noqa: E402
 from support.browser import headless_browser  # noqa: E402
 from support.playground_server import Running, running  # noqa: E402
 
 from cactus_decoding.cli.options import prepare  # noqa: E402
 from cactus_decoding.core.files.provenance import provenance  # noqa: E402
+from cactus_decoding.core.files.writing import as_json  # noqa: E402
 from cactus_decoding.zoo import RELAXED  # noqa: E402
 
 SECOND, SEED = "lossless", 0
@@ -111,27 +111,23 @@ def as_gif(pictures: list[tuple[bytes, int]]) -> bytes:
     height = round(ANIMATION_WIDTH * images[0].height / images[0].width)
     scaled = [image.resize((ANIMATION_WIDTH, height), Image.Resampling.LANCZOS) for image in images]
     palette = scaled[-1].quantize(255, method=Image.Quantize.FASTOCTREE)
-    flat = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in scaled]
-    out = io.BytesIO()
-    shown = [duration for _, duration in pictures]
-    flat[0].save(out, "GIF", save_all=True, append_images=flat[1:], duration=shown, loop=0, optimize=True, disposal=1)
+    first, *others = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in scaled]
+    shown, out = [duration for _, duration in pictures], io.BytesIO()
+    first.save(out, "GIF", save_all=True, append_images=others, duration=shown, loop=0, optimize=True, disposal=1)
     return out.getvalue()
 
 
 def as_png(data: bytes) -> bytes:
     """Return the picture with 256 colours, which no one tells from all of them in a page like this."""
-    out = io.BytesIO()
-    Image.open(io.BytesIO(data)).convert("RGB").quantize(
-        256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE
-    ).save(out, "PNG", optimize=True)
+    out, whole = io.BytesIO(), Image.open(io.BytesIO(data)).convert("RGB")
+    few = whole.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+    few.save(out, "PNG", optimize=True)
     return out.getvalue()
 
 
 def main() -> None:
     """Make the pictures, and write them only when all of them are there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
-    folder = parser.parse_args().folder
+    folder = parse(__doc__, folder=(ROOT / "docs" / "images", "where the pictures go")).folder
     prepare(None, small=True)
     with running() as server, headless_browser() as browser:
         made = {"playground.png": as_png(still(browser, server))}
@@ -139,13 +135,8 @@ def main() -> None:
     for name, data in made.items():
         if len(data) > LARGEST:
             raise SystemExit(f"{name} has {len(data)} bytes; allowed are {LARGEST}")
-    arguments = {
-        "command": "python scripts/screenshots.py",
-        "first": RELAXED,
-        "second": SECOND,
-        "seed": SEED,
-    }
-    made["playground.json"] = (json.dumps(provenance(arguments), indent=2) + "\n").encode()
+    about = {"command": "python scripts/screenshots.py", "first": RELAXED, "second": SECOND, "seed": SEED}
+    made["playground.json"] = (as_json(provenance(about), indent=2) + "\n").encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in made.items():
         (folder / name).write_bytes(data)

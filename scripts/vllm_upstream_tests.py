@@ -15,6 +15,8 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 VERSION = "0.32.0"
@@ -29,7 +31,6 @@ def fetch() -> Path:
     if (folder / FILE).exists():
         return folder
     BUILD.mkdir(exist_ok=True)
-    archive = BUILD / f"vllm-{VERSION}.tar.gz"
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     with tempfile.TemporaryDirectory() as tools:
         # pip asks a source distribution for its metadata, which takes these tools, and for an engine without kernels
@@ -38,7 +39,7 @@ def fetch() -> Path:
         environment = {"PYTHONPATH": tools, "VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": VERSION}
         download = ["download", "--no-deps", "--no-binary", "vllm", "--no-build-isolation", "--dest", str(BUILD)]
         subprocess.run([*pip, *download, f"vllm=={VERSION}"], check=True, env=os.environ | environment)
-    with tarfile.open(archive) as source:
+    with tarfile.open(BUILD / f"vllm-{VERSION}.tar.gz") as source:
         wanted = [member for member in source.getmembers() if member.name.startswith(f"vllm-{VERSION}/tests/")]
         source.extractall(BUILD, members=wanted, filter="data")  # its package would hide the installed one
     return folder
@@ -48,24 +49,48 @@ def run(folder: Path, mode: str) -> dict[str, str]:
     """Return what became of each test in one mode."""
     with tempfile.TemporaryDirectory() as results:
         report = Path(results) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "vllm_upstream_plugin", "--noconftest", "-c", os.devnull]
+        command = [sys.executable, "-m", "pytest", "-q", "-p", Path(__file__).stem, "--noconftest", "-c", os.devnull]
         command += ["--rootdir", str(folder), "--junit-xml", str(report), "-p", "no:cacheprovider", FILE]
-        environment = {
-            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(folder), os.environ.get("PYTHONPATH", "")]),
-            "UPSTREAM_MODE": mode,
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
-        }
+        seen = [str(Path(__file__).parent), str(folder), os.environ.get("PYTHONPATH", "")]
+        environment = {"PYTHONPATH": os.pathsep.join(seen), "UPSTREAM_MODE": mode}
+        environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         subprocess.run(command, cwd=folder, env=os.environ | environment)
-        cases = ElementTree.parse(report).getroot().iter("testcase")
-        return {case.attrib["name"]: _fate(case) for case in cases}
+        cases = [*ElementTree.parse(report).getroot().iter("testcase")]
+    ends = ("failure", "error", "skipped")
+    return {case.attrib["name"]: next((each.tag for each in case if each.tag in ends), "passed") for case in cases}
 
 
-def _fate(case: ElementTree.Element) -> str:
-    for child in case:
-        if child.tag in ("failure", "error", "skipped"):
-            return child.tag
-    return "passed"
+def set_up(mode: str) -> None:
+    """Bring the plug-in into pytest's process, in one of the modes."""
+    import torch
+    from vllm.platforms import current_platform
+    from vllm.v1.sample import rejection_sampler
+
+    from cactus_decoding.engines.vllm import v1
+    from cactus_decoding.engines.vllm.extra_args import ServerConfig
+    from cactus_decoding.engines.vllm.patches import repair_expansion
+    from cactus_decoding.engines.vllm.plugin import register
+
+    cpu = torch.device("cpu")
+    current_platform.register_triton_kernel_overrides()
+    repair_expansion(rejection_sampler, cpu)
+    if mode != "repaired":
+        register()
+        v1.replace(rejection_sampler, "rejection_sample", v1.with_relaxation)
+
+    def every_request_at_delta_0(metadata: Any) -> v1.BatchRules:
+        """Return a batch in which each request that is not greedy has the rule, whatever the test has set up."""
+        rules = v1.BatchRules(ServerConfig(), cpu, max_num_requests=1)
+        temperatures = [] if metadata.temperature is None else metadata.temperature.tolist()
+        for index, temperature in enumerate(temperatures):
+            asked = {"acceptance_rule": "cactus:delta=0"}
+            entry = rules.admit(SimpleNamespace(temperature=temperature, extra_args=asked), begun=False)
+            if entry is not None and not metadata.all_greedy:
+                rules.requests[index] = entry
+        return rules
+
+    if mode == "delta-0":
+        v1.batch_rules = every_request_at_delta_0
 
 
 def main() -> int:
@@ -80,3 +105,5 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+if "UPSTREAM_MODE" in os.environ:  # this is pytest, which loads this file as a plug-in of its own
+    set_up(os.environ["UPSTREAM_MODE"])
