@@ -8,16 +8,7 @@ from cactus_decoding.core.policy.position import Distribution, Position
 from cactus_decoding.core.types import ROOT
 from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.joint import _shares
-from cactus_decoding.core.verification.tree import (
-    RandomSource,
-    RuleAt,
-    TokenSource,
-    Tree,
-    Walk,
-    left_over,
-    ratio,
-    relaxed_row,
-)
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, TokenSource, Tree, Walk, left_over, ratio
 from support.tree_enumeration import Children, LazyTree
 
 
@@ -26,7 +17,7 @@ def recursive_without_update(tree: Tree, judge: RuleAt, chance: RandomSource) ->
     path: list[int] = []
     node = ROOT
     while (position := tree.at(node)) is not None:
-        h, kept = relaxed_row(position, judge(position)), None
+        h, kept = position.relaxed_row(judge(position)), None
         for index, child in enumerate(position.nodes):
             law, token = position.distribution(index).probs, position.token_ids[index]
             if chance.below(child, ratio(h[token].item(), law[token].item())):
@@ -51,7 +42,7 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
     position = tree.at(node)
     if position is None:
         return ([], chance.token(tree.row(node).probs)) if node == ROOT or chance.below(node, weight) else None
-    shares, recovery, _ = _shares(position, relaxed_row(position, judge(position)), weight)
+    shares, recovery, _ = _shares(position, position.relaxed_row(judge(position)), weight)
     remaining = 1.0
     for index, child in enumerate(position.nodes):
         fired = _fire(tree, judge, chance, child, ratio(shares[index], remaining))
@@ -113,7 +104,7 @@ def hsd_as_published(tree: Tree, judge: RuleAt, chance: RandomSource, *, cap: st
     """
     levels, path, product, largest, node = [], list[int](), 1.0, 1.0, ROOT
     while (position := tree.at(node)) is not None:
-        h, draft = relaxed_row(position, judge(position)), position.distribution(0).probs
+        h, draft = position.relaxed_row(judge(position)), position.distribution(0).probs
         levels.append(((product / largest if cap == "running" else min(1.0, product)) * h, draft))
         product *= ratio(h[position.token_ids[0]].item(), draft[position.token_ids[0]].item())
         largest, node = max(largest, product), position.nodes[0]

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from cactus_decoding.core.audit import Audit
 
 
+NEEDS_RELAXED_TARGET = (
+    "{how} needs a rule whose relaxed target does not depend on the drafted token, such as lossless or clamped, but "
+    "the rule is {rule}"
+)
+
+
 class Distribution:
     """A distribution over tokens: weights divided by their sum, which is all that a single probability needs."""
 
@@ -77,23 +83,16 @@ class Position:
     """A token of a proposal, or the text itself, that has children: some *fixed* ones, then some that are drawn.
 
     Everything is computed when it is first asked for: the target's rows may be known in part (``lazy``).
-
-    Attributes:
-        node: the token, as a node of the proposal.
-        nodes: its children, the fixed ones first, in the order in which they are tested; at least one.
-        num_fixed: how many children depend on the text alone.
-        listed: which tokens the rows list, before a last entry that stands for all others; None if they list all
-            tokens.
     """
 
     def __init__(self, rows: StepRows, node: int, lazy: LazyRows | None = None) -> None:
         proposal = rows.proposal
         self._rows, self._lazy, self.node = rows, lazy, node
-        self.nodes = proposal.children[node]
+        self.nodes = proposal.children[node]  # at least one; the fixed ones first, in the order of their tests
         self.token_ids = [proposal.token_ids[each] for each in self.nodes]
         self.num_fixed = sum(not proposal.drawn[each] for each in self.nodes)
         self.vocabulary = rows.logits.shape[-1]
-        self.listed: SparseProbs | None = None
+        self.listed: SparseProbs | None = None  # tokens of the rows, before an entry for all others; None if all
         self._distributions: dict[int, Distribution] = {}
         self._relaxed: tuple[AcceptanceRule, Tensor | None] | None = None
 
@@ -174,6 +173,13 @@ class Position:
                 row = relaxed_target_beside(rule, self.target.probs, whole, drafted, self.fixed_token_ids)
             self._relaxed = rule, row
         return self._relaxed[1]
+
+    def relaxed_row(self, rule: AcceptanceRule) -> Tensor:
+        """Return a rule's h; raise `ValueError` where it depends on the drafted child."""
+        relaxed = self.relaxed_target(rule)
+        if relaxed is None:
+            raise ValueError(NEEDS_RELAXED_TARGET.format(how="this verification", rule=rule))
+        return relaxed
 
     def effective_rule(self, rule: AcceptanceRule) -> AcceptanceRule:
         """Return the rule that judges the drafted child in place of a rule, on this position's distributions."""

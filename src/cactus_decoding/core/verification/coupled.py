@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import RuleAt, TokenSource, Tree, Trial, Walk, recovery_weights, relaxed_row
+from cactus_decoding.core.verification.tree import RuleAt, TokenSource, Tree, Trial, Walk, recovery_weights
 
 
 def coupled(tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
@@ -24,7 +24,7 @@ def coupled(tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
         if isinstance(rule, Lossless):
             token = chance.token(position.row.probs, position.row)
         else:
-            token = chance.token(recovery_weights(relaxed_row(position, rule), position.target.probs))
+            token = chance.token(recovery_weights(position.relaxed_row(rule), position.target.probs))
         child = position.child_with(token, other_than=ROOT)
         if child is None:
             trials.append(Trial(node, position.nodes[position.drafted], accepted=False))
@@ -33,5 +33,4 @@ def coupled(tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
         tree.leave(node)
         node = child
         path.append(node)
-    row = tree.row(node)
-    return Walk(path, chance.token(row.probs, row), trials)
+    return Walk(path, tree.draw_after(node, chance), trials)

@@ -45,8 +45,7 @@ def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, gre
             return Walk(path, chance.token(residual(target, draft, torch.tensor(1.0))), trials)
         node = position.nodes[0]
         path.append(node)
-    row = tree.row(node)
-    return Walk(path, chance.token(row.probs, row), trials)
+    return Walk(path, tree.draw_after(node, chance), trials)
 
 
 def _passes(position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:

@@ -8,16 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import (
-    RandomSource,
-    RuleAt,
-    Tree,
-    Walk,
-    left_over,
-    ratio,
-    recovery_weights,
-    relaxed_row,
-)
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, recovery_weights
 
 
 def hsd(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -39,7 +30,7 @@ def hsd(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     """
     levels, path, capped, node = [], list[int](), 1.0, ROOT
     while (position := tree.at(node)) is not None:
-        h, draft, token = relaxed_row(position, judge(position)), position.distribution(0).probs, position.token_ids[0]
+        h, draft, token = position.relaxed_row(judge(position)), position.distribution(0).probs, position.token_ids[0]
         levels.append(Level(capped, h, draft))
         capped = min(1.0, capped * ratio(h[token].item(), draft[token].item()))
         node = position.nodes[0]
@@ -61,8 +52,7 @@ def verify_from_end(
     """Keep a whole path with the probability ``capped``, or else a beginning, as `hsd` says."""
     path, node = [*path], path[-1] if path else ROOT
     if node == ROOT or chance.below(node, capped):
-        row = tree.row(node)
-        return Walk.along(tree, path, chance.token(row.probs, row))
+        return Walk.along(tree, path, tree.draw_after(node, chance))
     for level in reversed(levels):
         path.pop()
         missing = left_over(level.capped * level.h, level.draft)

@@ -6,16 +6,7 @@ from torch import Tensor
 
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import (
-    RandomSource,
-    RuleAt,
-    Tree,
-    Walk,
-    left_over,
-    ratio,
-    recovery_weights,
-    relaxed_row,
-)
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, recovery_weights
 
 
 def joint(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -44,11 +35,8 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
     """Return the path from a node to the one that passes and the token after that; None if no node passes."""
     position = tree.at(node)
     if position is None:
-        if not _passes(chance, node, weight):
-            return None
-        row = tree.row(node)
-        return [], chance.token(row.probs, row)
-    h = relaxed_row(position, judge(position))
+        return ([], tree.draw_after(node, chance)) if _passes(chance, node, weight) else None
+    h = position.relaxed_row(judge(position))
     shares, recovery, nothing = _shares(position, h, weight)
     # each chance over what is still to come, added up from the end to avoid a difference of close numbers
     for index, child in enumerate(position.nodes):

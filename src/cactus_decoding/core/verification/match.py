@@ -44,8 +44,7 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
         tree.leave(node)
         node = child if matched is None else matched
         path.append(node)
-    row = tree.row(node)
-    return Walk(path, chance.token(row.probs, row), trials)
+    return Walk(path, tree.draw_after(node, chance), trials)
 
 
 class _Test(NamedTuple):

@@ -7,7 +7,7 @@ import torch
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.types import ROOT
 from cactus_decoding.core.verification.hsd import Level, verify_from_end
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, ratio, relaxed_row
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, ratio
 
 
 def multipath(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -33,7 +33,7 @@ def multipath(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     powers = range(tree.drafts)
     while (position := tree.at(node)) is not None:
         _check(position, tree.drafts)
-        h, draft = relaxed_row(position, judge(position)), position.distribution(0).probs
+        h, draft = position.relaxed_row(judge(position)), position.distribution(0).probs
         order = torch.where(draft > 0, h / draft, torch.inf).argsort(stable=True)
         upto = torch.empty_like(draft).index_copy_(0, order, draft[order].cumsum(0))
         b, a = (share + (1 - share) * part for part in (upto, (upto - draft).clamp(min=0)))

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import (
-    RandomSource,
-    RuleAt,
-    Tree,
-    Walk,
-    left_over,
-    ratio,
-    recovery_weights,
-    relaxed_row,
-)
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, recovery_weights
 
 
 def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -29,7 +20,7 @@ def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     path: list[int] = []
     node = ROOT
     while (position := tree.at(node)) is not None:
-        left, kept = relaxed_row(position, judge(position)), None
+        left, kept = position.relaxed_row(judge(position)), None
         for index, child in enumerate(position.nodes):
             draft, token = position.distribution(index).probs, position.token_ids[index]
             if chance.below(child, ratio(left[token].item(), draft[token].item())):
@@ -41,5 +32,4 @@ def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
             return Walk.along(tree, path, chance.token(left))
         path.append(kept)
         node = kept
-    row = tree.row(node)
-    return Walk.along(tree, path, chance.token(row.probs, row))
+    return Walk.along(tree, path, tree.draw_after(node, chance))

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import (
-    RandomSource,
-    RuleAt,
-    Tree,
-    Walk,
-    left_over,
-    ratio,
-    recovery_weights,
-    relaxed_row,
-)
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, recovery_weights
 
 
 def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -36,9 +27,8 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
     """Return the path from a node to the one that passes and the token after that; None if no node passes."""
     position = tree.at(node)
     if position is None:
-        row = tree.row(node)
-        return ([], chance.token(row.probs, row)) if node == ROOT or chance.below(node, weight) else None
-    left = relaxed_row(position, judge(position))
+        return ([], tree.draw_after(node, chance)) if node == ROOT or chance.below(node, weight) else None
+    left = position.relaxed_row(judge(position))
     for index, child in enumerate(position.nodes):
         draft, token = position.distribution(index).probs, position.token_ids[index]
         scaled = weight * left

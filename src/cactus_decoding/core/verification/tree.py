@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.policy.position import Position, target_row
+from cactus_decoding.core.policy.position import NEEDS_RELAXED_TARGET, Position, target_row
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.sampling.rows import LazyRows, SparseProbs, draw_one
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
@@ -47,6 +47,11 @@ class Tree:
 
     def row(self, node: int) -> SparseProbs:
         return target_row(self._rows, node, self._lazy)
+
+    def draw_after(self, node: int, chance: TokenSource) -> int:
+        """Draw the token that follows a proposal from the target's row."""
+        row = self.row(node)
+        return chance.token(row.probs, row)
 
 
 class TokenSource(Protocol):
@@ -129,14 +134,6 @@ class Walk(NamedTuple):
 Scheme = Callable[[Tree, RuleAt, Any], Walk]  # a way to verify trees; it takes a `TokenSource` or a `RandomSource`
 
 
-def relaxed_row(position: Position, rule: AcceptanceRule) -> Tensor:
-    """Return h at a position; raise `ValueError` where it depends on the drafted child."""
-    relaxed = position.relaxed_target(rule)
-    if relaxed is None:
-        raise ValueError(_NEEDS_H.format(how="this verification", rule=rule))
-    return relaxed
-
-
 def has_fixed_target(rule: AcceptanceRule) -> bool:
     """Whether the rule's relaxed target h does not depend on the drafted token."""
     row = torch.ones(1, 1)
@@ -145,13 +142,7 @@ def has_fixed_target(rule: AcceptanceRule) -> bool:
 
 def check_relaxed_target(rule: AcceptanceRule, how: str) -> None:
     if not has_fixed_target(rule):
-        raise ValueError(_NEEDS_H.format(how=how, rule=rule))
-
-
-_NEEDS_H = (
-    "{how} needs a rule whose relaxed target does not depend on the drafted token, such as lossless or clamped, but "
-    "the rule is {rule}"
-)
+        raise ValueError(NEEDS_RELAXED_TARGET.format(how=how, rule=rule))
 
 
 def ratio(numerator: float, denominator: float) -> float:
