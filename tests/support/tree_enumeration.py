@@ -21,7 +21,7 @@ from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.sampling.rows import SparseProbs
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
-from cactus_decoding.core.verification.tree import Scheme, Walk
+from cactus_decoding.core.verification.tree import Scheme, Tree, Walk
 from cactus_decoding.core.verification.walk import SCHEMES, NodeJudge
 from support.decisions import as_given
 from support.exact_enumeration import Law, make_rows
@@ -150,6 +150,8 @@ class LazyTree:
 
     def row(self, node: int) -> SparseProbs:
         return SparseProbs(self._models.vocabulary, self._models((*self._text, *self.tokens_to(node)))[0])
+
+    draw_after = Tree.draw_after
 
     def at(self, node: int) -> Position | None:
         """Return the position behind a node; its drawn children are drawn now."""
