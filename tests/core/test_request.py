@@ -122,6 +122,7 @@ REFUSED = {
     "no stop": ({"stop": None}, ValueError, "stop must be a sequence"),
     "empty stop": ({"stop": [""]}, ValueError, "stop must be a sequence"),
     "block and Cactus": ({"verification": "block", "rule": "cactus:delta=1"}, ValueError, "does not depend"),
+    "no way to verify": ({"verification": "blocks"}, ValueError, "traversal, coupled, fly, but is 'blocks'"),
     "block and confidence": (
         {"verification": "block", "rule": "clamped:width=1", "num_speculative_tokens": "confidence"},
         ValueError,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,18 +32,27 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Timed(CachedModel):
-    """Its passes take a second, and a tenth for each token."""
+    """Its passes take what a function of their tokens, and of how many passes there were before, says."""
 
     now = 0.0
 
+    def __init__(self, seed: int, takes: Callable[[int, int], float] = lambda count, number: 1 + 0.1 * count) -> None:
+        super().__init__(tiny_llama(seed))
+        self.takes, self.read = takes, list[int]()
+
     def append(self, token_ids, rows, positions=None, mask=None):
-        type(self).now += 1 + 0.1 * len(token_ids)
+        Timed.now += self.takes(len(token_ids), len(self.read))
+        self.read.append(len(token_ids))
         return super().append(token_ids, rows, positions, mask)
 
 
+def by_the_tests_clock(*models: Any, **given: Any) -> PassTimes:
+    return measure(*models, **{"clock": lambda: Timed.now, "now": lambda: 0.0} | given)
+
+
 def test_passes_of_both_models_are_timed_and_forgotten() -> None:
-    model, draft = Timed(tiny_llama(0)), Timed(tiny_llama(1))
-    found = measure(model, ModelDrafter(draft), clock=lambda: Timed.now, now=lambda: 0.0)
+    model, draft = Timed(0), Timed(1)
+    found = by_the_tests_clock(model, ModelDrafter(draft))
     assert dict(found.target) == pytest.approx({width: 1 + 0.1 * width for width in (1, 2, 3, 4, 8, 12, 16)})
     assert found.draft == pytest.approx(1.1)
     assert found.reading == pytest.approx(0.1, abs=0.02)
@@ -49,50 +60,39 @@ def test_passes_of_both_models_are_timed_and_forgotten() -> None:
     assert model.length == draft.length == 0
 
 
-class Paced(CachedModel):
-    """Its passes take so many seconds over one token, and two thirds of that for each further one."""
-
-    now, pace, widths = 0.0, 1.0, list[int]()
-
-    def append(self, token_ids, rows, positions=None, mask=None):
-        Paced.now += self.pace * (1 + 2 * len(token_ids)) / 3
-        self.widths.append(len(token_ids))
-        return super().append(token_ids, rows, positions, mask)
+def paced(seed: int, seconds: float) -> Timed:
+    """Return a model whose passes take so many seconds over one token, and two thirds of that for each further one."""
+    return Timed(seed, lambda count, number: seconds * (1 + 2 * count) / 3)
 
 
 @pytest.mark.parametrize("seconds", [0.02, 0.04, 0.1, 0.15, 0.3, 0.5, 1.0, 4.0])
 def test_measuring_ends_after_three_seconds_or_the_time_of_six_tokens(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target, draft = Paced(tiny_llama(0)), Paced(tiny_llama(1))
-    target.pace, draft.pace, target.widths, draft.widths = seconds, 0.27 * seconds, [], []
-    monkeypatch.setattr(Paced, "now", 0.0)
-    found = measure(target, ModelDrafter(draft), clock=lambda: Paced.now, now=lambda: Paced.now)
-    assert Paced.now <= max(module.BUDGET, 6 * seconds)
+    target, draft = paced(0, seconds), paced(1, 0.27 * seconds)
+    monkeypatch.setattr(Timed, "now", 0.0)
+    found = by_the_tests_clock(target, ModelDrafter(draft), now=lambda: Timed.now)
+    assert Timed.now <= max(module.BUDGET, 6 * seconds)
     assert dict(found.target) == pytest.approx({width: seconds * (1 + 2 * width) / 3 for width in found.widths})
-    assert found.draft == pytest.approx(draft.pace)
-    assert found.reading <= draft.pace
+    assert found.draft == pytest.approx(0.27 * seconds)
+    assert found.reading <= 0.27 * seconds
     assert found.widths[:2] == [1, 2]
     assert len(found.widths) == (7 if seconds <= 0.04 else len(found.widths))
-    assert (len(target.widths) > 1 + len(found.widths)) is (seconds <= 0.3)  # some were timed again
+    assert (len(target.read) > 1 + len(found.widths)) is (seconds <= 0.3)  # some were timed again
 
 
 def test_measuring_that_has_no_end_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BUDGET", 1e9)
-    monkeypatch.setattr(Paced, "now", 0.0)
-    target = Paced(tiny_llama(0))
-    measure(target, NgramDrafter(), clock=lambda: Paced.now, now=lambda: Paced.now)
-    assert Paced.now > 30
+    monkeypatch.setattr(Timed, "now", 0.0)
+    by_the_tests_clock(paced(0, 1.0), NgramDrafter(), now=lambda: Timed.now)
+    assert Timed.now > 30
 
 
 def test_steps_are_timed_where_passes_are_short(target: CachedModel) -> None:
     found, alone = (measure(target, NgramDrafter(), steps=each) for each in (lambda clock: (100.0, 300.0), None))
     assert [round(seconds) for _, seconds in found.target] == [100, *[300] * 6]
     assert max(seconds for _, seconds in alone.target) < 10
-    slow = Timed(tiny_llama(0))
-    found = measure(
-        slow, NgramDrafter(), clock=lambda: Timed.now, now=lambda: 0.0, steps=lambda clock: pytest.fail("asked")
-    )
+    found = by_the_tests_clock(Timed(0), NgramDrafter(), steps=lambda clock: pytest.fail("asked"))
     assert found.of(1) == pytest.approx(1.1)
 
 
@@ -114,11 +114,6 @@ def test_a_pair_times_steps_with_and_without_a_proposal(target: CachedModel, mon
     monkeypatch.setattr(Pair, "step_seconds", lambda pair, clock: (100.0, 100.0))
     pair.prepare(AutoLength())
     assert pair.pass_times(AutoLength())["target"][0][1] == pytest.approx(100)  # type: ignore[index]
-
-
-def test_what_copies_costs_nothing(target: CachedModel) -> None:
-    found = measure(target, NgramDrafter())
-    assert (found.draft, found.reading) == (0.0, 0.0)
 
 
 def test_what_decided_is_told_and_never_measured_for_it(target: CachedModel) -> None:
@@ -155,32 +150,9 @@ def test_they_stay_known_whatever_is_imported_later(target: CachedModel, monkeyp
     assert pass_times(target, drafter) is measured
 
 
-class Disturbed(Timed):
-    """Its passes take the longer the more there were: no two runs agree, unless it was disturbed in the first alone."""
-
-    number, until = 0, 1_000
-
-    def append(self, token_ids, rows, positions=None, mask=None):
-        found = super().append(token_ids, rows, positions, mask)
-        type(self).number += 1
-        type(self).now += 3 * type(self).number if type(self).number < type(self).until else 0
-        return found
-
-
-class Short(Timed):
-    """Its passes take a millisecond, and two of three five more: threads wait for a core."""
-
-    number = 0
-
-    def append(self, token_ids, rows, positions=None, mask=None):
-        found = CachedModel.append(self, token_ids, rows, positions, mask)
-        type(self).number += 1
-        type(self).now += 0.001 if type(self).number % 3 == 1 else 0.006
-        return found
-
-
 def test_short_passes_are_timed_until_some_are_undisturbed() -> None:
-    found = measure(Short(tiny_llama(0)), NgramDrafter(), clock=lambda: Short.now, now=lambda: 0.0)
+    short = Timed(0, lambda count, number: 0.006 if number % 3 else 0.001)  # threads wait for a core
+    found = by_the_tests_clock(short, NgramDrafter())
     assert [seconds for _, seconds in found.target] == pytest.approx([0.001] * 7)
 
 
@@ -189,12 +161,10 @@ def test_times_of_a_busy_machine_are_kept_by_no_file(
     until: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two threads on a core that others want were timed nine times too long, and that was believed for good."""
-    monkeypatch.setattr(Disturbed, "number", 0)
-    monkeypatch.setattr(Disturbed, "until", until)
-    monkeypatch.setattr(
-        module, "measure", lambda *models, **_: measure(*models, clock=lambda: Disturbed.now, now=lambda: 0.0)
-    )
-    found = pass_times(Disturbed(tiny_llama(0)), NgramDrafter())
+    monkeypatch.setattr(module, "measure", lambda *models, **_: by_the_tests_clock(*models))
+    # the longer the more there were: no two runs agree, unless it was disturbed in the first alone
+    model = Timed(0, lambda count, number: 1 + 0.1 * count + (3 * (number + 1) if number + 1 < until else 0))
+    found = pass_times(model, NgramDrafter())
     assert ("on a busy machine" not in found.source) is kept
     assert len([*(tmp_path / "cache").rglob("*.json")]) == kept
     if kept:
@@ -275,25 +245,17 @@ def test_seed_and_profile_repeat_a_response(target: CachedModel, tmp_path: Path)
     assert len({len(step[0]) for step in first}) > 1
 
 
-class Widths(CachedModel):
-    """Notes how many tokens it reads at once."""
-
-    def append(self, token_ids, rows, positions=None, mask=None):
-        vars(self).setdefault("widths", []).append(len(token_ids))
-        return super().append(token_ids, rows, positions, mask)
-
-
 def test_a_draft_reads_one_by_one_where_two_at_once_take_longer(target: CachedModel, tmp_path: Path) -> None:
     made = []
     for pair in (0.1001, 0.0999):  # a proposal takes 0.05
         path = tmp_path / f"{pair}.json"
         path.write_text(json.dumps({"times": TIMES.as_dict() | {"pair": pair}}))
-        draft = Widths(target.model)  # whose proposals are all kept
+        draft = Timed(0)  # whose proposals are all kept
         made.append(decided(run(target, ModelDrafter(draft), k=AutoLength(profile=str(path)), seed=5, length=60)))
-        assert (2 in draft.widths[1:]) == (pair < 0.1)
-        draft.widths.clear()
+        assert (2 in draft.read[1:]) == (pair < 0.1)
+        draft.read.clear()
         run(target, ModelDrafter(draft), k=2, seed=5)
-        assert 2 in draft.widths[1:]  # where nobody has measured
+        assert 2 in draft.read[1:]  # where nobody has measured
     assert made[0] == made[1]
 
 
@@ -301,6 +263,7 @@ def test_the_context_window_of_a_small_model_is_not_left() -> None:
     model = CachedModel(tiny_llama(0))
     model.model.config.max_position_embeddings = 12
     found = measure(model, NgramDrafter())
+    assert (found.draft, found.reading) == (0.0, 0.0)  # what copies costs nothing
     assert found.widths[0] == 1
     assert max(found.widths) <= 12
     assert torch.isfinite(torch.tensor([seconds for _, seconds in found.target])).all()

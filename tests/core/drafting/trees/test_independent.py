@@ -67,17 +67,6 @@ def test_the_first_child_has_the_draft_s_distribution_whatever_follows_it() -> N
     assert rejects(torch.tensor([min(tokens) for tokens in trees]), ROW)
 
 
-@pytest.mark.parametrize("verification", ["token", "recursive", "multipath", "traversal", "coupled"])
-def test_greedy_answers_and_seeds(verification: str) -> None:
-    pair, asked = load_pair(draft="bundled:worded"), {"max_new_tokens": 24, "verification": verification}
-    shape = {"tree": "independent,drafts=3,depth=4"}
-    greedy = generate(pair, EXAMPLES[0].prompt, temperature=0.0, num_speculative_tokens=0, max_new_tokens=24)
-    assert generate(pair, EXAMPLES[0].prompt, temperature=0.0, **asked, **shape).token_ids == greedy.token_ids
-    one, again = (generate(pair, EXAMPLES[0].prompt, seed=3, **asked, **shape) for _ in range(2))
-    assert one.token_ids == again.token_ids
-    assert one.metrics.steps < len(one.token_ids)
-
-
 def test_what_does_not_go_together_is_refused() -> None:
     pair = load_pair()
     with pytest.raises(ValueError, match="joint verification takes at most one drawn child a token"):
