@@ -8,37 +8,12 @@ from support.loop_runs import decided, run
 from support.tiny_models import tiny_llama
 from support.tree_worlds import Taken, World
 
-from cactus_decoding import AdaptiveTree, DraftLength, ModelDrafter, NgramDrafter
+from cactus_decoding import AdaptiveTree, ModelDrafter, NgramDrafter
 from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.drafting.trees.adaptive_tree import Chances, WayChooser
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 GIVEN = "adaptive,nodes=12,depth=4,draft_cost=0.1,token_cost=0.01"
-
-
-def test_spellings() -> None:
-    for spelling in ("adaptive", GIVEN, "adaptive,width=2,drawn=0"):
-        shape = as_tree(spelling)
-        assert isinstance(shape, AdaptiveTree)
-        assert isinstance(shape, DraftLength)
-        assert str(shape) == spelling.removeprefix("")
-
-
-@pytest.mark.parametrize(
-    ("spelling", "wrong"),
-    [
-        ("adaptive,draft_cost=0.1", "draft_cost and token_cost go together"),
-        ("adaptive,draft_cost=-1,token_cost=0", r"draft_cost must be in \[0, inf\), but is -1"),
-        ("adaptive,width=0,drawn=0", "width and drawn must not both be 0"),
-        ("adaptive,most=3", "unknown parameter 'most'"),
-    ],
-)
-def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        as_tree(spelling)
-
-
-# What it comes to
 
 
 def best_chain(chance: float, draft_cost: float, token_cost: float, most: int) -> float:
@@ -104,9 +79,6 @@ def test_chances_become_what_is_seen() -> None:
         chances.learn(0.42, kept=i % 4 == 0)
     assert chances.of(0.48) == pytest.approx(0.25, abs=0.02)
     assert chances.of(0.52) == pytest.approx(0.55)
-
-
-# The loop
 
 
 def test_given_costs_make_a_seed_repeatable(target: CachedModel) -> None:

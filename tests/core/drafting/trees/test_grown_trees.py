@@ -10,48 +10,13 @@ from support.grown_trees import GrownTree, UnlikelyDrawsDropped
 from support.tables import all_of
 from support.tree_enumeration import TREE_SCHEMES, Choices, Models, distance, divergence, product_law, respond
 
-from cactus_decoding import BestFirstTree, Budget, DraftLength, StaticTree, parse_rule
-from cactus_decoding.core.drafting.registry import as_tree
+from cactus_decoding import BestFirstTree, Budget, StaticTree, parse_rule
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import choose_children, grow
 from cactus_decoding.core.drafting.trees.shape import Growth, TreeShape
 from cactus_decoding.core.policy.decide import Policy
 
 EXACT = 1e-12
-
-# What is asked for
-
-
-def test_spellings() -> None:
-    for spelling in ("best_first", "best_first,nodes=8", "best_first,nodes=8,depth=3,drawn=0"):
-        shape = as_tree(spelling)
-        assert isinstance(shape, BestFirstTree)
-        assert isinstance(shape, DraftLength)
-        assert str(shape) == spelling.removeprefix("")
-        assert not shape.is_even
-    assert as_tree(" best_first , nodes = 4 ") == BestFirstTree(nodes=4)
-
-
-@pytest.mark.parametrize(
-    ("spelling", "wrong"),
-    [
-        ("best", "unknown tree 'best'; known are static=4.2.2.1, best_first"),
-        ("best_frist,nodes=3", "did you mean 'best_first'"),
-        ("best_first=3", "unknown tree 'best_first=3'"),
-        ("best_first,nodes=0", "nodes must be between 1 and 1024, but is 0"),
-        ("best_first,nodes=a", "nodes must be an integer, but is 'a'"),
-        ("best_first,node=3", "unknown parameter 'node' in 'best_first:node=3'"),
-        ("best_first,drawn=2", "drawn must be between 0 and 1, but is 2"),
-        ("best_first,drawn=0,width=0", "width and drawn must not both be 0"),
-        ("best_first,acceptance=1", r"acceptance must be in \(0, 1\), but is 1"),
-    ],
-)
-def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        as_tree(spelling)
-
-
-# Growth
 
 
 def level(*rows: list[float]) -> torch.Tensor:

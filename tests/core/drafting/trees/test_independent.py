@@ -10,7 +10,6 @@ from support.chi_square import FALSE_ALARM, rejects
 from torch import Tensor
 
 from cactus_decoding import IndependentDrafts, generate, load_pair
-from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.drafting.trees.growing import GrowingTree
 from cactus_decoding.core.sampling.rows import draw
 from cactus_decoding.zoo.word_problems import EXAMPLES
@@ -23,20 +22,6 @@ def drawn(shape: IndependentDrafts, generator: torch.Generator) -> GrowingTree:
         return draw(row.expand(count, -1), torch.rand(count, generator=generator)).tolist()
 
     return shape.draw(9, lambda tree, nodes: (ROW.log().expand(len(nodes), -1), ROW.expand(len(nodes), -1)), choose)
-
-
-def test_spellings_and_limits() -> None:
-    shape = as_tree("independent,drafts=3,depth=5")
-    assert shape == IndependentDrafts(drafts=3, depth=5)
-    assert (str(shape), shape.max_draft_tokens, shape.max_nodes, shape.max_drawn) == (
-        "independent,drafts=3,depth=5",
-        5,
-        15,
-        3,
-    )
-    for spelling, wrong in (("drafts=0", "drafts must be between 1 and 64"), ("drafts=64,depth=17", "at most 1024")):
-        with pytest.raises(ValueError, match=wrong):
-            as_tree(f"independent,{spelling}")
 
 
 def test_equal_beginnings_stand_once_and_every_draft_goes_to_the_end() -> None:

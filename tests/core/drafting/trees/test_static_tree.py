@@ -5,48 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cactus_decoding import DraftLength
-from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.drafting.trees.growing import choose_children
-from cactus_decoding.core.drafting.trees.shape import StaticTree
 from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.core.types import Proposal
-
-# What is asked for
-
-
-def test_spellings() -> None:
-    for spelling in ("static=4.2.2.1", "static=3", "static=2.2,drawn=0", "static=2.1,drawn=2"):
-        shape = as_tree(spelling)
-        assert isinstance(shape, StaticTree)
-        assert isinstance(shape, DraftLength)
-        assert str(shape) == spelling.removeprefix("")
-        assert as_tree(str(shape)) == shape
-    assert StaticTree("2.2.2").is_even
-    assert not StaticTree("2.2.1").is_even
-
-
-@pytest.mark.parametrize(
-    ("spelling", "wrong"),
-    [
-        ("", "unknown tree ''; known are static=4.2.2.1, best_first, independent and adaptive"),
-        ("static", "unknown tree 'static'; known are static=4.2.2.1"),
-        ("lookup=2", "lacks static"),
-        ("static=4.0", "static must be numbers from 1 with dots between such as '4.2.2.1', but is '4.0'"),
-        ("static=4.", "but is '4.'"),
-        ("static=a", "but is 'a'"),
-        ("static=2.2,drawn=-1", "drawn must be at least 0, but is -1"),
-        ("static=32.32", "at most 1024 tokens, but static=32.32 has 1056"),
-        ("static=31.31,lookup=64", "at most 1024 tokens, but static=31.31,lookup=64 has 2017"),
-        ("4.2", "unknown tree '4.2'"),
-    ],
-)
-def test_wrong_shapes_are_refused(spelling: str, wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong):
-        as_tree(spelling)
-
-
-# Children
 
 
 def test_children_are_the_likeliest_and_then_what_is_drawn_from_the_rest() -> None:
@@ -90,9 +51,6 @@ def test_tokens_that_the_draft_excludes_take_the_place_of_others_once(num_drawn:
         )
         assert all(len(set(row)) == 3 + len(looked_up) for row in tokens.tolist())
         assert len({tuple(row) for row in drawn.tolist()}) == 1  # of which kind they are does not depend on draws
-
-
-# Growth
 
 
 @pytest.mark.parametrize(
