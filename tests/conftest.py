@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import settings
 from support.pass_times import PASS_TIMES
-from support.rules_under_test import ORDINARY, SPELLINGS
 from transformers.utils import logging
 
 from cactus_decoding.cli import main
@@ -22,20 +21,6 @@ settings.load_profile("deterministic")
 
 # Tests that are started in the background may be told to ignore Ctrl-C, and so would the processes they interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark a test of an unusual knob as slow, where the same test has a case for an ordinary one."""
-
-    def of(item: pytest.Item) -> tuple[Path, str]:
-        return item.path, item.name.partition("[")[0]
-
-    spelled = [(item, item.callspec.params.get("spelling")) for item in items if hasattr(item, "callspec")]
-    ordinary = {of(item) for item, spelling in spelled if spelling != "lossless" and spelling in ORDINARY}
-    for item, spelling in spelled:
-        if of(item) in ordinary and spelling in SPELLINGS and spelling not in ORDINARY:
-            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session", autouse=True)

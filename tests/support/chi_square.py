@@ -13,8 +13,13 @@ _LEAST_EXPECTED = 20.0  # cells with fewer expected draws are pooled: the limit 
 
 def rejects(tokens: Tensor, probs: Tensor) -> bool:
     """Say whether observed ``tokens`` refute the law ``probs``, ``[cells]``; a token of probability 0 always does."""
-    observed = tokens.flatten().bincount(minlength=len(probs)).double()
-    expected = probs.double() * tokens.numel()
+    return rejects_counts(tokens.flatten().bincount(minlength=len(probs)), probs)
+
+
+def rejects_counts(counts: Tensor, probs: Tensor) -> bool:
+    """Say the same of how often each outcome was seen, ``[...]``."""
+    observed, probs = counts.flatten().double(), probs.flatten().double()
+    expected = probs * observed.sum()
     if (observed[probs == 0] > 0).any():
         return True
     large = expected >= _LEAST_EXPECTED

@@ -14,7 +14,6 @@ from cactus_decoding.core.types import Outcome
 from cactus_decoding.core.verification.walk import Verifier
 
 PROMPT = [1, 2, 3]
-FALSE_ALARM = 1e-6
 DRAWS = 3000
 
 
@@ -52,14 +51,3 @@ def decided(steps: list[Outcome]) -> list[tuple]:
 
 def tokens(steps: list[Outcome]) -> list[int]:
     return [token for step in steps for token in step.token_ids]
-
-
-def chi_square(counts: torch.Tensor, law: torch.Tensor) -> tuple[float, int]:
-    """Return Pearson's statistic, cells expected fewer than 5 times pooled, and its degrees of freedom."""
-    counts, expected = counts.flatten().double(), law.flatten().double() * counts.sum()
-    large = expected >= 5
-    counts = torch.cat([counts[large], counts[~large].sum().view(1)])
-    expected = torch.cat([expected[large], expected[~large].sum().view(1)])
-    assert not ((expected == 0) & (counts > 0)).any(), "a token of probability zero was emitted"
-    used = expected > 0
-    return float(((counts - expected)[used].square() / expected[used]).sum()), int(used.sum()) - 1

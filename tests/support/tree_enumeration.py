@@ -18,6 +18,7 @@ from torch import Tensor
 from cactus_decoding.core.divergences.rows import without
 from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState
 from cactus_decoding.core.policy.position import Position
+from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.rows import SparseProbs
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
 from cactus_decoding.core.verification.declarations import VERIFICATIONS
@@ -292,6 +293,19 @@ def product_law(row_of: Callable[[tuple[int, ...]], Tensor], vocabulary: int, le
             for token, probability in enumerate(row_of(text).tolist())
         }
     return law
+
+
+def lossless_distance(
+    scheme: Scheme, models: Models, shape: Shape, length: int, grow: type[LazyTree] = LazyTree
+) -> float:
+    """Return how far the law of lossless responses is from the target's."""
+    law = respond(scheme, Lossless(), models, shape, length, grow=grow).law
+    return distance(law, product_law(lambda text: models(text)[0], models.vocabulary, length))
+
+
+def mean_accepted(scheme: Scheme, models: Models, shape: Shape) -> float:
+    """Return how many tokens a lossless step keeps on average."""
+    return sum(step.probability * len(step.walk.path) for step in steps(scheme, Lossless(), models, (), shape))
 
 
 def divergence(law: Law, expected: Law) -> float:

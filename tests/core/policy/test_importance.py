@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from support.decisions import Plan, emitted_by, plan
 from support.exact_enumeration import enumerate_tokens, make_rows
 from support.importances import digits_file, random_importance
-from support.rules_under_test import SPELLINGS
+from support.rules_under_test import SPELLINGS, every_rule
 
 from cactus_decoding import Lossless, Pair, Request, audit, parse_rule, stream
 from cactus_decoding.core.policy.importance import FORMAT, ImportanceLimit, read_importance
@@ -67,7 +67,7 @@ def test_a_deterministic_draft_counts_as_a_row_on_its_proposal():
     assert torch.equal(IMPORTANCE(TARGET, None, tokens.tolist()), IMPORTANCE(TARGET, rows, tokens.tolist()))
 
 
-@pytest.mark.parametrize("spelling", SAMPLED)
+@every_rule(SAMPLED)
 @pytest.mark.parametrize("metered", [False, True])
 def test_the_law_is_the_targets_where_it_is_important_and_the_rules_elsewhere(spelling: str, metered: bool) -> None:
     rule, where = parse_rule(spelling), expected_importance() <= 0.2
@@ -81,7 +81,7 @@ def test_the_law_is_the_targets_where_it_is_important_and_the_rules_elsewhere(sp
         assert torch.allclose(costs[where], audit(rule, TARGET, DRAFT).kl[where].clamp(min=0), atol=1e-9)
 
 
-@pytest.mark.parametrize("spelling", SCALABLE)
+@every_rule(SCALABLE)
 @pytest.mark.parametrize("metered", [False, True])
 @pytest.mark.parametrize("max_importance", [1.0, 0.6])
 def test_the_law_is_that_of_the_rule_with_each_positions_own_knob(

@@ -8,7 +8,7 @@ import pytest
 import torch
 from support.decisions import emitted_by, plan, protected_mass
 from support.exact_enumeration import enumerate_tokens, make_rows
-from support.rules_under_test import SPELLINGS
+from support.rules_under_test import SPELLINGS, every_rule
 
 from cactus_decoding import Lossless, Pair, audit, parse_rule, stream
 from cactus_decoding.core.policy.protection import Protection
@@ -54,7 +54,7 @@ def test_protection_is_by_the_mass_of_the_targets_row() -> None:
     assert 5 < relaxable().sum() < ROWS - 5
 
 
-@pytest.mark.parametrize("spelling", [text for text in SPELLINGS if not judges_untempered(parse_rule(text))])
+@every_rule([text for text in SPELLINGS if not judges_untempered(parse_rule(text))])
 @pytest.mark.parametrize("metered", [False, True])
 def test_the_emitted_law_is_the_targets_where_protected_and_the_rules_elsewhere(spelling: str, metered: bool) -> None:
     rule, where = parse_rule(spelling), relaxable()

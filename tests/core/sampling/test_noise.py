@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom, chi2
+from scipy.stats import binom
+from support.chi_square import FALSE_ALARM, rejects_counts
 from torch import Tensor
 
 from cactus_decoding.core.sampling.noise import SharedNoise, SharedNumbers
@@ -13,7 +14,6 @@ from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.sampling.rows import SparseProbs
 
 DRAWS = 20_000
-FALSE_ALARM = 1e-6  # of each statistical test; seeds are fixed, so it always passes or never
 
 
 def philox(key: tuple[int, int], counter: tuple[int, int, int, int]) -> list[int]:
@@ -65,22 +65,16 @@ def test_numbers_that_are_kept_are_those_that_are_made() -> None:
         assert np.array_equal(kept.uniforms(place, count), SharedNoise(3).uniforms(place, count))
 
 
-def counts(draw, vocabulary: int) -> np.ndarray:
-    return np.bincount([draw(place) for place in range(DRAWS)], minlength=vocabulary)
-
-
-def surprise(found: np.ndarray, row: Tensor) -> float:
-    """Return the chance of counts that are at least as far from a row, by the chi-square statistic."""
-    expected = row.double().numpy() * found.sum()
-    return float(chi2.sf(((found - expected) ** 2 / expected).sum(), len(expected) - 1))
+def counts(draw, vocabulary: int) -> Tensor:
+    return torch.tensor([draw(place) for place in range(DRAWS)]).bincount(minlength=vocabulary)
 
 
 def test_tokens_follow_the_row() -> None:
     row, noise = torch.tensor([0.4, 0.3, 0.15, 0.1, 0.04, 0.01], dtype=torch.float64), SharedNoise(11)
-    assert surprise(counts(lambda place: noise.token(row, place), 6), row) > FALSE_ALARM
+    assert not rejects_counts(counts(lambda place: noise.token(row, place), 6), row)
     # with the same numbers as times that are uniform, not exponential, likely tokens are drawn too often
     wrong = counts(lambda place: int((row.numpy() / noise.uniforms(place, 6)).argmax()), 6)
-    assert surprise(wrong, row) < FALSE_ALARM
+    assert rejects_counts(wrong, row)
 
 
 def test_bounds_leave_the_first_token() -> None:

@@ -8,18 +8,8 @@ from itertools import pairwise
 
 import pytest
 from support.tree_acceptance import by_matching, jointly, most_kept
-from support.tree_enumeration import TREE_SCHEMES, Models, Shape, steps, uniform_shape
+from support.tree_enumeration import TREE_SCHEMES, Models, Shape, mean_accepted, uniform_shape
 from torch import Tensor
-
-from cactus_decoding import parse_rule
-
-LOSSLESS = parse_rule("lossless")
-
-
-def accepted(name: str, models: Models, shape: Shape) -> float:
-    """Return the expected accepted tokens of a step."""
-    outcomes = steps(TREE_SCHEMES[name], LOSSLESS, models, (), shape)
-    return sum(step.probability * len(step.walk.path) for step in outcomes)
 
 
 @pytest.mark.parametrize(("vocabulary", "fixed", "drawn"), [(2, 1, 1), (3, 1, 1), (3, 2, 1), (3, 0, 1), (3, 2, 0)])
@@ -28,11 +18,15 @@ def test_what_is_accepted_is_what_two_ways_to_work_it_out_say(vocabulary: int, f
     for seed in (21, 22):
         models = Models(vocabulary, seed)
         if drawn:
-            assert accepted("token", models, shape) == pytest.approx(by_matching(models, (), shape), abs=1e-12)
-            assert accepted("joint", models, shape) == pytest.approx(jointly(models, (), shape), abs=1e-12)
+            assert mean_accepted(TREE_SCHEMES["token"], models, shape) == pytest.approx(
+                by_matching(models, (), shape), abs=1e-12
+            )
+            assert mean_accepted(TREE_SCHEMES["joint"], models, shape) == pytest.approx(
+                jointly(models, (), shape), abs=1e-12
+            )
         else:  # fixed children are all that there is to choose from: no scheme can keep more
-            expected = accepted("token", models, shape)
-            assert accepted("joint", models, shape) == pytest.approx(expected, abs=1e-12)
+            expected = mean_accepted(TREE_SCHEMES["token"], models, shape)
+            assert mean_accepted(TREE_SCHEMES["joint"], models, shape) == pytest.approx(expected, abs=1e-12)
 
 
 def test_joint_keeps_no_less_than_match_and_match_no_less_than_a_chain_as_deep_in_1000_random_instances() -> None:
@@ -58,8 +52,8 @@ def test_a_tree_whose_fixed_children_are_leaves_may_keep_less_than_a_chain() -> 
     row = models(())[0].new_tensor([0.9, 0.1])
     models._rows = {(): (row, row), (0,): (row, row), (1,): (row, row)}
     leaf = Shape((1,), (1,))
-    assert accepted("token", models, leaf) == pytest.approx(1.0)
-    assert accepted("token", models, uniform_shape(2, 0, 1)) == pytest.approx(2.0)
+    assert mean_accepted(TREE_SCHEMES["token"], models, leaf) == pytest.approx(1.0)
+    assert mean_accepted(TREE_SCHEMES["token"], models, uniform_shape(2, 0, 1)) == pytest.approx(2.0)
 
 
 def best_of_one_token(target: Tensor, draft: Tensor, drafts: int) -> float:
@@ -72,13 +66,13 @@ def best_of_one_token(target: Tensor, draft: Tensor, drafts: int) -> float:
 def test_independent_drafts_keep_more_the_more_there_are_and_no_more_than_can_be(name: str) -> None:
     for seed in (21, 22, 23, 24):
         models = Models(3, seed)
-        alone = accepted("joint" if name == "traversal" else "token", models, uniform_shape(2, 0, 1))
-        kept = [accepted(name, models, Shape((0, 0), (0, 0), drafts=drafts)) for drafts in (1, 2, 3)]
+        alone = mean_accepted(TREE_SCHEMES["joint" if name == "traversal" else "token"], models, uniform_shape(2, 0, 1))
+        kept = [mean_accepted(TREE_SCHEMES[name], models, Shape((0, 0), (0, 0), drafts=drafts)) for drafts in (1, 2, 3)]
         assert kept[0] == pytest.approx(alone, abs=1e-12)
         assert all(less <= more + 1e-12 for less, more in pairwise(kept))
         for drafts, each in enumerate(kept, start=1):
             assert each <= most_kept(models, 2, drafts) + 1e-12
-            one = accepted(name, models, Shape((0,), (0,), drafts=drafts))
+            one = mean_accepted(TREE_SCHEMES[name], models, Shape((0,), (0,), drafts=drafts))
             assert one <= best_of_one_token(*models(()), drafts) + 1e-12
 
 
@@ -93,7 +87,7 @@ def test_schemes_keep_more_in_the_order_of_their_papers() -> None:
         "joint": ("joint", uniform_shape(2, 1, 1)),
     }
     means = {
-        label: sum(accepted(name, Models(3, seed), shape) for seed in range(50, 56)) / 6
+        label: sum(mean_accepted(TREE_SCHEMES[name], Models(3, seed), shape) for seed in range(50, 56)) / 6
         for label, (name, shape) in ways.items()
     }
     assert sorted(means, key=means.__getitem__) == list(ways)

@@ -8,9 +8,9 @@ from support.exact_enumeration import make_rows
 from support.rules_under_test import (
     LOSSLESS_LIMITS,
     NEVER_STRICTER_THAN_LOSSLESS,
-    SPELLINGS,
     Altered,
     RejectsEverything,
+    every_rule,
 )
 from support.tables import all_of
 from torch import Tensor
@@ -20,8 +20,6 @@ from cactus_decoding.core.types import Verification
 from cactus_decoding.core.verification.batched import verify
 
 BATCH, PROPOSALS, VOCABULARY = 100, 3, 12
-
-every_rule = pytest.mark.parametrize("spelling", SPELLINGS)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -43,7 +41,7 @@ def assert_same(given: Verification, expected: Verification) -> None:
     assert torch.equal(given.relaxed, expected.relaxed)
 
 
-@pytest.mark.parametrize("spelling", LOSSLESS_LIMITS)
+@every_rule(LOSSLESS_LIMITS)
 @all_of("dtype", [torch.float64, torch.float32])
 @all_of("seed", range(5))
 def test_rule_without_a_budget_is_lossless_token_for_token(spelling: str, dtype: torch.dtype, seed: int) -> None:
@@ -55,7 +53,7 @@ def test_rule_without_a_budget_is_lossless_token_for_token(spelling: str, dtype:
     assert_same(verify(spelling, target, None, drafted, seeded(seed)), fixed)
 
 
-@every_rule
+@every_rule()
 def test_relaxed_tokens_are_those_that_lossless_rejects_on_the_same_numbers(spelling: str) -> None:
     target, draft, drafted = make_batch(seed=1)
     result = verify(spelling, target, draft, drafted, seeded(4))
@@ -68,7 +66,7 @@ def test_relaxed_tokens_are_those_that_lossless_rejects_on_the_same_numbers(spel
         assert (result.num_accepted >= lossless.long().cumprod(1).sum(1)).all()
 
 
-@every_rule
+@every_rule()
 def test_every_rule_draws_the_same_numbers(spelling: str) -> None:
     target, draft, drafted = make_batch(seed=2)
     used, expected = seeded(), seeded()
@@ -77,7 +75,7 @@ def test_every_rule_draws_the_same_numbers(spelling: str) -> None:
     assert torch.equal(used.get_state(), expected.get_state())
 
 
-@every_rule
+@every_rule()
 @all_of("deterministic", [False, True])
 def test_unused_columns_do_not_matter(spelling: str, deterministic: bool) -> None:
     target, draft, drafted = make_batch(seed=3)
@@ -106,7 +104,7 @@ def test_bonus_token_of_a_ragged_batch_comes_from_the_row_after_its_last_token()
     assert result.next_token.tolist() == [1, 2, 3, 4]
 
 
-@every_rule
+@every_rule()
 def test_uniform_number_zero_accepts_no_token_of_probability_zero(
     spelling: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +130,7 @@ def test_without_a_residual_recovery_falls_back_to_the_target_s_support() -> Non
     assert ((result.next_token == 2) | (result.next_token == 3)).all()
 
 
-@every_rule
+@every_rule()
 @all_of("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_precision_of_the_input_decides_nothing_but_the_input(spelling: str, dtype: torch.dtype) -> None:
     # rounded rows, handed over in float64, must give the same tokens: all arithmetic is in float64
@@ -144,7 +142,7 @@ def test_precision_of_the_input_decides_nothing_but_the_input(spelling: str, dty
     assert torch.equal(rule.recovery_target(target).double(), rule.recovery_target(target.double()).double())
 
 
-@every_rule
+@every_rule()
 def test_call_without_batch_equals_a_batch_of_one(spelling: str) -> None:
     target, draft, drafted = make_batch(seed=10)
     rows = (target[0], draft[0], drafted[0])
@@ -156,7 +154,7 @@ def test_call_without_batch_equals_a_batch_of_one(spelling: str) -> None:
     assert short.num_accepted <= 1
 
 
-@every_rule
+@every_rule()
 def test_no_proposals_and_no_sequences_are_allowed(spelling: str) -> None:
     target, draft, drafted = make_batch(seed=11)
     nothing_drafted = verify(spelling, target[:, :1], draft[:, :0], drafted[:, :0], seeded())
@@ -165,7 +163,7 @@ def test_no_proposals_and_no_sequences_are_allowed(spelling: str) -> None:
     assert verify(spelling, target[:0], draft[:0], drafted[:0], seeded()).next_token.shape == (0,)
 
 
-@every_rule
+@every_rule()
 def test_layout_and_type_of_the_ids_do_not_matter(spelling: str) -> None:
     target, draft, drafted = make_batch(seed=12)
     strided = [part.transpose(0, -1).contiguous().transpose(0, -1) for part in (target, draft, drafted)]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.rules_under_test import SPELLINGS
+from support.rules_under_test import SPELLINGS, every_rule
 from support.tree_enumeration import (
     TREE_SCHEMES,
     LazyTree,
     Models,
     Shape,
     distance,
+    lossless_distance,
     product_law,
     respond,
     uniform_shape,
@@ -55,13 +56,6 @@ JUDGING = [name for name in TREE_SCHEMES if name != "coupled"]  # which draws by
 WITH_MANY_DRAWN = [name for name in TREE_SCHEMES if name != "joint"]
 
 
-def lossless_distance(
-    scheme: Scheme, models: Models, shape: Shape, length: int, grow: type[LazyTree] = LazyTree
-) -> float:
-    law = respond(scheme, parse_rule("lossless"), models, shape, length, grow=grow).law
-    return distance(law, product_law(lambda text: models(text)[0], models.vocabulary, length))
-
-
 @pytest.mark.parametrize("name", TREE_SCHEMES)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_lossless_responses_have_the_target_s_law(name: str, shape: Shape) -> None:
@@ -101,7 +95,7 @@ def law_beside(
 CONSTANT = {"fixed only": uniform_shape(2, 2, 0), "both": uniform_shape(2, 1, 1), "drawn only": uniform_shape(2, 0, 1)}
 
 
-@pytest.mark.parametrize("spelling", [text for text in SPELLINGS if not judges_untempered(parse_rule(text))])
+@every_rule([text for text in SPELLINGS if not judges_untempered(parse_rule(text))])
 @pytest.mark.parametrize("shape", CONSTANT.values(), ids=CONSTANT)
 def test_matching_emits_the_audited_law_of_every_rule(spelling: str, shape: Shape) -> None:
     rule = parse_rule(spelling)
@@ -118,7 +112,7 @@ def test_matching_emits_the_audited_law_of_every_rule(spelling: str, shape: Shap
 
 
 @pytest.mark.parametrize("name", [name for name in TREE_SCHEMES if name != "token"])
-@pytest.mark.parametrize("spelling", DRAFTED_ALONE)
+@every_rule(DRAFTED_ALONE)
 def test_joint_schemes_emit_h(name: str, spelling: str) -> None:
     rule = parse_rule(spelling)
     for (label, shape), seed in zip(CONSTANT.items(), (9, 10, 11), strict=True):
@@ -140,7 +134,7 @@ def first_tokens(law: dict[tuple[int, ...], float], count: int) -> dict[tuple[in
     return shorter
 
 
-@pytest.mark.parametrize("spelling", [text for text in SPELLINGS if text not in DRAFTED_ALONE])
+@every_rule([text for text in SPELLINGS if text not in DRAFTED_ALONE])
 def test_rules_that_look_at_the_drafted_token_are_refused_by_the_others(spelling: str) -> None:
     for name in TREE_SCHEMES.keys() - {"token"}:
         with pytest.raises(ValueError, match="does not depend on the drafted token"):

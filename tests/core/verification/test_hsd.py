@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 from support.rules_under_test import SPELLINGS, every_rule
-from support.tree_enumeration import Models, distance, product_law, respond, steps, uniform_shape
+from support.tree_enumeration import Models, lossless_distance, mean_accepted, steps, uniform_shape
 from support.wrong_trees import hsd_as_published
 
 from cactus_decoding import generate, load_pair, parse_rule
@@ -19,13 +19,8 @@ from cactus_decoding.core.verification.tree import Scheme
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 EXACT, FAR = 1e-12, 1e-3
-LOSSLESS, ROW = parse_rule("lossless"), torch.ones(1, 1)
+ROW = torch.ones(1, 1)
 BLOCK_RULES = [text for text in SPELLINGS if parse_rule(text).relaxed_target(ROW, ROW) is not None]
-
-
-def far_from_lossless(scheme: Scheme, models: Models, proposals: int, length: int) -> float:
-    law = respond(scheme, LOSSLESS, models, uniform_shape(proposals, 0, 1), length).law
-    return distance(law, product_law(lambda text: models(text)[0], models.vocabulary, length))
 
 
 def outcomes(scheme: Scheme, rule: str, models: Models, proposals: int) -> dict[tuple[int, tuple[int, ...]], float]:
@@ -36,15 +31,10 @@ def outcomes(scheme: Scheme, rule: str, models: Models, proposals: int) -> dict[
     return found
 
 
-def accepted(scheme: Scheme, models: Models, proposals: int) -> float:
-    found = outcomes(scheme, "lossless", models, proposals)
-    return sum(kept * chance for (kept, _), chance in found.items())
-
-
 @pytest.mark.parametrize("proposals", [1, 2, 3])
 def test_lossless_responses_have_the_target_s_distribution(proposals: int) -> None:
     for vocabulary, seed, temperature in ((2, 1, 1.0), (3, 2, 2.0), (3, 3, 1.0)):
-        assert far_from_lossless(hsd, Models(vocabulary, seed, temperature), proposals, 4) < EXACT
+        assert lossless_distance(hsd, Models(vocabulary, seed, temperature), uniform_shape(proposals, 0, 1), 4) < EXACT
 
 
 @every_rule(BLOCK_RULES)
@@ -57,13 +47,14 @@ def test_each_step_is_that_of_block_verification(spelling: str) -> None:
 
 @pytest.mark.parametrize("cap", ["once", "running"])
 def test_its_published_code_keeps_more_and_is_not_lossless(cap: str) -> None:
-    published = partial(hsd_as_published, cap=cap)
-    more = 0.0
+    published, two, more = partial(hsd_as_published, cap=cap), uniform_shape(2, 0, 1), 0.0
     for seed in (2, 3, 5):
         models = Models(3, seed)
-        assert far_from_lossless(published, models, 1, 3) < EXACT  # one proposal leaves nothing to cap
-        assert far_from_lossless(published, models, 2, 3) > FAR
-        more += accepted(published, models, 2) - accepted(hsd, models, 2)
+        assert (
+            lossless_distance(published, models, uniform_shape(1, 0, 1), 3) < EXACT
+        )  # one proposal leaves nothing to cap
+        assert lossless_distance(published, models, two, 3) > FAR
+        more += mean_accepted(published, models, two) - mean_accepted(hsd, models, two)
     assert more > 0.01
 
 

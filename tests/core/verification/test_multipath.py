@@ -15,9 +15,10 @@ from support.tree_enumeration import (
     Models,
     Shape,
     distance,
+    lossless_distance,
+    mean_accepted,
     product_law,
     respond,
-    steps,
     uniform_shape,
 )
 from torch import Tensor
@@ -25,7 +26,6 @@ from torch import Tensor
 from cactus_decoding import parse_rule
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.verification.multipath import multipath
-from cactus_decoding.core.verification.tree import Scheme
 
 EXACT, FAR = 1e-12, 1e-3
 LOSSLESS = parse_rule("lossless")
@@ -33,17 +33,6 @@ LOSSLESS = parse_rule("lossless")
 
 def shape(drafts: int, depth: int) -> Shape:
     return Shape((0,) * depth, (0,) * depth, drafts=drafts)
-
-
-def far_from_lossless(models: Models, drafts: int, depth: int, length: int, grow: type[LazyTree] = LazyTree) -> float:
-    law = respond(multipath, LOSSLESS, models, shape(drafts, depth), length, grow=grow).law
-    return distance(law, product_law(lambda text: models(text)[0], models.vocabulary, length))
-
-
-def accepted(scheme: Scheme, models: Models, drafts: int, depth: int) -> float:
-    return sum(
-        step.probability * len(step.walk.path) for step in steps(scheme, LOSSLESS, models, (), shape(drafts, depth))
-    )
 
 
 class Chosen(Models):
@@ -77,13 +66,13 @@ def test_lossless_responses_have_the_target_s_distribution(
     drafts: int, vocabulary: int, depth: int, length: int
 ) -> None:
     for seed, temperature in ((1, 1.0), (2, 2.0), (3, 1.0)):
-        assert far_from_lossless(Models(vocabulary, seed, temperature), drafts, depth, length) < EXACT
+        assert lossless_distance(multipath, Models(vocabulary, seed, temperature), shape(drafts, depth), length) < EXACT
 
 
 @pytest.mark.slow
 def test_two_levels_of_three_tokens_are_exact_too() -> None:
     for seed in (5, 6):
-        assert far_from_lossless(Models(3, seed), 2, 2, 3) < EXACT
+        assert lossless_distance(multipath, Models(3, seed), shape(2, 2), 3) < EXACT
 
 
 @pytest.mark.parametrize(("drafts", "vocabulary", "depth"), [(1, 3, 2), (2, 3, 2), (3, 2, 2), (4, 3, 1)])
@@ -91,7 +80,7 @@ def test_it_keeps_what_a_block_keeps_of_the_chosen_draft(drafts: int, vocabulary
     for seed in (21, 22):
         models = Models(vocabulary, seed)
         expected = jointly(Chosen(models, drafts, depth), (), uniform_shape(depth, 0, 1))
-        found = accepted(multipath, models, drafts, depth)
+        found = mean_accepted(multipath, models, shape(drafts, depth))
         assert found == pytest.approx(expected, abs=EXACT)
         assert found <= most_kept(models, depth, drafts) + EXACT
 
@@ -100,9 +89,9 @@ def test_it_keeps_more_the_more_drafts_there_are_and_more_than_traversal() -> No
     more = []
     for seed in (2, 3, 5, 24):
         models = Models(3, seed)
-        one, two = (accepted(multipath, models, drafts, 2) for drafts in (1, 2))
+        one, two = (mean_accepted(multipath, models, shape(drafts, 2)) for drafts in (1, 2))
         assert one == pytest.approx(jointly(models, (), uniform_shape(2, 0, 1)), abs=EXACT)
-        traversed = accepted(TREE_SCHEMES["traversal"], models, 2, 2)
+        traversed = mean_accepted(TREE_SCHEMES["traversal"], models, shape(2, 2))
         assert two > max(one, traversed) - EXACT
         more.append((two - one, two - traversed))
     assert all(sum(each) > 0.05 for each in zip(*more, strict=True))
@@ -117,7 +106,8 @@ class JudgedAsIfAlone(LazyTree):
 
 
 def test_a_choice_whose_distribution_is_another_is_noticed() -> None:
-    assert max(far_from_lossless(Models(2, seed), 3, 1, 2, JudgedAsIfAlone) for seed in (2, 3, 5)) > FAR
+    models = [Models(2, seed) for seed in (2, 3, 5)]
+    assert max(lossless_distance(multipath, each, shape(3, 1), 2, JudgedAsIfAlone) for each in models) > FAR
 
 
 class Alike(Models):
@@ -131,7 +121,7 @@ class Alike(Models):
 def test_the_number_that_spectr_gbv_calls_optimal_is_no_bound() -> None:
     models = Alike(3, 1)
     stated = spectr_gbv.theorem(models, 2, 2)
-    assert stated + 0.05 < accepted(multipath, models, 2, 2) <= most_kept(models, 2, 2)
+    assert stated + 0.05 < mean_accepted(multipath, models, shape(2, 2)) <= most_kept(models, 2, 2)
     for seed in range(5):  # one draft: the block verification that changes later rows, which is the bound
         models = Models(3, seed)
         assert spectr_gbv.theorem(models, 2, 1) == pytest.approx(most_kept(models, 2, 1), abs=EXACT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.engine_rules import ROWS, SPELLINGS
+from support.rules_under_test import every_rule
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.engines.openai.relaxed_logits import (
@@ -16,7 +17,7 @@ from cactus_decoding.engines.openai.relaxed_logits import (
 )
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@every_rule(SPELLINGS)
 @pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
 def test_a_position_costs_what_the_audit_says(spelling: str, one_hot: bool) -> None:
     rule = parse_rule(spelling)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from support.engine_rules import ROWS, SPELLINGS, engine_s_sampler, relaxed_token_logit
+from support.rules_under_test import every_rule
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
 
-every_rule = pytest.mark.parametrize("spelling", SPELLINGS)
 
-
-@every_rule
+@every_rule(SPELLINGS)
 def test_the_logits_make_the_sampler_follow_the_rule(spelling: str) -> None:
     rule = parse_rule(spelling)
     for target, draft in ROWS:
@@ -30,7 +29,7 @@ def test_the_logits_make_the_sampler_follow_the_rule(spelling: str) -> None:
         assert torch.allclose(emitted, audit(rule, target, draft).output_probs, rtol=0, atol=1e-12)
 
 
-@every_rule
+@every_rule(SPELLINGS)
 def test_the_logits_for_a_deterministic_draft(spelling: str) -> None:
     rule = parse_rule(spelling)
     for target, _ in ROWS:

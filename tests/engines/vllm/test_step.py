@@ -10,6 +10,7 @@ import pytest
 import torch
 from support.decisions import plan, protected_mass
 from support.engine_rules import SPELLINGS, relaxed_token_logit
+from support.rules_under_test import every_rule
 
 from cactus_decoding import parse_rule
 from cactus_decoding.core.policy.importance import Importance
@@ -65,7 +66,7 @@ def relaxed_logits(step: RelaxedStep, logits: torch.Tensor) -> torch.Tensor:
 
 
 @kinds_of_draft
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@every_rule(SPELLINGS)
 def test_its_rows_are_those_of_the_rule_and_the_others_the_target_s(spelling: str, one_hot: bool) -> None:
     logits, probs, drafted = batch()
     given, rule = logits.clone(), parse_rule(spelling)

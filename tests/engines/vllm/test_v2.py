@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support.engine_rules import SPELLINGS, relaxed_token_logit
+from support.rules_under_test import every_rule
 from support.tables import all_of
 
 from cactus_decoding import Request, parse_rule
@@ -57,7 +58,7 @@ def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temp
     return seen[0]
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS)
+@every_rule(SPELLINGS)
 @all_of("one_hot", [True, False])
 def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_hot: bool) -> None:
     generator = torch.Generator().manual_seed(1)

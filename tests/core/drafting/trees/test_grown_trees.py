@@ -8,7 +8,15 @@ import pytest
 import torch
 from support.grown_trees import GrownTree, UnlikelyDrawsDropped
 from support.tables import all_of
-from support.tree_enumeration import TREE_SCHEMES, Choices, Models, distance, divergence, product_law, respond
+from support.tree_enumeration import (
+    TREE_SCHEMES,
+    Choices,
+    Models,
+    divergence,
+    lossless_distance,
+    product_law,
+    respond,
+)
 
 from cactus_decoding import BestFirstTree, Budget, StaticTree, parse_rule
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
@@ -108,17 +116,11 @@ SEEDS = (4, 8)
 """Of toys in which these trees depend on what is drawn."""
 
 
-def lossless_distance(name: str, seed: int, shape: TreeShape, grow: type[GrownTree] = GrownTree) -> float:
-    models = Models(3, seed)
-    law = respond(TREE_SCHEMES[name], parse_rule("lossless"), models, shape, 4, grow=grow).law
-    return distance(law, product_law(lambda text: models(text)[0], 3, 4))
-
-
 @all_of("name", TREE_SCHEMES)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_lossless_responses_have_the_target_s_law(name: str, shape: TreeShape) -> None:
     for seed in SEEDS:
-        assert lossless_distance(name, seed, shape) < EXACT
+        assert lossless_distance(TREE_SCHEMES[name], Models(3, seed), shape, 4, GrownTree) < EXACT
 
 
 @pytest.mark.parametrize("label", ["narrow", "wide", "unsure of draws"])
@@ -133,8 +135,8 @@ def test_these_trees_depend_on_what_is_drawn(label: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in TREE_SCHEMES if name != "coupled"])  # which draws by itself
 def test_nodes_that_are_dropped_for_what_was_drawn_are_noticed(name: str) -> None:
-    wrong = UnlikelyDrawsDropped
-    assert max(lossless_distance(name, seed, SHAPES["narrow"], wrong) for seed in (*SEEDS, 5)) > 1e-3
+    scheme, models = TREE_SCHEMES[name], [Models(3, seed) for seed in (*SEEDS, 5)]
+    assert max(lossless_distance(scheme, each, SHAPES["narrow"], 4, UnlikelyDrawsDropped) for each in models) > 1e-3
 
 
 @pytest.mark.slow
