@@ -1,22 +1,20 @@
-"""GGUF files of the bundled models and of tiny random ones, and of tiny pairs the exact law of two tokens."""
+"""GGUF files of the bundled models and of tiny random ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-import torch
 from gguf import GGUFWriter, TokenType
-from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from cactus_decoding import audit, parse_rule
+from cactus_decoding import Pair
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
 from scripts.bundled_gguf import write_gguf
-from support.exact_enumeration import enumerate_tokens
 
-TinyModel = LlamaForCausalLM | LlamaCppModel
 PRECISE = "cache=float32"
 """Keys, values and attention in float32: what a row then differs by from float64 is in its sixth digit."""
 
@@ -62,41 +60,11 @@ def header_only(path: Path, architecture: str, pieces: Sequence[str] = ()) -> Pa
     return path
 
 
-def law_of_two(rule: str, target: TinyModel, draft: TinyModel, prompt: list[int], limit: float | None = None) -> Tensor:
-    """Return the law of the first two tokens that steps of several proposals emit, ``[vocabulary, vocabulary]``.
+def completions(pair: Pair, **usual: Any) -> Callable[..., Completion]:
+    """Return a function from a request's fields to what a server with some settings answers."""
 
-    Every drafted token has its turn, over the rows of transformers' own passes, or of a file that reads each text
-    anew. A budget of ``limit`` nats is spent as its definition says: by what each visited position costs, and on none
-    that it cannot afford.
-    """
+    def completion(on_step: Any = lambda *_: None, **body: Any) -> Completion:
+        asked = read_completion(body, usual, chat="messages" in body)
+        return Completion(pair, asked, prompts_of(pair, asked), "m", on_step)
 
-    def emitted(prefix: list[int], left: float) -> tuple[Tensor, float]:
-        rows = [_row(model, prefix) for model in (target, draft)]
-        cost = audit(parse_rule(rule), *rows).kl.clamp(min=0).item() if limit is not None else 0.0
-        chosen, spent = (rule, cost) if cost <= left else ("lossless", 0.0)
-        return enumerate_tokens(parse_rule(chosen), *rows)[0][0], left - spent
-
-    start = limit if limit is not None else 0.0
-    first, left = emitted(prompt, start)
-    return first.unsqueeze(1) * torch.stack([emitted([*prompt, x], left)[0] for x in range(len(first))])
-
-
-def _row(model: TinyModel, prefix: list[int]) -> Tensor:
-    if isinstance(model, LlamaCppModel):
-        model.reset()
-        return model.append(prefix, 1).double().softmax(-1)
-    with torch.no_grad():
-        return model(torch.tensor([prefix])).logits[:, -1].softmax(-1)
-
-
-def two_tokens(steps: Callable[[int], object], draws: int, vocabulary: int) -> Tensor:
-    """Count the first two tokens of responses, given their steps for a seed, ``[vocabulary, vocabulary]``."""
-    counts = torch.zeros(vocabulary, vocabulary)
-    for seed in range(draws):
-        tokens = list[int]()
-        for step in steps(seed):  # type: ignore[attr-defined]
-            tokens += step.token_ids
-            if len(tokens) >= 2:
-                break
-        counts[tokens[0], tokens[1]] += 1
-    return counts
+    return completion

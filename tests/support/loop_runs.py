@@ -1,4 +1,4 @@
-"""Responses of the loop over tiny models, and how likely their first tokens are."""
+"""Responses of the loop over tiny models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from cactus_decoding.core.types import Outcome
 from cactus_decoding.core.verification.walk import Verifier
 
 PROMPT = [1, 2, 3]
-DRAWS = 3000
 
 
 def begin(

@@ -1,16 +1,16 @@
 """The distributions that engines are held to, by a second hand."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
 import pytest
+import torch
 from cactus_conform.engine import Sampling
 from cactus_conform.evidence import deviation_not_excluded
 from cactus_conform.models import END, NAMES, PROMPTS, VOCABULARY, TinyModel, write_models
 from cactus_conform.processing import distribution, penalised
 from cactus_conform.truth import Truth
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 CUTS = (
     ({"temperature": 0.5}, [0.36, 0.16, 0.0025, 0.0225]),
@@ -37,9 +37,6 @@ def test_cuts_by_hand(settings, weights):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_models_are_those_that_transformers_reads(name, tmp_path):
     """transformers rounds norms and rotations to float32, which the sharp head of one draft makes 200 times larger."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     folder = write_models(tmp_path) / name
     model = AutoModelForCausalLM.from_pretrained(folder).double()
     ids = [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]

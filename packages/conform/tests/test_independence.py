@@ -1,7 +1,5 @@
 """An oracle shares no code with what it judges."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Servers, over real HTTP: right, wrong, down, slow, and nonsense."""
 
-from __future__ import annotations
-
 import json
 import math
 import socket
@@ -21,7 +19,7 @@ from cactus_conform.suite import conform
 from cactus_conform.truth import Truth
 from tiny_server import tiny_server
 
-RecoveryFromDraft = next(each for each in MUTANTS if each.__name__ == "RecoveryFromDraft")
+(RecoveryFromDraft,) = (each for each in MUTANTS if each.__name__ == "RecoveryFromDraft")
 CHECK = Check("temperature 1, bad draft", Sampling(draft="bad"))
 
 
@@ -84,17 +82,10 @@ def test_down_slow_and_nonsense_are_one_line_and_code_2(run, truth):
         assert "the tiny models write the letters" in err
 
 
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        ({"token_logprobs": [-1.0, -2.0]}, (-1, -2)),
-        ({"content": [{"logprob": -1.0}, {"logprob": -2.0}]}, (-1, -2)),
-        (None, None),
-    ],
-)
-def test_log_probabilities_come_in_two_forms(given, found):
-    choice = {"text": "ab", "finish_reason": "length", "logprobs": given}
-    assert answer_of({"choices": [choice]}).logprobs == found
+def test_log_probabilities_come_in_two_forms():
+    forms = {"token_logprobs": [-1.0, -2.0]}, {"content": [{"logprob": -1.0}, {"logprob": -2.0}]}, None
+    choices = [{"text": "ab", "finish_reason": "length", "logprobs": form} for form in forms]
+    assert [answer_of({"choices": [choice]}).logprobs for choice in choices] == [(-1, -2), (-1, -2), None]
 
 
 def test_accepted_proposals_are_read_where_a_server_tells_them():
@@ -104,6 +95,9 @@ def test_accepted_proposals_are_read_where_a_server_tells_them():
     assert answer_of(said | {"timings": {"draft_n": 3, "draft_n_accepted": 1}}).accepted == 1
     report = {"speculative_decoding": {"acceptance_report": {"accepted_by_position": [2, 1]}}}
     assert answer_of(said | {"metrics": report}).accepted == 3
+    output = {"token_ids": [1, 2, 3, 4], "logprobs": None}
+    for counted, accepted in ((SimpleNamespace(histogram=[3, 1, 2]), 5), (None, None)):  # steps that kept 0, 1 and 2
+        assert vllm_answer(SimpleNamespace(**output, spec_decode_metrics=counted)).accepted == accepted
 
 
 def test_settings_of_servers_are_checked():
@@ -175,10 +169,3 @@ def test_texts_that_part_at_near_ties_are_told_from_others():
         found = compare(Server("c", gap), Server("d", -gap), ["x"], samples=1)
         assert found.greedy == (1, 1, explained)
         assert found.right is bool(explained)
-
-
-def test_accepted_proposals_of_vllm_are_those_of_its_histogram():
-    output = SimpleNamespace(token_ids=[1, 2, 3, 4], logprobs=None)
-    counted = SimpleNamespace(histogram=[3, 1, 2])  # steps that kept none, one and two
-    assert vllm_answer(SimpleNamespace(**vars(output), spec_decode_metrics=counted)).accepted == 5
-    assert vllm_answer(SimpleNamespace(**vars(output), spec_decode_metrics=None)).accepted is None

@@ -1,7 +1,5 @@
 """Right engines pass, and every wrong one is caught, for its own reason."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -16,34 +14,56 @@ import pytest
 from cactus_conform.causes import reused_noise, reused_number
 from cactus_conform.checks import BATCH, COUPLED, GREEDY, LOGPROBS, SEEDS, Check, checks_of
 from cactus_conform.engine import VOCABULARY, EngineAnswer, EngineError, Query, Sampling
+from cactus_conform.engines import open_engine
+from cactus_conform.engines.transformers import TransformersEngine
 from cactus_conform.evidence import Evidence, deviation_not_excluded
 from cactus_conform.models import PROMPTS
 from cactus_conform.mutants import MUTANTS, CertainDraft
-from cactus_conform.reference import Reference
+from cactus_conform.pytest_plugin import check_conforms
+from cactus_conform.reference import Reference, plain
 from cactus_conform.report import ConformanceReport, Finding, gate_verdict, line, verdict
 from cactus_conform.suite import FALSE_ALARM, conform
 from cactus_conform.truth import Truth, Wanted, arrival_times, expected_token, philox
 
 pytest_plugins = ["pytester"]
-FIRST = {
-    "AcceptsAtZero": "top-k, bad draft",
-    "UntruncatedDraft": "temperature, top-k and top-p, bad draft",
-    "LatePenalties": "presence and frequency penalties, good draft",
-    "ReusedNoise": "rejections in a row: 12 tokens, bad draft",
-    "HotDraft": "temperature, top-k and top-p, bad draft",
-    "OneMore": "top-k, bad draft",
-    "MinPOfAll": "min-p, bad draft",
-    "WrongOrder": "temperature, top-k and top-p, bad draft",
-    "NoTemperature": "temperature, top-k and top-p, bad draft",
-    "BiasOnce": "logit bias, good draft",
-    "GrammarOnce": "grammar, good draft",
-    "SharedSampling": "other samplings in the batch, bad draft",
-    "DraftLogprobs": "log-probabilities, bad draft",
-    "LostPrefix": "prompts with a shared beginning, good draft",
-    "DirtyCancel": "after a cancelled request, good draft",
-    "RelaxedGreedy": "temperature 0, good draft",
+PLAIN = "temperature 1, bad draft"
+CUT = "temperature, top-k and top-p, bad draft"
+CAUGHT = {
+    "RecoveryFromTarget": (PLAIN, r"draws from the target's row, not from \(target - draft\)\+"),
+    "RecoveryFromDraft": (PLAIN, "replaced by draws from the draft's row"),
+    "GreedyFallback": (PLAIN, "replaced by the target's likeliest token"),
+    "DropsUnlikely": (PLAIN, "dropped after they were drawn"),
+    "OffByOne": (PLAIN, "rows of the position before"),
+    "Lenient": (PLAIN, "accepts too much"),
+    "ReusedUniform": (PLAIN, "the number that rejects a token draws the next one"),
+    "OneUniform": (PLAIN, "one random number tests all proposals of a step"),
+    "ShortRow": (PLAIN, "after a full acceptance a row that is short by one token is drawn from"),
+    "SharedSeeds": (PLAIN, "responses repeat each other"),
+    "SeedsIgnored": (PLAIN, "responses repeat each other"),
+    "EatenStop": (PLAIN, "ends that were proposed are left out"),
+    "AcceptsAtZero": ("top-k, bad draft", "exclude, as token .*the test is <="),
+    "UntruncatedDraft": (CUT, "."),
+    "LatePenalties": ("presence and frequency penalties, good draft", "."),
+    "ReusedNoise": (
+        "rejections in a row: 12 tokens, bad draft",
+        "the noise that drew a rejected token draws the next one",
+    ),
+    "HotDraft": (CUT, "proposals are drawn at temperature 1, and tested as if at the asked one"),
+    "OneMore": ("top-k, bad draft", "exclude, as token .* one token more than top-k is kept"),
+    "MinPOfAll": ("min-p, bad draft", "min-p is compared with probabilities"),
+    "WrongOrder": (CUT, "exclude, as token .* in the other order"),
+    "NoTemperature": (CUT, "exclude, as token .* the temperature is not applied"),
+    "BiasOnce": ("logit bias, good draft", "."),
+    "GrammarOnce": ("grammar, good draft", "exclude, as token .* are not applied"),
+    "SharedSampling": ("other samplings in the batch, bad draft", "."),
+    "DraftLogprobs": ("log-probabilities, bad draft", "."),
+    "LostPrefix": ("prompts with a shared beginning, good draft", "."),
+    "DirtyCancel": ("after a cancelled request, good draft", "given up leaves something in the cache"),
+    "RelaxedGreedy": ("temperature 0, good draft", "."),
 }
-"""The check that catches a mutant; `temperature 1, bad draft` for all others."""
+"""The check that catches a mutant, and how its report names the mistake; `PLAIN`, and in any way, for all others."""
+NAMED = {each.__name__: each for each in MUTANTS}
+TWO = Check("temperature 1", Sampling(draft="bad", max_tokens=2))
 
 
 @pytest.fixture(scope="module")
@@ -55,52 +75,18 @@ def check_named(name: str) -> Check:
     return next(each for each in checks_of(Reference()) if each.name == name)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.__name__)
-def test_every_mutant_is_caught_by_its_check(truth, mutant):
-    check = check_named(FIRST.get(mutant.__name__, "temperature 1, bad draft"))
-    report = conform(mutant(truth), samples=200, truth=truth, only=[check])
+@pytest.mark.parametrize("mutant", NAMED)
+def test_every_mutant_is_caught_by_its_check_and_named(truth, mutant):
+    check, said = CAUGHT.get(mutant, (PLAIN, "."))
+    report = conform(NAMED[mutant](truth), samples=200, truth=truth, only=[check_named(check)])
     assert not report
-    assert report.findings[0].said
+    assert re.search(said, report.findings[0].said)
 
 
-@pytest.mark.parametrize("name", sorted({"temperature 1, bad draft", *FIRST.values()}))
+@pytest.mark.parametrize("name", sorted({PLAIN, *(check for check, _ in CAUGHT.values())}))
 def test_the_right_engine_passes_the_same_checks(truth, name):
     """Each fails by chance with probability 0.001 at most, and the seeds are fixed."""
     assert conform(Reference(truth), samples=100, truth=truth, only=[check_named(name)])
-
-
-@pytest.mark.parametrize(
-    ("mistake", "said"),
-    [
-        ("RecoveryFromTarget", r"draws from the target's row, not from \(target - draft\)\+"),
-        ("RecoveryFromDraft", "replaced by draws from the draft's row"),
-        ("GreedyFallback", "replaced by the target's likeliest token"),
-        ("DropsUnlikely", "dropped after they were drawn"),
-        ("OffByOne", "rows of the position before"),
-        ("Lenient", "accepts too much"),
-        ("ReusedUniform", "the number that rejects a token draws the next one"),
-        ("ReusedNoise", "the noise that drew a rejected token draws the next one"),
-        ("OneUniform", "one random number tests all proposals of a step"),
-        ("HotDraft", "proposals are drawn at temperature 1, and tested as if at the asked one"),
-        ("ShortRow", "after a full acceptance a row that is short by one token is drawn from"),
-        ("OneMore", "exclude, as token .* one token more than top-k is kept"),
-        ("MinPOfAll", "min-p is compared with probabilities"),
-        ("SharedSeeds", "responses repeat each other"),
-        ("SeedsIgnored", "responses repeat each other"),
-        ("EatenStop", "ends that were proposed are left out"),
-        ("AcceptsAtZero", "exclude, as token .*the test is <="),
-        ("WrongOrder", "exclude, as token .* in the other order"),
-        ("NoTemperature", "exclude, as token .* the temperature is not applied"),
-        ("GrammarOnce", "exclude, as token .* are not applied"),
-        ("DirtyCancel", "given up leaves something in the cache"),
-    ],
-)
-def test_the_report_names_the_mistake(truth, mistake, said):
-    mutant = next(each for each in MUTANTS if each.__name__ == mistake)
-    report = conform(
-        mutant(truth), samples=200, truth=truth, only=[check_named(FIRST.get(mistake, "temperature 1, bad draft"))]
-    )
-    assert re.search(said, report.findings[0].said)
 
 
 def test_a_cancelled_request_is_not_suspected_of_what_was_wrong_before(truth):
@@ -147,8 +133,7 @@ def test_what_noise_that_is_used_twice_leads_to():
 def test_a_mistake_that_shows_a_little_in_each_check_is_found_in_all_of_them(truth):
     """The right engine fails by chance with probability 0.001 at most; seeds are fixed."""
     checks = [Check(f"checks {i}", Sampling(draft="bad", max_tokens=12), prompts=PROMPTS[2:]) for i in range(6)]
-    mutant = next(each for each in MUTANTS if each.__name__ == "ReusedNoise")
-    report = conform(mutant(truth), samples=120, truth=truth, only=checks)
+    report = conform(NAMED["ReusedNoise"](truth), samples=120, truth=truth, only=checks)
     *single, together = report.findings
     assert all(each.right for each in single)
     assert (together.check.name, together.right) == ("all checks together", False)
@@ -191,8 +176,6 @@ def test_checks_of_something_else_say_what_they_exclude(truth):
 
 def test_transformers_keeps_a_grammar(truth):
     """It fails by chance with probability 0.001 at most; seeds are fixed."""
-    from cactus_conform.engines.transformers import TransformersEngine
-
     assert conform(TransformersEngine(), samples=30, truth=truth, only=[check_named("grammar, good draft")])
 
 
@@ -244,8 +227,6 @@ def test_chance_is_no_lack_of_acceptance(truth):
 
 def test_transformers_accepts_what_is_possible_unless_its_drafts_end_where_they_are_unsure(truth):
     """The first fails by chance with probability 1e-4."""
-    from cactus_conform.engines.transformers import TransformersEngine
-
     checks = [check_named("temperature 1, good draft")]
     for threshold, all_of_it in ((0.0, True), (0.4, False)):
         engine = TransformersEngine({"assistant_confidence_threshold": threshold})
@@ -266,8 +247,6 @@ def test_a_wrong_engine_s_report_says_what_its_other_checks_exclude():
 
 @pytest.mark.parametrize("name", ["transformers", "llama-cpp"])
 def test_engines_forget_a_cancelled_request_and_report_the_target_s_log_probabilities(truth, name):
-    from cactus_conform.engines import open_engine
-
     engine = open_engine(name)
     for draft in {"bad", "ngram"} & {*engine.drafts}:
         sampling = Sampling(draft=draft, temperature=0.7, stop_token_ids=(7,))
@@ -294,69 +273,60 @@ def test_the_e_value_of_a_right_engine_has_mean_one(truth):
     assert mean == pytest.approx(1, abs=1e-12)
 
 
-def test_a_callable_is_an_engine(truth):
-    inner = Reference(truth)
-
-    def right(prompt, sampling, seed):
-        return inner.answer([Query(tuple(prompt), sampling, seed)])[0].token_ids
-
-    check = Check("temperature 1", Sampling(draft="bad", max_tokens=2))
-    assert conform(right, samples=40, truth=truth, only=[check])
-    wrong = conform(lambda prompt, sampling, seed: [1, 1], samples=40, truth=truth, only=[check])
-    assert not wrong
-    assert line(wrong.findings[0]).startswith("WRONG")
-
-
-def test_a_function_may_answer_in_batches(truth):
+def test_a_callable_is_an_engine_which_may_answer_in_batches(truth):
     inner, asked = Reference(truth), list[int]()
 
-    def right(prompts, samplings, seeds):
+    def one(prompt, sampling, seed):
+        return inner.answer([Query(tuple(prompt), sampling, seed)])[0].token_ids
+
+    def several(prompts, samplings, seeds):
         asked.append(len(seeds))
         queries = [Query(tuple(each), *more) for each, *more in zip(prompts, samplings, seeds, strict=True)]
         return [answer.token_ids for answer in inner.answer(queries)]
 
-    right.supports = ("batch",)
-    assert conform(right, samples=40, truth=truth, only=[Check("temperature 1", Sampling(draft="bad", max_tokens=2))])
+    several.supports = ("batch",)
+    for right in (one, several):
+        assert conform(right, samples=40, truth=truth, only=[TWO])
     assert asked == [20, 20]
+    wrong = conform(lambda prompt, sampling, seed: [1, 1], samples=40, truth=truth, only=[TWO])
+    assert line(wrong.findings[0]).startswith("WRONG")
 
 
 def test_a_gate_lets_right_engines_pass_and_fails_closed(truth, monkeypatch):
     """The right engine fails by chance with probability 0.001 at most; seeds are fixed."""
-    check, leave = Check("temperature 1", Sampling(draft="bad", max_tokens=2)), threading.Event()
-    passed = gate_verdict(conform(Reference(truth), samples=40, truth=truth, only=[check], gate=True))
+    leave = threading.Event()
+    passed = gate_verdict(conform(Reference(truth), samples=40, truth=truth, only=[TWO], gate=True))
     assert (passed["verdict"], passed["failure"], passed["responses"]) == ("pass", "", 40)
     assert json.loads(json.dumps(passed)) == passed
-    wrong = gate_verdict(conform(lambda *query: [1, 1], samples=40, truth=truth, only=[check], gate=True))
+    wrong = gate_verdict(conform(lambda *query: [1, 1], samples=40, truth=truth, only=[TWO], gate=True))
     assert (wrong["verdict"], wrong["wrong"][0]["check"]) == ("fail", "temperature 1")
     for engine, said in (
         (lambda *query: 1 / 0, "ZeroDivisionError"),
         (lambda *query: [99], "an answer is one or more"),
     ):
-        report = conform(engine, truth=truth, only=[check], gate=True)
+        report = conform(engine, truth=truth, only=[TWO], gate=True)
         assert not report
         assert said in gate_verdict(report)["failure"]
     assert conform(Reference(truth), truth=truth, only=[], gate=True).failure == "there was no check"
     monkeypatch.setattr("cactus_conform.suite.GATE_SECONDS", 0.2)
-    report = conform(lambda *query: leave.wait() and [1], truth=truth, only=[check], gate=True)
+    report = conform(lambda *query: leave.wait() and [1], truth=truth, only=[TWO], gate=True)
     leave.set()
     assert not report
     assert report.failure == "only 0 checks were answered in 0.2 s"
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [([], "one or more tokens"), ([99], r"\[0, 10\)"), ("no", "failed"), (None, "failed: TypeError")],
-)
-def test_nonsense_is_no_verdict(truth, answer, said):
-    with pytest.raises(EngineError, match=said):
-        conform(lambda prompt, sampling, seed: answer, truth=truth)
-
-
-def test_wrong_numbers_are_refused(truth):
-    with pytest.raises(ValueError, match="false_alarm"):
-        conform(Reference(truth), false_alarm=0)
-    with pytest.raises(ValueError, match="samples"):
-        conform(Reference(truth), samples=0)
+def test_nonsense_is_no_verdict_and_wrong_numbers_are_refused(truth):
+    for answer, said in (
+        ([], "one or more tokens"),
+        ([99], r"\[0, 10\)"),
+        ("no", "failed"),
+        (None, "failed: TypeError"),
+    ):
+        with pytest.raises(EngineError, match=said):
+            conform(lambda prompt, sampling, seed, answer=answer: answer, truth=truth)
+    for wrong in ({"false_alarm": 0}, {"samples": 0}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            conform(Reference(truth), **wrong)
     with pytest.raises(TypeError, match="engine"):
         conform(3)
 
@@ -395,8 +365,6 @@ def test_seeds_that_do_not_repeat_are_worth_a_note(truth):
 
 
 def test_log_probabilities_may_be_those_before_temperature(truth):
-    from cactus_conform.reference import plain
-
     class Untempered(Reference):
         def answer(self, queries):
             answers = super().answer(queries)
@@ -413,16 +381,13 @@ def test_log_probabilities_may_be_those_before_temperature(truth):
 
 def test_responses_of_a_batch_are_independent(truth):
     check = Check("independent responses", Sampling(draft="good"), BATCH)
-    mutants = {each.__name__: each for each in MUTANTS}
     for name in ("SharedSeeds", "SeedsIgnored"):
-        assert "not independent" in conform(mutants[name](truth), truth=truth, only=[check]).findings[0].said
+        assert "not independent" in conform(NAMED[name](truth), truth=truth, only=[check]).findings[0].said
     assert conform(Reference(truth), truth=truth, only=[check])
 
 
 def test_the_plug_in_fails_a_test_with_the_report(truth):
-    from cactus_conform.pytest_plugin import check_conforms
-
-    settings = {"samples": 40, "truth": truth, "only": [Check("temperature 1", Sampling(draft="bad", max_tokens=2))]}
+    settings = {"samples": 40, "truth": truth, "only": [TWO]}
     check_conforms(Reference(truth), **settings)
     with pytest.raises(pytest.fail.Exception, match=r"WRONG  temperature 1 .*\n.* is WRONG in 1 of 1 checks"):
         check_conforms(lambda prompt, sampling, seed: [1, 1], **settings)
@@ -449,15 +414,12 @@ class Coupled:
 
 def test_a_coupled_engine_is_compared_token_by_token(truth):
     """A right one passes; others, of which the first two have the right distribution, are found by the first check."""
+    assert not [check for check in checks_of(Reference(truth)) if check.kind == COUPLED], "others are not asked"
     assert conform(Coupled(truth), samples=2, truth=truth, seed=5)
     for mistake in ({"seed": 1}, {"place": 1}, {"name": "good"}):
         report = conform(Coupled(truth, **mistake), samples=2, truth=truth, seed=5, first_only=True)
         assert [finding.check.kind for finding in report.findings] == [COUPLED]
         assert "but the seed decides for" in report.findings[0].said
-
-
-def test_only_a_coupled_engine_is_asked_for_its_tokens(truth):
-    assert not [check for check in checks_of(Reference(truth)) if check.kind == COUPLED]
 
 
 def test_philox_is_that_of_its_authors_and_of_numpy():

@@ -1,7 +1,5 @@
 """An OpenAI-compatible server over the tiny models of conformance tests: real HTTP, and any engine behind it."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time
@@ -21,11 +19,7 @@ def tiny_server(
 ) -> Iterator[str]:
     """Serve an engine, and yield the address; it refuses repetition penalties and biases.
 
-    Args:
-        engine: answers.
-        wait: seconds before each answer.
-        spoil: makes another text of each answer.
-        draft: that the engine proposes with.
+    Before each answer it waits for some seconds, and it spoils its text.
     """
     lock = threading.Lock()
 

@@ -1,7 +1,5 @@
 """One of several answers of a GGUF file: in how many batches they are read, and transformers' probabilities of them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -30,7 +28,6 @@ def target(gguf):
 
 @pytest.fixture
 def batches(monkeypatch):
-    """Return how many tokens each call of llama.cpp has read."""
     read, counts = Batch.read, list[int]()
     monkeypatch.setattr(
         Batch, "read", lambda batch, context, count: counts.append(count) or read(batch, context, count)

@@ -1,7 +1,5 @@
 """What the server counts of outcomes, and that it is written as Prometheus reads it."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Requests of every address with fields that nobody would send: each is answered, and the server goes on."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -37,7 +35,6 @@ def server(gguf):
 
 
 def inside(draw, value):
-    """Return a value in which something is another."""
     if isinstance(value, dict) and value and draw(st.booleans()):
         key = draw(st.sampled_from([*value]))
         return value | {key: inside(draw, value[key])}

@@ -1,7 +1,5 @@
 """Grammars, schemas and tools of clients at a real server: none ends it, each is answered or refused in a sentence."""
 
-from __future__ import annotations
-
 import json
 import threading
 from contextlib import closing
@@ -32,35 +30,23 @@ def nested(depth: int) -> dict:
 
 
 GRAMMARS = {
-    "parentheses": "root ::= " + "(" * 30_000 + '"a"' + ")" * 30_000,
     "open parentheses": "root ::= " + "(" * 100_000,
-    "a chain": chained(3_000, "NEXT"),
-    "a long chain": chained(14_000, "NEXT"),
     "visits that double": chained(40, "NEXT | NEXT"),
     "stacks that double": chained(40, 'NEXT "x" | NEXT "y"'),
     "mutual left recursion": 'root ::= a "x" | "b"\na ::= root "c"',
     "hidden left recursion": 'root ::= a root "x" | "y"\na ::= b\nb ::= "" | "q"',
-    "many alternatives": "root ::= " + " | ".join(f'"{i}"' for i in range(5_000)),
     "a hundred thousand": "root ::= " + " | ".join(f'"{i}"' for i in range(100_000)),
     "a huge text": 'root ::= "' + "a" * 150_000 + '"',
-    "a huge set": "root ::= [" + "a" * 150_000 + "]",
     "a huge count": 'root ::= "a"{1,99999999999999}',
     "a count without end": 'root ::= "a"{1,' + "9" * 5_000 + "}",
-    "counts turned round": 'root ::= "a"{5,2} "b"',
     "counts in counts": 'root ::= (("a"{1,600} "b"){1,600}){1,600}',
     "repetitions": 'root ::= "a"{0,20000}',
-    "plus after plus": 'root ::= "a"' + "+" * 3_000,
     "ambiguous nesting": 'root ::= [ a-z] root "b" | [ a-z] root "c" | "d"',
-    "ambiguous repetition": "root ::= ([ a-z] | [ a-z] | [ a-z])*",
-    "ambiguous ends": 'root ::= "a" root root "x" | "a"',
     "tokens by number": "root ::= <[10]>",
-    "a token that it is not": 'root ::= "a" !<[5]>',
     "an unknown rule": 'root ::= foo "a"',
-    "no root": 'foo ::= "a"',
     "a NUL": 'root ::= "a\0b"',
     "half a pair": 'root ::= "\ud800"',
     "an open text": 'root ::= "€',
-    "words": "frob",
 }
 SCHEMAS = {
     "maxLength": LONG,
@@ -68,17 +54,12 @@ SCHEMAS = {
     "a pattern": {"type": "string", "pattern": "^a{0,20000}$"},
     "a deep pattern": {"type": "string", "pattern": "^" + "(" * 5_000 + "a" + ")" * 5_000 + "$"},
     "counts in patterns": {"type": "string", "pattern": "^((a{1,1000}){1,1000}){1,1000}$"},
-    "many properties": {"properties": {str(i): PERSON for i in range(2_000)}},
     "many values": {"enum": list(range(5_000))},
     "references that double": {"$defs": DOUBLING, "properties": {"a": {"$ref": "#/$defs/d0"}}},
     "a reference to itself": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
-    "the whole": {"$ref": "#"},
     "depth": nested(150),
     "too much depth": nested(250),
-    "many patterns": {"allOf": [{"type": "string", "pattern": f"{i}.*{i}"} for i in range(39)]},
-    "false": {"type": "object", "properties": {"a": False}},
     "no schema at all": {"type": "object", "properties": [1, 2]},
-    "a type that is none": {"type": "object", "properties": {"a": {"type": "strin"}}},
     "half a pair": {"const": "\ud800"},
     "a keyword": {"type": "array", "uniqueItems": True},
 }
@@ -107,6 +88,7 @@ def chat(server, **body):
 
 @pytest.mark.slow
 def test_no_request_ends_the_server(server):
+    """Grammars that the compiler's own tests do not try, and some of those that they do."""
     for name, text in GRAMMARS.items():
         status, answer = server.complete(prompt="Hi", max_tokens=8, grammar=text)
         assert status in (200, 400), (name, answer)
@@ -128,7 +110,7 @@ def test_no_request_ends_the_server(server):
 
 
 @pytest.mark.slow
-def test_other_requests_are_answered_while_a_grammar_is_compiled(server):
+def test_other_requests_with_grammars_too_are_answered_while_one_is_compiled(server):
     answers = []
     slow = threading.Thread(
         target=lambda: answers.append(server.complete(prompt="Hi", max_tokens=8, grammar=chained(14_500, "NEXT")))
@@ -137,7 +119,7 @@ def test_other_requests_are_answered_while_a_grammar_is_compiled(server):
     answered = 0
     while slow.is_alive():
         assert server.ask("GET", "/health")[0] == 200
-        assert server.complete(prompt="Hi", max_tokens=2)[0] == 200
+        assert server.complete(prompt="Hi", max_tokens=2, grammar='root ::= "a" | "b"')[0] == 200
         answered += 1
     [(status, answer)] = answers
     assert status == 400

@@ -1,7 +1,5 @@
 """Rows against llama.cpp's own chain of samplers, which llama-cpp-python makes for a call."""
 
-from __future__ import annotations
-
 import llama_cpp.llama_cpp as low_level
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ PROMPT, GENERATED = [1, 9, 9], [5, 9, 5]
 
 
 def chain(theirs, logits, generated=(), **settings) -> torch.Tensor:
-    """Return the probabilities that llama.cpp draws from after some generated tokens."""
     sampler = theirs._init_sampler(**settings)
     for token in generated:
         sampler.accept(token)

@@ -1,7 +1,5 @@
 """What a server answers before it is ready, and how it ends meanwhile."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

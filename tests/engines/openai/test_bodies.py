@@ -1,7 +1,5 @@
 """Bodies of OpenAI's requests: every field is described, settings are those of `Request`, texts can be encoded."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -15,7 +13,6 @@ LEAST = {"prompt": "Hi", "messages": [{"role": "user", "content": "Hi"}]}
 
 
 def least(kind):
-    """Return the fields without which there is no request."""
     return {name: LEAST[name] for name, field in kind.model_fields.items() if field.is_required()}
 
 
@@ -54,22 +51,8 @@ def test_null_is_the_same_as_a_field_that_is_left_out(kind):
 
 @all_of("kind", BODIES)
 def test_any_value_is_taken_or_refused_in_a_sentence_that_names_the_field(kind):
-    values = (
-        True,
-        0,
-        -1,
-        1.5,
-        10**400,
-        float("nan"),
-        float("inf"),
-        "",
-        "3",
-        "\ud800",
-        [],
-        [3],
-        {},
-        {"\ud800": "\ud800"},
-    )
+    odd = (10**400, float("nan"), float("inf"), "\ud800", {"\ud800": "\ud800"})
+    values = (True, 0, -1, 1.5, "", "3", [], [3], {}, *odd)
     taken = 0
     for name in kind.model_fields:
         for value in values:

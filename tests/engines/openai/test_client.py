@@ -1,12 +1,11 @@
 """How servers are asked: what is read of a stream, what is asked again, and what a failure is called."""
 
-from __future__ import annotations
-
 import threading
 import time
 
 import pytest
 from support.scripted_server import events, scripted
+from support.tables import all_of
 
 from cactus_decoding.engines.openai import client as module
 from cactus_decoding.engines.openai.client import RefusedError, ServerClient, ServerError, StoppedError
@@ -58,7 +57,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
+@all_of("fault", FAULTS)
 def test_what_failed_is_asked_again_and_counted_once(fault):
     asked = []
 
@@ -74,8 +73,8 @@ def test_what_failed_is_asked_again_and_counted_once(fault):
             ServerClient(address, retries=1).ask("/completions", BODY)
 
 
-@pytest.mark.parametrize(
-    ("fault", "said"),
+@all_of(
+    "fault, said",
     [
         ((400, {"error": {"message": "delta must\nbe in (0, inf]"}}), r"delta must be in \(0, inf\] \(status 400\)"),
         ((404, "<html>nothing here</html>"), "nothing here"),
@@ -83,7 +82,6 @@ def test_what_failed_is_asked_again_and_counted_once(fault):
         ([{"error": {"message": "no such token", "type": "invalid_request_error"}}], "no such token"),
         ([{"error": {"message": "too long", "code": 400}}], "too long"),
     ],
-    ids=str,
 )
 def test_what_is_refused_is_not_asked_again(fault, said):
     asked = []

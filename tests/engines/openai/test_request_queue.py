@@ -1,7 +1,5 @@
 """Whose turn it is."""
 
-from __future__ import annotations
-
 import anyio
 import pytest
 from support.playground_server import asked, running

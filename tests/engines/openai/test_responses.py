@@ -1,7 +1,5 @@
 """The Responses API: its requests are those of conversations, and its events join to its responses."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Calls as models write them: found in whole texts, and the same ones in texts that grow letter by letter."""
 
-from __future__ import annotations
-
 from support.tables import all_of
 
 from cactus_decoding.engines.openai.tool_calls import CallReader, format_of

@@ -1,7 +1,5 @@
 """A target and a draft that disagree."""
 
-from __future__ import annotations
-
 import pytest
 from support.tiny_models import tiny_llama
 

@@ -1,7 +1,5 @@
 """Transformers' candidate generators as drafters: the law they report, the same drafts as in transformers, clean-up."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -11,15 +9,11 @@ from support.loop_runs import PROMPT, decided, run, tokens
 from support.tiny_architectures import tiny_dflash, tiny_gemma4_pair, tiny_gpt2, tiny_mtp, word_tokenizer
 from support.tiny_models import tiny_llama
 from support.versions import since
-from transformers import GenerationConfig, GenerationMixin, Glm4MoeForCausalLM
+from transformers import GenerationConfig, GenerationMixin, Glm4MoeForCausalLM, MambaConfig, MambaForCausalLM
 from transformers.generation import candidate_generator as generators
 from transformers.generation.candidate_generator import AssistedCandidateGenerator, PromptLookupCandidateGenerator
 
-from cactus_decoding import (
-    CandidateGeneratorDrafter,
-    Metrics,
-    speculative_generate,
-)
+from cactus_decoding import CandidateGeneratorDrafter, Metrics, speculative_generate
 from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.compatibility import required_arguments
@@ -80,16 +74,8 @@ def test_history_processors_apply_to_a_draft_with_other_tokens(target):
     drafter = CandidateGeneratorDrafter.cross_tokenizer(letters_renumbered(model), *TOKENIZERS)
     metrics = Metrics()
     arguments = {"do_sample": True, "top_k": 0, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
-    prompt = torch.tensor([PROMPT])
-    model.generate(
-        prompt,
-        custom_generate=speculative_generate,
-        drafter=drafter,
-        max_new_tokens=20,
-        seed=0,
-        metrics=metrics,
-        **arguments,
-    )
+    ours = {"custom_generate": speculative_generate, "drafter": drafter, "seed": 0, "metrics": metrics}
+    model.generate(torch.tensor([PROMPT]), max_new_tokens=20, **ours, **arguments)
     assert metrics.accepted == metrics.drafted > 0
 
 
@@ -128,6 +114,11 @@ def check_same_drafts(recorder, model, ours: dict, theirs: dict, k=50, length=40
     assert drafts[:count] == expected[:count]
     assert len({tuple(draft) for _, draft in drafts}) > 3, "drafts are too alike for the comparison to mean anything"
     return metrics
+
+
+def configure(monkeypatch, model, **settings):
+    for name, value in (settings | {"assistant_confidence_threshold": 0.0}).items():
+        monkeypatch.setattr(model.generation_config, name, value)
 
 
 @since("5.19.0")
@@ -170,25 +161,16 @@ def test_gemma4_assistant_drafts_as_transformers_would(monkeypatch):
 
     monkeypatch.setattr(GenerationMixin, "_get_candidate_generator", get_candidate_generator)
     check_same_drafts(recorder, model, {"assistant_model": draft}, {"assistant_model": draft}, k=5)
-    drafter = CandidateGeneratorDrafter.shared_states(draft)
     metrics = Metrics()
-    model.generate(
-        torch.tensor([PROMPT]),
-        custom_generate=speculative_generate,
-        drafter=drafter,
-        do_sample=True,
-        max_new_tokens=20,
-        metrics=metrics,
-    )
+    ours = {"custom_generate": speculative_generate, "drafter": CandidateGeneratorDrafter.shared_states(draft)}
+    model.generate(torch.tensor([PROMPT]), do_sample=True, max_new_tokens=20, metrics=metrics, **ours)
     assert metrics.drafted > 0
 
 
 @since("5.19.0")
 def test_early_exit_drafts_as_in_transformers(target, monkeypatch):
     recorder = Recorder(monkeypatch, generators.EarlyExitCandidateGenerator)
-    monkeypatch.setattr(target.model.generation_config, "num_assistant_tokens", 5)
-    monkeypatch.setattr(target.model.generation_config, "num_assistant_tokens_schedule", "constant")
-    monkeypatch.setattr(target.model.generation_config, "assistant_confidence_threshold", 0.0)
+    configure(monkeypatch, target.model, num_assistant_tokens=5, num_assistant_tokens_schedule="constant")
     check_same_drafts(recorder, target.model, {"assistant_early_exit": 1}, {"assistant_early_exit": 1}, k=5)
 
 
@@ -196,9 +178,8 @@ def test_early_exit_drafts_as_in_transformers(target, monkeypatch):
 def test_a_generator_hears_how_many_candidates_were_kept(target, draft, monkeypatch):
     """The heuristic schedule lengthens and shortens drafts: the same lengths as in transformers."""
     recorder = Recorder(monkeypatch, AssistedCandidateGenerator)
-    for name, value in (("num_assistant_tokens", 3), ("num_assistant_tokens_schedule", "heuristic_transient")):
-        monkeypatch.setattr(draft.generation_config, name, value)
-    monkeypatch.setattr(draft.generation_config, "assistant_confidence_threshold", 0.0)
+    asked = {"num_assistant_tokens": 3, "num_assistant_tokens_schedule": "heuristic_transient"}
+    configure(monkeypatch, draft, **asked)
     drafter = CandidateGeneratorDrafter(by_hand(draft, do_sample=False))
     check_same_drafts(recorder, target.model, {"drafter": drafter}, {"assistant_model": draft})
 
@@ -249,23 +230,17 @@ def test_a_token_that_leaves_the_draft_nothing_to_read_does_no_harm(target, draf
 @pytest.mark.parametrize("retokenize", [False, True])
 def test_a_draft_with_other_tokens_stops_proposing_at_the_end_of_its_window(target, retokenize):
     """Learned positions: one token too many would raise."""
-    small = tiny_gpt2(1, positions=12)
-    letters = word_tokenizer(LETTERS)
-    drafter = CandidateGeneratorDrafter.cross_tokenizer(small, letters, letters, retokenize=retokenize)
-    steps = run(target, drafter, length=30)
+
+    def drafter(positions):
+        small, letters = tiny_gpt2(1, positions=positions), word_tokenizer(LETTERS)
+        return CandidateGeneratorDrafter.cross_tokenizer(small, letters, letters, retokenize=retokenize)
+
+    steps = run(target, drafter(12), length=30)
     assert len(tokens(steps)) == 27
     assert steps[0].num_drafted > 0
     assert steps[-2].num_drafted == 0
-
-
-@pytest.mark.parametrize("retokenize", [False, True])
-def test_a_prompt_longer_than_the_window_of_a_draft_with_other_tokens_is_an_error(target, retokenize):
-    letters = word_tokenizer(LETTERS)
-    drafter = CandidateGeneratorDrafter.cross_tokenizer(
-        tiny_gpt2(1, positions=3), letters, letters, retokenize=retokenize
-    )
     with pytest.raises(ValueError, match="shorter than the draft's 3 positions, but has 3"):
-        run(target, drafter)
+        run(target, drafter(3))
 
 
 def test_a_generator_made_for_one_response_refuses_a_second(target, draft):
@@ -283,6 +258,9 @@ def test_wrong_uses_are_named(target, draft):
         CandidateGeneratorDrafter("gpt2")
     with pytest.raises(ValueError, match="call begin_response"):
         make("assisted", draft).propose(PROMPT, 3, lambda logits, _: logits, None)
+    mamba = MambaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, state_size=4)
+    with pytest.raises(ValueError, match="MambaForCausalLM keeps a recurrent state"):
+        CandidateGeneratorDrafter.assisted(MambaForCausalLM(mamba))
     with pytest.raises(ValueError, match="confidence_threshold must be in"):
         CandidateGeneratorDrafter.assisted(draft, confidence_threshold=1.5)
     with pytest.raises(ValueError, match="vocabulary has 8 tokens, but AssistedCandidateGenerator scores 11"):
@@ -296,9 +274,11 @@ def test_a_generator_that_this_version_lacks_is_named(target, monkeypatch):
 
 
 @since("5.19.0")
-def test_an_exit_after_the_last_layer_is_refused(target):
+def test_exits_that_a_model_has_not_are_refused(target):
     with pytest.raises(ValueError, match="exit_layer must be between 1 and 1, but is 2"):
         run(target, CandidateGeneratorDrafter.early_exit(2))
+    with pytest.raises(ValueError, match="GPT2LMHeadModel cannot exit early"):
+        run(CachedModel(tiny_gpt2(0)), CandidateGeneratorDrafter.early_exit(1))
 
 
 def test_an_early_exit_that_fails_in_transformers_itself_is_refused(monkeypatch):

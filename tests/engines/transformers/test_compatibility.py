@@ -1,7 +1,5 @@
 """Versions of transformers: what is tried, and how a newer one is checked, warned of or refused."""
 
-from __future__ import annotations
-
 import re
 import warnings
 
@@ -10,16 +8,16 @@ import torch
 from packaging.version import Version
 from support.architectures import tiny_architecture
 from support.code_blocks import ROOT
+from support.tables import all_of
+from transformers import LlamaForCausalLM
 from transformers.cache_utils import DynamicLayer
 from transformers.generation import candidate_generator as generators
 
-from cactus_decoding import speculative_generate
 from cactus_decoding.engines.transformers import compatibility
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.row_cache import RowLayer
 
 INSTALL = "install one that was: pip install 'transformers>=5.0.0,<=5.24.0'"
-PROMPT = torch.tensor([[1, 2, 3]])
 
 
 @pytest.fixture
@@ -70,59 +68,46 @@ def test_numbers_are_compared_once_for_each_class(newer, monkeypatch):
     assert compared == [one, another]
 
 
-def refused(problem: str):
-    return pytest.raises(
-        ValueError, match=rf"^transformers 5\.99\.0 is not one .* does not pass the check: {problem}; "
-    )
+def raises(*_, **__):
+    raise RuntimeError("nothing is taken back")
 
 
-def test_a_name_that_is_gone_is_refused_with_what_to_install(newer, monkeypatch):
-    monkeypatch.delattr(generators.AssistedCandidateGenerator, "_prepare_generation_args")
-    with refused(r"there is no AssistedCandidateGenerator\._prepare_generation_args") as raised:
-        CachedModel(tiny_architecture("llama"))
+def without_values(self, keys, values, *args, own=RowLayer.update, **named):
+    return own(self, keys, 0 * values, *args, **named)
+
+
+GONE = generators.AssistedCandidateGenerator, "_prepare_generation_args"
+
+
+@all_of(
+    "place, changed, problem",
+    [
+        (GONE, None, r"there is no AssistedCandidateGenerator\._prepare_generation_args"),
+        ((DynamicLayer, "update"), lambda self, states: 0, r"DynamicLayer\.update takes no key_states"),
+        (
+            (LlamaForCausalLM, "forward"),
+            lambda self, input_ids=None, memory=None: None,
+            r"LlamaForCausalLM\.forward takes no cache or past_key_values",
+        ),
+        (
+            (RowLayer, "update"),
+            without_values,
+            r"rows read with a cache differ from rows read without by [\d.e+-]+, where 3\.5e-04 is allowed",
+        ),
+        (
+            (RowLayer, "cut"),
+            raises,
+            r"a block of tokens cannot be read and taken back \(RuntimeError: nothing is taken back\)",
+        ),
+    ],
+)
+def test_what_is_otherwise_is_refused_with_what_to_install(newer, monkeypatch, place, changed, problem):
+    with monkeypatch.context() as patch:
+        patch.delattr(*place) if changed is None else patch.setattr(*place, changed)
+        message = rf"^transformers 5\.99\.0 is not one .* does not pass the check: {problem}; "
+        with pytest.raises(ValueError, match=message) as raised:
+            CachedModel(tiny_architecture("llama"))
     assert str(raised.value).endswith(INSTALL)
-
-
-def test_a_changed_signature_is_refused_with_what_to_install(newer, monkeypatch):
-    def update(self, states, layer):
-        raise AssertionError
-
-    monkeypatch.setattr(DynamicLayer, "update", update)
-    with refused(r"DynamicLayer\.update takes no key_states") as raised:
-        CachedModel(tiny_architecture("llama"))
-    assert str(raised.value).endswith(INSTALL)
-
-
-def test_a_cache_by_another_name_is_refused_with_what_to_install(newer, monkeypatch):
-    model = tiny_architecture("llama")
-
-    def forward(self, input_ids=None, memory=None):
-        raise AssertionError
-
-    monkeypatch.setattr(type(model), "forward", forward)
-    with refused(r"LlamaForCausalLM\.forward takes no cache or past_key_values"):
-        CachedModel(model)
-
-
-def test_other_numbers_are_refused_with_what_to_install(newer, monkeypatch):
-    own = RowLayer.update
-
-    def update(self, key_states, value_states, *args, **named):
-        return own(self, key_states, 0 * value_states, *args, **named)
-
-    model = tiny_architecture("llama")
-    monkeypatch.setattr(RowLayer, "update", update)
-    with refused(r"rows read with a cache differ from rows read without by [\d.e+-]+, where 3\.5e-04 is allowed"):
-        CachedModel(model)
-
-
-def test_what_fails_is_refused_with_what_to_install(newer, monkeypatch):
-    def cut(self, count):
-        raise RuntimeError("nothing is taken back")
-
-    monkeypatch.setattr(RowLayer, "cut", cut)
-    with refused(r"a block of tokens cannot be read and taken back \(RuntimeError: nothing is taken back\)"):
-        CachedModel(tiny_architecture("llama"))
 
 
 def test_windows_are_rolled_back_where_transformers_does_not_record():
@@ -138,18 +123,3 @@ def test_windows_are_rolled_back_where_transformers_does_not_record():
     keys, values = layer.update(rows[:, :, 7:9], rows[:, :, 7:9])
     assert keys.flatten().tolist() == values.flatten().tolist() == [4, 5, 6, 7, 8]
     assert layer.get_seq_length() == 9
-
-
-# --- a call by another shape than meant ------------------------------------------------------------------------------
-
-
-def test_it_may_be_called_directly(target, draft):
-    plain = target.generate(PROMPT, do_sample=False, max_new_tokens=20)
-    settings = {"assistant_model": draft, "do_sample": False, "max_new_tokens": 20}
-    assert torch.equal(speculative_generate(target, PROMPT, **settings), plain)
-    assert torch.equal(speculative_generate(target, input_ids=PROMPT, **settings), plain)
-    mask = {"attention_mask": torch.ones_like(PROMPT)}
-    assert torch.equal(speculative_generate(target, PROMPT, **mask, **settings), plain)
-    given = {"rule": "cactus:delta=1.0", "do_sample": True, "seed": 3, "max_new_tokens": 20, "assistant_model": draft}
-    inside = target.generate(PROMPT, custom_generate=speculative_generate, **given)
-    assert torch.equal(speculative_generate(target, PROMPT, **given), inside)

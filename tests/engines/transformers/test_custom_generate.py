@@ -1,7 +1,5 @@
 """The folder that `generate(custom_generate=...)` takes, and stop strings, which a folder and a callable read alike."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +9,7 @@ from support.code_blocks import ROOT, blocks_of
 from support.tiny_architectures import letter_tokenizer
 from support.tiny_models import tiny_llama
 from support.versions import since
-from transformers import GenerationConfig, TextStreamer, dynamic_module_utils
+from transformers import GenerationConfig, dynamic_module_utils
 
 from cactus_decoding import Metrics, NgramDrafter, speculative_generate
 from cactus_decoding.engines.transformers.generate import generate_speculatively
@@ -29,10 +27,6 @@ def modules_elsewhere(tmp_path: Path, monkeypatch):
 
 def from_folder(model, prompt=PROMPT, **given):
     return model.generate(prompt, custom_generate=FOLDER, trust_remote_code=True, **given)
-
-
-def whole(target, **given) -> str:
-    return LETTERS.decode(target.generate(PROMPT, do_sample=False, max_new_tokens=40)[0, 3:], **given)
 
 
 # --- the folder ------------------------------------------------------------------------------------------------------
@@ -67,13 +61,6 @@ def test_a_generation_config_and_the_other_arguments_go_through(target, draft):
     assert ours.shape == (1, 15)
 
 
-def test_a_streamer_gets_the_prompt_and_the_response(target, draft, capsys):
-    ours = from_folder(
-        target, assistant_model=draft, do_sample=False, max_new_tokens=12, streamer=TextStreamer(LETTERS)
-    )
-    assert capsys.readouterr().out.strip() == LETTERS.decode(ours[0])
-
-
 def test_a_draft_with_other_tokens(target):
     given = {"tokenizer": LETTERS, "assistant_tokenizer": letter_tokenizer("xhgfedcbayz")}
     metrics = Metrics()
@@ -83,20 +70,16 @@ def test_a_draft_with_other_tokens(target):
     assert metrics.drafted > 0
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_refusals(target):
+    for given, message in (
         ({}, "a draft is missing"),
-        ({"drafter": NgramDrafter(), "num_beams": 2}, "with one beam, but not beam_search"),
         ({"drafter": NgramDrafter(), "token_healing": True, "tokenizer": LETTERS}, "token_healing is not supported"),
         ({"drafter": NgramDrafter(), "cache_implementation": "paged"}, "but is 'paged'"),
         ({"drafter": NgramDrafter(), "rules": "lossless"}, "not used by the model: .'rules'"),
         ({"drafter": NgramDrafter(), "stop_strings": ["a"]}, "stop_strings need the target's tokenizer"),
-    ],
-)
-def test_refusals(target, given, message):
-    with pytest.raises(ValueError, match=message):
-        from_folder(target, max_new_tokens=5, **given)
+    ):
+        with pytest.raises(ValueError, match=message):
+            from_folder(target, max_new_tokens=5, **given)
 
 
 def test_the_readme_s_example_runs(capsys, monkeypatch):
@@ -127,7 +110,7 @@ def run(model, way: str, strings, **given):
 def test_stop_strings_end_where_those_of_generate_end(way):
     """Inside a block, at the end of a token, across several, across the prompt's end, and of several strings."""
     model = tiny_llama(0)
-    text = whole(model)
+    text = LETTERS.decode(model.generate(PROMPT, do_sample=False, max_new_tokens=40)[0, 3:])
     cases = [text[2:4], text[5:10], [text[20:23], text[3:6]], LETTERS.decode(PROMPT[0])[-1] + text[:1], "aaaaaaaa"]
     plain = tiny_llama(0)
     for strings in cases:
@@ -141,14 +124,6 @@ def test_stop_strings_without_a_bound_tokenizer_say_what_to_bind(target, draft):
     given = {"custom_generate": speculative_generate, "assistant_model": draft, "max_new_tokens": 5}
     with pytest.raises(ValueError, match=r"partial\(speculative_generate, tokenizer=tokenizer\)"):
         target.generate(PROMPT, stop_strings=["a"], tokenizer=LETTERS, **given)
-
-
-def test_next_to_a_callable_generate_itself_refuses_those_of_the_generation_config(draft):
-    model = tiny_llama(0)
-    model.generation_config.stop_strings = ["a"]
-    bound = partial(speculative_generate, tokenizer=LETTERS)
-    with pytest.raises(ValueError, match="we could not locate a tokenizer"):
-        model.generate(PROMPT, custom_generate=bound, assistant_model=draft, max_new_tokens=5, tokenizer=LETTERS)
 
 
 def test_the_folder_s_function_may_be_called_directly(target, draft):

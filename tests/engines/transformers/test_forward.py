@@ -1,18 +1,19 @@
 """The pass through a model's own forward: what it is given, and which models it refuses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.architectures import greedy_answer, logits_of_all, tiny_architecture
+from support.tables import all_of
 from support.tiny_architectures import random_tokens
 from support.tiny_models import tiny_llama
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
+SMALL = GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)
 
-@pytest.mark.parametrize("name", ["roberta", "camembert", "gpt2", "llama"])
+
+@all_of("name", ["roberta", "camembert", "gpt2", "llama"])
 def test_positions_are_those_that_generate_gives(name):
     model, ids = tiny_architecture(name), random_tokens(12)
     cached, answer = CachedModel(model), []
@@ -31,8 +32,7 @@ def test_who_counts_positions_itself_is_given_none():
             assert position_ids is None
             return super().forward(*given, **named)
 
-    model = Counting(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
-    assert CachedModel(model).append([1, 2, 3], rows=3).shape == (3, 50)
+    assert CachedModel(Counting(SMALL).eval()).append([1, 2, 3], rows=3).shape == (3, 50)
 
 
 def test_encoders_are_refused_before_any_work():
@@ -41,7 +41,7 @@ def test_encoders_are_refused_before_any_work():
         CachedModel(model)
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt2"])
+@all_of("name", ["llama", "gpt2"])
 def test_gradient_checkpointing_fills_no_cache_in_training_mode(name):
     model = tiny_architecture(name).train()
     CachedModel(model)
@@ -57,9 +57,8 @@ def test_a_cache_that_is_not_filled_is_noticed():
         def forward(self, *given, past_key_values=None, **named):
             return super().forward(*given, **named)
 
-    model = Forgetful(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
     with pytest.raises(ValueError, match="Forgetful cached 0 tokens where 3 were read"):
-        CachedModel(model).append([1, 2, 3], rows=1)
+        CachedModel(Forgetful(SMALL).eval()).append([1, 2, 3], rows=1)
 
 
 def test_extra_inputs_call_for_transformers_pass():

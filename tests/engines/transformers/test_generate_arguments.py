@@ -1,7 +1,5 @@
 """What a `generate` call's processors come to: plain sampling, which is fast, or more, which is asked row by row."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest
@@ -76,7 +74,6 @@ def test_the_fast_way_takes_the_tokens_of_the_slow_one(settings, rule, monkeypat
 
 
 def asked_of(monkeypatch, **given):
-    """Return the request that a call begins, and how its rows come about."""
     seen, begin = [], adapter.begin
 
     def watched(target, drafter, request, token_ids, **more):

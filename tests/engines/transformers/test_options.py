@@ -1,15 +1,14 @@
 """Every option of `generate` is honoured, with the answer of `generate` itself, or refused by name: none is ignored."""
 
-from __future__ import annotations
-
 import inspect
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from support.tables import all_of
-from support.tiny_architectures import letter_tokenizer, tiny_gpt2, tiny_qwen2
+from support.tiny_architectures import NO_SPECIAL_TOKENS, letter_tokenizer, tiny_dflash, tiny_gpt2, tiny_qwen2
 from support.tiny_models import tiny_llama
 from support.versions import at_least
 from transformers import (
@@ -18,13 +17,20 @@ from transformers import (
     GenerationConfig,
     GenerationMixin,
     LogitsProcessorList,
+    MambaConfig,
+    MambaForCausalLM,
     MaxLengthCriteria,
     SynthIDTextWatermarkingConfig,
+    T5Config,
+    T5ForConditionalGeneration,
     WatermarkingConfig,
+    XLNetConfig,
+    XLNetLMHeadModel,
 )
 from transformers.generation import logits_process
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-from cactus_decoding import Drafter, Metrics, NgramDrafter, Proposal, speculative_generate
+from cactus_decoding import Drafter, Metrics, ModelDrafter, NgramDrafter, Proposal, speculative_generate
 from cactus_decoding.engines.transformers.compatibility import default_cache_argument
 
 PROMPT = torch.tensor([[1, 2, 3]])
@@ -35,12 +41,7 @@ BASE = {"do_sample": False, "max_new_tokens": 20, "pad_token_id": 0}
 
 @dataclass(frozen=True)
 class Same:
-    """Greedy answers are those of `generate` with the same option.
-
-    Attributes:
-        given: the option, and what it needs.
-        without: the same call without the option, where that must give another answer.
-    """
+    """Greedy answers are those of `generate` with the same option; without it, the answer must be another one."""
 
     given: dict[str, Any]
     without: dict[str, Any] | None = None
@@ -69,17 +70,12 @@ class Refused:
     error: type[Exception] = ValueError
 
 
-@dataclass(frozen=True)
-class NotAnOption:
-    """Bookkeeping of the library."""
-
-    given: dict[str, Any] = field(default_factory=dict)
-
-
-Case = Same | Rows | Idle | Refused | NotAnOption
+Case = Same | Rows | Idle | Refused
 RETURNED = {"return_dict_in_generate": True}
-MODEL = {"assistant_model": tiny_llama(1)}
+MODEL, WIDE = {"assistant_model": tiny_llama(1)}, {"assistant_model": tiny_llama(1, 11)}
+LOOKUP, NGRAM, TREE = {"prompt_lookup_num_tokens": 3}, {"drafter": NgramDrafter()}, {"tree": "static=3.2.1"}
 GPT2 = {"model": "gpt2"}
+CUSTOM = "custom_generate"
 
 FIELDS: dict[str, list[Case]] = {
     # lengths and ends
@@ -90,7 +86,10 @@ FIELDS: dict[str, list[Case]] = {
     "early_stopping": [Idle({"early_stopping": True})],
     "max_time": [Same({"max_time": 0.0}, {}), Same({"max_time": 100.0})],
     "stop_strings": [Refused({"stop_strings": ["a"]}, "stop_strings need the target's tokenizer")],
-    "pad_token_id": [Same({"pad_token_id": 7, **ENDS})],
+    "pad_token_id": [
+        Same({"pad_token_id": 7, **ENDS}),
+        Refused({"pad_token_id": 2, **MODEL}, "where none is given, `generate` takes pad tokens for padding"),
+    ],
     "bos_token_id": [Idle({"bos_token_id": 1}), Same({"bos_token_id": 1, "inputs": None})],
     "eos_token_id": [Same({"eos_token_id": 4}, {}), Same({"eos_token_id": [4, 6]}, {})],
     "decoder_start_token_id": [Idle({"decoder_start_token_id": 1})],
@@ -170,21 +169,48 @@ FIELDS: dict[str, list[Case]] = {
     "output_hidden_states": [Refused({"output_hidden_states": True, **RETURNED}, "given output_hidden_states")],
     # assistance: how it is honoured is tested next door
     "is_assistant": [Refused({"is_assistant": True}, "is_assistant is what transformers sets for a draft")],
-    "num_assistant_tokens": [Same({"num_assistant_tokens": 2, **MODEL})],
+    "num_assistant_tokens": [
+        Same({"num_assistant_tokens": 2, **MODEL}),
+        Refused(MODEL | {"num_assistant_tokens": 3, "num_speculative_tokens": 3}, "exclude each other"),
+        Refused(LOOKUP | {"num_assistant_tokens": 3}, "exclude each other"),
+        Refused(MODEL | TREE | {"num_assistant_tokens": 4}, "exclude each other"),
+    ],
     "num_assistant_tokens_schedule": [
         Same({"num_assistant_tokens_schedule": "heuristic_transient", **MODEL}),
         Refused({"num_assistant_tokens_schedule": "none", **MODEL}, "num_assistant_tokens_schedule must be one of"),
+        Refused(
+            MODEL | {"num_assistant_tokens_schedule": "heuristic", "num_speculative_tokens": "auto"},
+            "num_speculative_tokens and num_assistant_tokens_schedule exclude each other",
+        ),
     ],
     "assistant_confidence_threshold": [
         Same({"assistant_confidence_threshold": 0.7, **MODEL}),
         Refused({"assistant_confidence_threshold": 0.7}, "assistant_confidence_threshold goes with an assistant_model"),
+        Refused({"assistant_early_exit": 1, "assistant_confidence_threshold": 0.5}, "goes with an assistant_model"),
+        *(
+            Refused(MODEL | {"assistant_confidence_threshold": 0.5} | length, "and a draft length exclude each other")
+            for length in (TREE, {"num_speculative_tokens": "auto"})
+        ),
+        Refused(
+            MODEL | {"assistant_confidence_threshold": 0.5, "verification": "block", "rule": "clamped:width=1.0"},
+            "block verification of a relaxed rule needs a draft model and a fixed number",
+        ),
     ],
-    "prompt_lookup_num_tokens": [Same({"prompt_lookup_num_tokens": 3})],
+    "prompt_lookup_num_tokens": [
+        Same(LOOKUP),
+        Refused(MODEL | LOOKUP, "prompt_lookup_num_tokens and assistant_model exclude each other"),
+        Refused(NGRAM | LOOKUP, "exclude each other"),
+        Refused(LOOKUP | {"assistant_early_exit": 1}, "exclude each other"),
+    ],
     "max_matching_ngram_size": [
         Same({"max_matching_ngram_size": 3, "prompt_lookup_num_tokens": 3}),
         Refused({"max_matching_ngram_size": 3}, "max_matching_ngram_size goes with prompt_lookup_num_tokens"),
     ],
-    "assistant_early_exit": [Same({"assistant_early_exit": 1})],
+    "assistant_early_exit": [
+        Same({"assistant_early_exit": 1}),
+        Refused({"assistant_early_exit": 2}, "exit_layer must be between 1 and 1"),
+        Refused({"assistant_early_exit": 1, **TREE}, "proposes chains only, but tree is "),
+    ],
     "use_mtp": [Refused({"use_mtp": True}, "no associated mtp weights")],
     "assistant_lookbehind": [Refused({"assistant_lookbehind": 3, **MODEL}, "assistant_lookbehind is read from")],
     "target_lookbehind": [Refused({"target_lookbehind": 3, **MODEL}, "target_lookbehind is read from")],
@@ -194,15 +220,24 @@ FIELDS: dict[str, list[Case]] = {
     "speculation_type": [
         Refused({"speculation_type": "dflash"}, "speculation_type must be None, or 'dflash' with an assistant_model"),
         Refused({"speculation_type": "other", **MODEL}, "speculation_type must be None, or 'dflash'"),
+        Refused(
+            {"assistant_model": tiny_dflash(0), "speculation_type": "dflash", "assistant_confidence_threshold": 0.5},
+            "does not go with a MuseGlimmerAssistantModel",
+        ),
     ],
-    "transformers_version": [NotAnOption()],
-    "_from_model_config": [NotAnOption()],
+    # bookkeeping of the library
+    "transformers_version": [],
+    "_from_model_config": [],
 }
 
+MAMBA = MambaForCausalLM(
+    MambaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, state_size=4, **NO_SPECIAL_TOKENS)
+).eval()
 CACHE = default_cache_argument()
 FILLED = DynamicCache()
 for _layer in range(2):
     FILLED.update(torch.zeros(1, 1, 2, 8).double(), torch.zeros(1, 1, 2, 8).double(), _layer)
+LENGTHS = {"max_length": 20, "max_new_tokens": None, "min_length": 9, "eos_token_id": 5}
 PADDED = {"inputs": torch.tensor([[0, 0, 1, 2, 3]]), "attention_mask": torch.tensor([[0, 0, 1, 1, 1]])}
 
 ARGUMENTS: dict[str, list[Case]] = {
@@ -211,6 +246,7 @@ ARGUMENTS: dict[str, list[Case]] = {
         Same({"inputs": None, "input_ids": PROMPT}),
         Refused({"inputs": PROMPT.expand(2, 3)}, "one prompt at a time, but was given 2"),
         Refused({"inputs": None}, "`bos_token_id` has to be defined when no `input_ids` are provided"),
+        Refused({"inputs": torch.ones(1, 64).long(), **GPT2}, "shorter than the target's 64 positions, but has 64"),
     ],
     "generation_config": [Same({"generation_config": GenerationConfig(repetition_penalty=1.7)}, {})],
     "logits_processor": [
@@ -227,8 +263,14 @@ ARGUMENTS: dict[str, list[Case]] = {
     ],
     "assistant_model": [
         Same(MODEL),
-        Refused({"assistant_model": tiny_llama(1, 11)}, "the target's vocabulary has 8 tokens, but the draft's has 11"),
+        Refused(WIDE, "the target's vocabulary has 8 tokens, but the draft's has 11"),
         Refused({"assistant_model": "a name"}, "assistant_model must be a transformers model", TypeError),
+        Refused({"assistant_model": ModelDrafter(tiny_gpt2(0))}, "assistant_model must be a transf", TypeError),
+        Refused({"assistant_model": tiny_gpt2(1, positions=3)}, "num_speculative_tokens must be below the draft's"),
+        Refused({"assistant_model": MAMBA}, "MambaForCausalLM keeps a recurrent state"),
+        Refused({"model": "mamba"}, "MambaForCausalLM keeps a recurrent state"),
+        Refused({"model": "t5"}, "T5ForConditionalGeneration is an encoder-decoder model"),
+        Refused({"model": "xlnet"}, "XLNetLMHeadModel keeps a memory of its own and no cache"),
     ],
     "streamer": [Same({"streamer": None})],  # what it gets is tested next door
     "negative_prompt_ids": [
@@ -241,8 +283,23 @@ ARGUMENTS: dict[str, list[Case]] = {
     # what goes through ``kwargs``
     "trust_remote_code": [Idle({"trust_remote_code": True})],
     "tokenizer": [Idle({"tokenizer": LETTERS})],
+    "assistant_tokenizer": [
+        *(
+            Refused(
+                draft | {CUSTOM: partial(speculative_generate, assistant_tokenizer=LETTERS, **tokenizers)},
+                "assistant_tokenizer goes with assistant_model and tokenizer",
+            )
+            for draft, tokenizers in ((WIDE, {}), (NGRAM, {"tokenizer": LETTERS}))
+        ),
+        Refused(
+            WIDE | {"tokenizer": LETTERS, "assistant_tokenizer": LETTERS}, "bind both tokenizers, which `generate`"
+        ),
+    ],
     "attention_mask": [
         Same(PADDED | {"model": "qwen2"}),
+        Same(PADDED | LENGTHS | {"model": "qwen2"}),  # which count the padding
+        Refused({"attention_mask": torch.tensor([[1, 0, 1]])}, "attention_mask must be ones"),
+        Refused({"attention_mask": torch.tensor([[0, 0, 0]])}, "attention_mask must be ones"),
         Same({"attention_mask": torch.ones_like(PROMPT)}),
         Refused({"attention_mask": torch.tensor([[1, 1, 0]])}, "attention_mask must be ones, perhaps after zeros"),
     ],
@@ -267,11 +324,34 @@ ARGUMENTS: dict[str, list[Case]] = {
         Refused({"encoder_hidden_states": torch.zeros(1, 2, 16), **GPT2}, "given encoder_hidden_states")
     ],
     "decoder_input_ids": [Refused({"decoder_input_ids": PROMPT}, "not used by the model: .'decoder_input_ids'")],
-    "decoder_attention_mask": [Refused({"decoder_attention_mask": PROMPT}, "not used by the model: .'decoder_att")],
-    "encoder_outputs": [Refused({"encoder_outputs": (PROMPT,)}, "not used by the model: .'encoder_outputs'")],
-    "pixel_values": [Refused({"pixel_values": torch.zeros(1)}, "not used by the model: .'pixel_values'")],
-    "use_model_defaults": [Refused({"use_model_defaults": True}, "not used by the model: .'use_model_defaults'")],
-    "return_dict": [Refused({"return_dict": True}, "not used by the model: .'return_dict'")],
+    # what only this package takes
+    "drafter": [
+        Refused({"drafter": None}, "a draft is missing"),
+        Refused({"drafter": "ngram"}, "drafter must be a Drafter", TypeError),
+        Refused({"drafter": tiny_llama(1)}, "but is a LlamaForCausalLM; give a model as assistant_model", TypeError),
+        Refused({"drafter": ModelDrafter(tiny_llama(1, 11))}, "vocabulary has 8 tokens, but the draft's has 11"),
+        Refused(MODEL | NGRAM, "exclude each other"),
+        Refused(
+            TREE | {"drafter": PromptLookupCandidateGenerator(max_length=64)},
+            "CandidateGeneratorDrafter proposes chains only, but",
+        ),
+    ],
+    "rule": [Refused({"rule": "cactsu"}, "unknown rule 'cactsu'")],
+    "generator": [
+        Refused({"seed": 1, "generator": torch.Generator()}, "generator and seed exclude each other"),
+        Refused({"generator": 1}, "generator must be a torch.Generator", TypeError),
+    ],
+    "num_speculative_tokens": [
+        Refused(
+            {"assistant_model": tiny_gpt2(1), "num_speculative_tokens": 64},
+            "must be below the draft's 64 positions, but is 64",
+        )
+    ],
+    "tree": [
+        Refused(MODEL | {"tree": "static=4.x"}, "static must be numbers"),
+        Refused(MODEL | TREE | {"verification": "block"}, "use verification='joint', which is the same"),
+        Refused(MODEL | {"num_speculative_tokens": 4, "verification": "joint"}, "verification='joint' is for trees"),
+    ],
     "an empty input": [Idle({"output_attentions": False}), Idle({"labels": None})],
 }
 
@@ -285,9 +365,21 @@ if not at_least("5.19.0"):  # which has fewer options, and other answers to some
 DRAFTS = ("assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit", "use_mtp")
 
 
+ENCODED = NO_SPECIAL_TOKENS | {"decoder_start_token_id": 0}
+
+
 @pytest.fixture(scope="module")
 def models():
-    return {"llama": tiny_llama(0), "gpt2": tiny_gpt2(0), "qwen2": tiny_qwen2(0)}
+    t5 = T5Config(d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, vocab_size=8, **ENCODED)
+    xlnet = XLNetConfig(vocab_size=8, d_model=16, n_layer=1, n_head=2, d_inner=24, **NO_SPECIAL_TOKENS)
+    return {
+        "llama": tiny_llama(0),
+        "gpt2": tiny_gpt2(0),
+        "qwen2": tiny_qwen2(0),
+        "mamba": MAMBA,
+        "t5": T5ForConditionalGeneration(t5).eval(),
+        "xlnet": XLNetLMHeadModel(xlnet).eval(),
+    }
 
 
 def cases(kind: type) -> Any:
@@ -296,19 +388,18 @@ def cases(kind: type) -> Any:
 
 
 def call(models, given: dict[str, Any], **more) -> Any:
-    """Call `generate`; the answer's tokens."""
     given = BASE | given | more
     answer = models[given.pop("model", "llama")].generate(given.pop("inputs", PROMPT), **given)
     return answer if isinstance(answer, torch.Tensor) else answer.sequences
 
 
 def ours(models, given: dict[str, Any], **more) -> Any:
-    draft = {} if any(name in given for name in DRAFTS) else {"drafter": NgramDrafter()}
+    draft = {} if any(name in given for name in DRAFTS) else NGRAM
     return call(models, {"custom_generate": speculative_generate} | draft | given, **more)
 
 
 def stock(models, given: dict[str, Any]) -> Any:
-    """Answer without a draft: what `generate` itself draws with one is its own affair."""
+    # without a draft: what `generate` itself draws with one is its own affair
     return call(models, {name: value for name, value in given.items() if name not in DRAFTS})
 
 
@@ -351,8 +442,9 @@ def test_the_rest_is_refused_by_name(models, name, case):
 
     handles = [model.register_forward_pre_hook(fail) for model in models.values()]
     try:
-        with pytest.raises(case.error, match=case.message):
+        with pytest.raises(case.error, match=case.message) as raised:
             ours(models, case.given)
+        assert len(str(raised.value)) < 800 or case.error is not TypeError, "models are named, not printed"
     finally:
         for handle in handles:
             handle.remove()

@@ -1,11 +1,9 @@
 """Beyond the context window: the response goes on where that of `generate` does, and says so where it cannot."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.tables import all_of
-from support.tiny_architectures import NO_SPECIAL_TOKENS, perturbed, sharpened, tiny_gpt2
+from support.tiny_architectures import NO_SPECIAL_TOKENS, sharpened, tiny_gpt2
 from support.tiny_models import tiny_llama
 from support.versions import at_least
 from transformers import (
@@ -20,24 +18,17 @@ from transformers import (
     MptConfig,
     OPTConfig,
     Phi3Config,
-    XLNetConfig,
 )
 
-from cactus_decoding import Metrics, NgramDrafter, speculative_generate
+from cactus_decoding import Metrics, speculative_generate
 
 WINDOW, PLACE, LENGTH = 24, 16, 60
 PROMPT = torch.tensor([[2, 3, 4, 5, 6, 7]])
-SIZES = {
-    "vocab_size": 8,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "max_position_embeddings": WINDOW,
-    **NO_SPECIAL_TOKENS,
-}
-SHORT = {"vocab_size": 8, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": WINDOW, **NO_SPECIAL_TOKENS}
 ALIBI = {"vocab_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, **NO_SPECIAL_TOKENS}
+SIZES = ALIBI | {"intermediate_size": 24, "max_position_embeddings": WINDOW}
+SHORT = {"vocab_size": 8, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": WINDOW, **NO_SPECIAL_TOKENS}
+SLIDES = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8, "head_dim": 8}
+SLIDES |= {"num_key_value_heads": 1}
 LONG = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4, "original_max_position_embeddings": PLACE}
 
 
@@ -51,13 +42,7 @@ GOES_ON = {
     "yarn": LlamaConfig(**SIZES, **rotations("yarn", original_max_position_embeddings=12)),
     "two sets of rotations": LlamaConfig(**SIZES, **rotations("longrope", **LONG)),
     "rotations of a part": GPTNeoXConfig(**SIZES),
-    "a window that slides": Gemma3TextConfig(
-        **SIZES,
-        num_key_value_heads=1,
-        head_dim=8,
-        sliding_window=8,
-        layer_types=["sliding_attention", "full_attention"],
-    ),
+    "a window that slides": Gemma3TextConfig(**SIZES, **SLIDES),
     "linear biases": BloomConfig(vocab_size=8, hidden_size=16, n_layer=2, n_head=2, **NO_SPECIAL_TOKENS),
     "linear biases by choice": FalconConfig(**ALIBI, max_position_embeddings=WINDOW, alibi=True),
     "rotations by choice": FalconConfig(**ALIBI, max_position_embeddings=WINDOW, alibi=False),
@@ -146,15 +131,3 @@ def test_a_draft_proposes_nothing_beyond_its_table_of_positions():
     plain, metrics = target.generate(PROMPT, do_sample=False, max_length=LENGTH), Metrics()
     assert torch.equal(speculate(target, assistant_model=draft, metrics=metrics), plain)
     assert metrics.drafted == metrics.accepted < 16
-
-
-def test_rotations_go_on_beyond_the_window():
-    model = perturbed(LlamaConfig(**SIZES)).double()
-    assert torch.equal(speculate(model), model.generate(PROMPT, do_sample=False, max_length=LENGTH))
-
-
-def test_xlnet_is_refused_in_words():
-    config = XLNetConfig(vocab_size=8, d_model=16, n_layer=1, n_head=2, d_inner=24, **NO_SPECIAL_TOKENS)
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with pytest.raises(ValueError, match="XLNetLMHeadModel keeps a memory of its own and no cache"):
-        speculate(model, assistant_model=None, drafter=NgramDrafter())

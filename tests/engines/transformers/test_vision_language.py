@@ -1,7 +1,5 @@
 """Models that also read images, on plain text: `generate` adds inputs of its own for them, all of them empty."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.tiny_vision_language import KINDS, MLLAMA, tiny_vision_language
@@ -28,10 +26,12 @@ def test_plain_text_is_that_of_generate(kind):
 
 
 @since("5.19.0")
-@pytest.mark.parametrize("given", [{"mm_encoder_outputs": {}}, {"mm_encoder_outputs": {"image": None}}, {}])
-def test_inputs_that_hold_nothing_are_none(given):
+def test_inputs_that_hold_nothing_are_none():
     model = tiny_vision_language("Llava", KINDS["Llava"])
-    assert speculate(model, drafter=NgramDrafter(), **given).shape == (1, 28)
+    for given in ({"mm_encoder_outputs": {}}, {"mm_encoder_outputs": {"image": None}}, {}):
+        assert speculate(model, drafter=NgramDrafter(), **given).shape == (1, 28)
+    with pytest.raises(ValueError, match="text only, but was given mm_encoder_outputs"):
+        speculate(model, drafter=NgramDrafter(), mm_encoder_outputs={"image": torch.ones(1)})
 
 
 @since("5.19.0")

@@ -1,8 +1,5 @@
 """What an engine's step decides about all positions at once is what `Policy.decide` says of one after another."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.decisions import plan
+from support.tables import all_of
 from torch import Tensor
 
 from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
@@ -41,8 +39,6 @@ RULES = ("cactus:delta=1", "clamped:width=2", "ensemble:weight=0.6", "lenience:l
 
 
 class DraftProbs:
-    """Rows of a draft, as an engine gives them."""
-
     def __init__(self, probs: Tensor) -> None:
         self._probs, self.width = probs, probs.shape[1]
 
@@ -79,9 +75,7 @@ def decided_at_once(rule, logits, probs, drafted, budgets, spent, policy, texts)
     return [whole[i * DEPTH : (i + 1) * DEPTH] for i in range(REQUESTS)]
 
 
-def check(
-    seed: int, spelling: str, budget: float, used: float, threshold: float, limit: float, phases: Phases, drawn: bool
-) -> None:
+def check(seed, spelling, budget, used, threshold, limit, phases, drawn) -> None:
     rule, generator = parse_rule(spelling), torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(REQUESTS * DEPTH, VOCABULARY, generator=generator).double()
     probs = (logits + torch.randn(logits.shape, generator=generator)).softmax(-1)
@@ -109,7 +103,7 @@ def check(
                 assert relaxed == (not protected and not fell_back)
 
 
-CASES = given(
+CASES = st.tuples(
     st.integers(0, 10**6),
     st.sampled_from(RULES),
     st.sampled_from((0.01, 0.1, 0.5, 3.0)),
@@ -121,11 +115,9 @@ CASES = given(
 )
 
 
-@CASES
-def test_a_step_decides_as_the_policy_does(
-    seed: int, spelling: str, budget: float, used: float, threshold: float, limit: float, phases: Phases, drawn: bool
-) -> None:
-    check(seed, spelling, budget, used, threshold, limit, phases, drawn)
+@given(CASES)
+def test_a_step_decides_as_the_policy_does(case) -> None:
+    check(*case)
 
 
 def _admits_the_first_that_does_not_fit(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
@@ -145,15 +137,80 @@ def check_many() -> None:
         check(seed, RULES[seed % len(RULES)], 0.1, 0.5, 0.3, 0.4, PHASES[seed % len(PHASES)], seed % 2 == 0)
 
 
-@pytest.mark.parametrize(
-    ("name", "wrong"),
+@all_of(
+    "name, wrong",
     [
         ("admitted", _admits_the_first_that_does_not_fit),
         ("allowed", _lets_the_rule_judge_everywhere),
         ("allowed", _forgets_phases),
     ],
 )
-def test_wrong_steps_are_told_apart(name: str, wrong: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_steps_are_told_apart(monkeypatch, name, wrong) -> None:
     monkeypatch.setattr(stepping, name, wrong)
     with pytest.raises(AssertionError):
         check_many()
+    monkeypatch.undo()
+
+
+MARKED = Vocabulary(("<", "t>", "</", "x", "<t>", "</t>", "a<t", ">"))
+MARKS = ("<t>", "</t>")
+FOLLOWED = (Phases(3), Phases(0, MARKS), Phases(4, MARKS))
+
+
+def tokens(seed: int, count: int) -> list[int]:
+    return torch.randint(len(MARKED.texts), (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def test_step_by_step_it_says_what_the_whole_text_says() -> None:
+    both = set()
+    for seed in range(30):
+        prompt, text = tokens(seed, 6), tokens(100 + seed, 24)
+        for phases in FOLLOWED:
+            whole = phases.relaxable(phases.begin(prompt, MARKED), text, MARKED)
+            output_ids: list[int] = []
+            response = FollowedResponse(phases, append_padding_token(MARKED), prompt, output_ids)
+            for begin in range(0, len(text), 3):  # as many as were drafted are added
+                assert response.relaxable(text[begin : begin + 3]) == whole[begin : begin + 3]
+                output_ids += text[begin : begin + 3]
+            both |= set(whole)
+    assert both == {False, True}
+
+
+def test_a_response_that_was_taken_out_and_is_back_goes_on_where_it_was() -> None:
+    prompt, text = tokens(1, 5), tokens(2, 12)
+    for phases in FOLLOWED:
+        through = FollowedResponse(phases, append_padding_token(MARKED), prompt, list(text))
+        again = FollowedResponse(phases, append_padding_token(MARKED), prompt, output_ids := list(text))
+        further = tokens(3, 6)
+        assert through.relaxable(further) == again.relaxable(further)
+        output_ids += [7, 7]
+        again.relaxable(further)
+        del output_ids[len(text) :]  # what was sampled is taken back
+        assert through.relaxable(further) == again.relaxable(further)
+
+
+def test_what_is_not_known_yet_is_lossless_and_what_is_no_token_says_nothing() -> None:
+    response = FollowedResponse(Phases(1, MARKS), append_padding_token(MARKED), [4, 999], output_ids := [])
+    assert response.relaxable([3, 999, 5, 3]) == [False, True, True, False]
+    output_ids += [3, -1]
+    assert response.relaxable([3, 3]) == [False, False]
+    output_ids[1] = 3
+    assert response.relaxable([3, 3]) == [True, True]
+
+
+def test_a_mark_is_found_in_tokens_that_are_parts_of_characters() -> None:
+    words = Vocabulary(("«", "\ufffd", "\ufffd"), fragments={1: b"\xc2", 2: b"\xbb"})
+    response = FollowedResponse(Phases(0, ("«", "»")), append_padding_token(words), [0], [])
+    assert response.relaxable([0, 1, 2, 0]) == [True, True, True, False]
+
+
+def test_a_response_is_settled_once_all_that_follows_may_be_relaxed() -> None:
+    counted = FollowedResponse(Phases(2), append_padding_token(None), [1], output_ids := [])
+    assert counted.relaxable([5, 5, 5]) == [False, False, True]
+    assert not counted.settled
+    output_ids += [5, 5]
+    assert counted.relaxable([5]) == [True]
+    assert counted.settled
+    del output_ids[1:]
+    assert not counted.settled
+    assert not FollowedResponse(Phases(0, MARKS), append_padding_token(MARKED), [4], []).settled

@@ -1,13 +1,12 @@
 """The repairs of vLLM on the CPU: where it is broken, and only there."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from support.tables import all_of
 
 from cactus_decoding.engines.vllm.patches import (
     is_replaced,
@@ -26,10 +25,7 @@ def sound(x: torch.Tensor, ends: torch.Tensor, num_tokens: int, *_: int) -> torc
     return x.repeat_interleave(torch.tensor([ends[0], *ends.diff()]))
 
 
-@pytest.mark.parametrize(
-    ("function", "device", "replaced"),
-    [(broken, "cpu", True), (broken, "cuda", False), (sound, "cpu", False)],
-)
+@all_of("function, device, replaced", [(broken, "cpu", True), (broken, "cuda", False), (sound, "cpu", False)])
 def test_the_expansion_is_replaced_where_it_fails(function, device: str, replaced: bool) -> None:
     sampler = SimpleNamespace(expand_batch_to_tokens=function)
     for _ in range(2):
@@ -40,7 +36,7 @@ def test_the_expansion_is_replaced_where_it_fails(function, device: str, replace
         assert sampler.expand_batch_to_tokens(values, ends, 3, 0, 1).tolist() == [1.0, 1.0, 0.5]
 
 
-@pytest.mark.parametrize(("device", "fails"), [("cpu", False), ("cuda", True)])
+@all_of("device, fails", [("cpu", False), ("cuda", True)])
 def test_a_step_without_proposals_is_not_cut(device: str, fails: bool) -> None:
     sampler = SimpleNamespace(apply_sampling_constraints=lambda logits, k: logits[: k.max()])
     repair_empty_steps(sampler, torch.device(device))

@@ -1,26 +1,36 @@
 """Where vLLM meets the plug-in: which versions, which functions are replaced, the front end, evaluations offline."""
 
-from __future__ import annotations
-
+import ast
 import os
 import subprocess
 import sys
+from collections import defaultdict
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from support.code_blocks import ROOT
+from support.tables import all_of
 
 from cactus_decoding import Metrics
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.engines.vllm import plugin
+from cactus_decoding.engines.vllm import plugin, reports, v1, v2
 from cactus_decoding.engines.vllm.offline import StepCounts, keep_stdout_clean, parse_engine_arguments
-from cactus_decoding.engines.vllm.patches import RECORDED, STOCK, is_replaced, replace
+from cactus_decoding.engines.vllm.patches import (
+    RECORDED,
+    STOCK,
+    V1_SAMPLER,
+    V2_SAMPLER,
+    arguments,
+    definition,
+    differences,
+    is_replaced,
+    replace,
+)
 from cactus_decoding.engines.vllm.plugin import check_version, with_check
 
 
 class VLLMValidationError(ValueError):
-    """Stands for vLLM's."""
-
     def __init__(self, message: str, parameter: str) -> None:
         super().__init__(message)
         self.parameter = parameter
@@ -54,12 +64,10 @@ def test_good_values_go_on_to_the_stock_check() -> None:
     assert seen == good
 
 
-@pytest.mark.parametrize(
-    ("asked", "config", "said"),
+@all_of(
+    "asked, config, said",
     [
         ({"acceptance_rule": "cactus:delta=-1"}, {}, "delta must be in"),
-        ({"acceptance_rule": 1}, {}, "must be a string"),
-        ({"budget": 1}, {}, "without acceptance_rule"),
         ({"acceptance_rule": "cactus:delta=1"}, {"speculative_config": None}, "without --speculative-config"),
     ],
 )
@@ -71,11 +79,11 @@ def test_bad_ones_do_not(asked: dict, config: dict, said: str) -> None:
     assert not seen
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
+@all_of(
+    "words, said",
     [(None, "needs a tokenizer"), ((" a", "b"), "matches none of the 2 tokens"), (("1", " 2"), "matches all 2 tokens")],
 )
-def test_what_the_vocabulary_does_not_allow_is_refused(words, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_vocabulary_does_not_allow_is_refused(monkeypatch, words, said: str) -> None:
     vocabulary = None if words is None else Vocabulary(words)
     monkeypatch.setattr(plugin, "vocabulary_of", lambda vllm_config: vocabulary)
     check, protected = check_of(seen := []), {"acceptance_rule": "cactus:delta=1", "protect": "digits"}
@@ -91,27 +99,16 @@ def test_what_the_vocabulary_does_not_allow_is_refused(words, said: str, monkeyp
     assert len(seen) == 1
 
 
-def test_a_server_s_own_bad_values_end_its_start() -> None:
-    with pytest.raises(ValueError, match="does not work in vLLM"):
-        check_of([], additional_config={"acceptance_rule": "typical"})
-
-
 def test_engine_arguments_are_a_json_object() -> None:
     assert parse_engine_arguments(None) == {}
     assert parse_engine_arguments('{"dtype": "float32"}') == {"dtype": "float32"}
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
+    for text, said in (
         ("{", "is no JSON"),
         ("[1]", "must be a JSON object"),
         ('{"model": "x", "max_num_seqs": 2}', "may not hold max_num_seqs, model"),
-    ],
-)
-def test_others_are_refused(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        parse_engine_arguments(text)
+    ):
+        with pytest.raises(ValueError, match=said):
+            parse_engine_arguments(text)
 
 
 def test_steps_are_counted_once_they_bring_forth_tokens() -> None:
@@ -138,7 +135,7 @@ def test_a_user_s_own_log_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None
     assert (os.environ["VLLM_LOGGING_LEVEL"], os.environ["VLLM_LOGGING_STREAM"]) == ("DEBUG", "ext://sys.stderr")
 
 
-@pytest.mark.parametrize("version", ["0.31.0", "0.3", "0.34.0rc1", "0.330", "1.0", "dev"])
+@all_of("version", ["0.31.0", "0.3", "0.34.0rc1", "0.330", "1.0", "dev"])
 def test_an_unknown_version_is_refused_with_what_to_install_and_let_through_with_a_warning(version: str) -> None:
     with pytest.raises(RuntimeError) as refused:
         check_version(version)
@@ -152,15 +149,11 @@ def test_an_unknown_version_is_refused_with_what_to_install_and_let_through_with
         check_version(version, any_version=True)
 
 
-def test_the_range_is_that_of_the_versions_that_were_tried() -> None:
-    dependencies = (ROOT / "pyproject.toml").read_text()
-    assert '"vllm>=0.32,<0.34"' in dependencies
+def test_versions_that_were_tried_are_those_of_the_range() -> None:
+    assert '"vllm>=0.32,<0.34"' in (ROOT / "pyproject.toml").read_text()
     assert [*RECORDED] == ["0.32", "0.33"]
-
-
-@pytest.mark.parametrize("version", ["0.32.0", "0.32.1rc1", "0.32.0+cpu", "0.33.0", "0.33.1.dev2"])
-def test_a_known_one_is_not(version: str) -> None:
-    check_version(version)
+    for version in ("0.32.0", "0.32.1rc1", "0.32.0+cpu", "0.33.0", "0.33.1.dev2"):
+        check_version(version)
 
 
 def test_a_function_is_replaced_wherever_vllm_has_imported_it_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,3 +176,80 @@ def test_a_function_is_replaced_wherever_vllm_has_imported_it_and_only_there(mon
     assert modules["vllm.owner"].answer is replaced
     assert is_replaced(replaced)
     assert not is_replaced(answer)
+
+
+FLY = ("fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k")
+
+
+def written(folder: Path, version: str) -> Path:
+    """Return a package whose sources have what was recorded of a version, and nothing else."""
+    lines: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for place, names in RECORDED[version].items():
+        path, _, name = place.partition("::")
+        owner, _, function = name.rpartition(".")
+        if isinstance(names, frozenset):
+            lines[path][name] += [f"    {attribute}: int" for attribute in sorted(names)]
+        elif owner:
+            lines[path][owner].append(f"    def {function}({', '.join(names)}): ...")
+        else:
+            lines[path][""].append(f"def {function}({', '.join(names)}): ...")
+    for path, classes in lines.items():
+        parts = [f"class {name}:\n" * bool(name) + "\n".join(body) for name, body in classes.items()]
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text("\n".join(parts) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_a_version_is_as_it_was_recorded(version: str, tmp_path: Path) -> None:
+    assert differences(written(tmp_path, version), version) == []
+
+
+def test_versions_differ_in_what_fly_takes_and_in_nothing_else(tmp_path: Path) -> None:
+    found = differences(written(tmp_path, "0.33"), "0.32")
+    assert [one.partition(" ")[0] for one in found] == [V1_SAMPLER, V2_SAMPLER]
+    for place in (V1_SAMPLER, V2_SAMPLER):
+        assert RECORDED["0.33"][place] == (*RECORDED["0.32"][place], *FLY)
+
+
+@pytest.mark.parametrize(
+    ("place", "before", "after", "said"),
+    [
+        (V1_SAMPLER, "draft_probs, target_logits", "target_logits, draft_probs", "takes"),
+        (V2_SAMPLER, "expanded_local_pos, ", "", "takes"),
+        (V2_SAMPLER, "def rejection_sample", "def sample_rejected", "is not there"),
+        ("v1/engine/__init__.py::EngineCoreOutput", "kv_transfer_params", "transfer_params", "has no kv_transfer"),
+    ],
+)
+def test_a_third_version_fails_loudly(place: str, before: str, after: str, said: str, tmp_path: Path) -> None:
+    package, path = written(tmp_path, "0.33"), place.partition("::")[0]
+    with pytest.warns(UserWarning, match=r"^vLLM 0\.34\.0 is not one of"):
+        check_version("0.34.0", any_version=True, package=package)
+    source = (package / path).read_text()
+    assert before in source
+    (package / path).write_text(source.replace(before, after))
+    for any_version in (False, True):
+        expected = rf"^vLLM 0\.34\.0 .* does not pass the check: .*{path.rpartition('/')[2]}.*{said}.*; install one"
+        with pytest.raises(RuntimeError, match=expected) as refused:
+            check_version("0.34.0", any_version=any_version, package=package)
+    assert "pip install 'vllm>=0.32,<0.34'" in str(refused.value)
+    (package / path).unlink()
+    with pytest.raises(RuntimeError, match="is not there"):
+        check_version("0.34.0", any_version=True, package=package)
+
+
+@pytest.mark.parametrize("version", RECORDED)
+def test_our_wrappers_take_what_vllm_s_functions_take(version: str) -> None:
+    for module, name, place in (
+        (v1, "rejection_sample", V1_SAMPLER),
+        (v2, "rejection_sample", V2_SAMPLER),
+        (reports, "update_from_output", "v1/core/sched/scheduler.py::Scheduler.update_from_output"),
+        (reports, "add_request", "v1/core/sched/scheduler.py::Scheduler.add_request"),
+        (reports, "process_outputs", "v1/engine/output_processor.py::OutputProcessor.process_outputs"),
+    ):
+        ours = arguments(definition(ast.parse(Path(module.__file__).read_text()), [name]))
+        theirs = RECORDED[version][place]
+        if theirs[0] == "self":  # it is known by another name here
+            ours, theirs = ours[1:], theirs[1:]
+        assert ours
+        assert ours == theirs[: len(ours)], place

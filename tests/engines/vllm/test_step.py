@@ -1,22 +1,19 @@
 """One relaxed step: what the engine samples from, what is charged and counted, and that the logits come back."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
 
 import pytest
 import torch
-from support.decisions import plan, protected_mass
 from support.engine_rules import SPELLINGS, relaxed_token_logit
 from support.rules_under_test import every_rule
+from support.tables import all_of
 
 from cactus_decoding import parse_rule
-from cactus_decoding.core.policy.importance import Importance
-from cactus_decoding.engines.openai.counters import REPORTED, BudgetMeter
+from cactus_decoding.engines.openai.counters import BudgetMeter
 from cactus_decoding.engines.openai.relaxed_logits import relax_rows
-from cactus_decoding.engines.vllm.batched_policy import Group, Layout, Protected, Weighed
+from cactus_decoding.engines.vllm.batched_policy import Group, Layout, Protected
 from cactus_decoding.engines.vllm.step import RelaxedStep
 from cactus_decoding.engines.vllm.v1 import DraftProbs
 
@@ -27,7 +24,6 @@ kinds_of_draft = pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot
 
 
 def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return logits, the draft's probabilities and drafted tokens."""
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(ROWS, VOCABULARY, generator=generator) * 2
     probs = torch.randn(ROWS, VOCABULARY, generator=generator).softmax(-1)
@@ -35,7 +31,6 @@ def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def layout(rules: list[str], budgets: list[float] | None = None, by_mask: bool = False) -> Layout:
-    """Return the layout of requests with these rules, in turns."""
     requests, groups = torch.arange(REQUESTS).repeat_interleave(DEPTH), []
     for number, spelling in enumerate(rules):
         chosen = requests % len(rules) == number
@@ -47,8 +42,6 @@ def layout(rules: list[str], budgets: list[float] | None = None, by_mask: bool =
 
 
 class Tally:
-    """Stands for the counters."""
-
     def __init__(self) -> None:
         self.added: dict[str, torch.Tensor] = {}
 
@@ -128,63 +121,34 @@ def test_the_logits_come_back_when_the_sampler_fails() -> None:
     assert torch.equal(logits, batch()[0])
 
 
-PROTECTED = (torch.tensor([1, 4]), torch.tensor([0, 2, 5]), None)
-"""What the requests protect, in turns."""
-THRESHOLDS = (0.1, 0.4, math.inf)
-
-
-def protecting(where: Layout, by_mask: bool = False) -> Layout:
-    """Return a layout whose requests protect `PROTECTED` in turns; the last one has a phase, too."""
-    kind = where.requests % len(PROTECTED)
-    protected = []
-    for number, token_ids in enumerate(PROTECTED):
-        if token_ids is None:
-            continue
-        thresholds = torch.where(kind == number, THRESHOLDS[number], math.inf).double()
-        rows = torch.arange(ROWS) if by_mask else (kind == number).nonzero().squeeze(1)
-        protected.append(Protected(rows, token_ids, thresholds[rows]))
-    relaxable = (where.requests < REQUESTS - 1) | (where.depths > 0)
-    return dataclasses.replace(where, protected=protected, relaxable=relaxable)
-
-
-def relaxable_rows(where: Layout, target: torch.Tensor) -> torch.Tensor:
-    """Return which rows may be relaxed, by the plain sum of a row's probabilities."""
-    allowed = where.relaxable.clone()
-    for row, request in enumerate(where.requests.tolist()):
-        if (token_ids := PROTECTED[request % len(PROTECTED)]) is not None:
-            allowed[row] &= protected_mass(target[row], token_ids) <= THRESHOLDS[request % len(PROTECTED)]
-    return allowed
-
-
 @kinds_of_draft
 @pytest.mark.parametrize("budget", [0.3, math.inf])
-@pytest.mark.parametrize("spelling", ["cactus:delta=1", "clamped:width=2"])
-def test_a_report_counts_what_the_library_s_own_meter_says(spelling: str, budget: float, one_hot: bool) -> None:
-    rule, total = parse_rule(spelling), torch.zeros(len(REPORTED), dtype=torch.float64)
-    asking = torch.arange(REQUESTS) % 2 == 0
+@all_of("spelling", ["cactus:delta=1", "clamped:width=2"])
+def test_a_report_adds_up_what_was_decided_about_visited_positions(spelling: str, budget: float, one_hot: bool) -> None:
+    """That decisions are those of the library's policy, `test_batched_policy` says."""
+    asking, num_sampled, total = torch.arange(REQUESTS) % 2 == 0, torch.tensor([1, 2, 3, 4, 4]), torch.zeros(6).double()
+    protected = [Protected(torch.arange(ROWS), torch.tensor([1, 4]), torch.full((ROWS,), 0.4).double())]
     for seed in range(6):
         logits, probs, drafted = batch(seed)
-        target, draft = logits.double().softmax(-1), probs.double() / probs.double().sum(-1, keepdim=True)
-        where = protecting(layout([spelling], None if math.isinf(budget) else [budget] * REQUESTS))
-        where, meter = dataclasses.replace(where, reporting=asking), BudgetMeter(CPU, REQUESTS)
+        where = layout([spelling], None if math.isinf(budget) else [budget] * REQUESTS)
+        where, meter = dataclasses.replace(where, protected=protected, reporting=asking), BudgetMeter(CPU, REQUESTS)
         step = RelaxedStep(where, meter, None, logits, drafted, None if one_hot else DraftProbs(probs))
-        num_sampled = torch.tensor([1, 2, 3, 4, 4])
         step.settle(num_sampled)
-        allowed = relaxable_rows(where, target)
+        (change,) = step._changes
+        fell_back = torch.zeros(ROWS, dtype=torch.bool) if change.fell_back is None else change.fell_back
+        visited = where.depths < num_sampled[where.requests]
+        accepted = where.depths < num_sampled[where.requests] - 1
         for request in range(REQUESTS):
-            rows, counts = where.requests == request, meter.counts[REQUESTS - 1 - request]
+            own, slot = visited & (where.requests == request), REQUESTS - 1 - request
+            judged, counts = own & change.allowed, meter.counts[slot]
+            nats = change.costs.emitted[judged].sum().item()
+            assert math.isinf(budget) or meter.spent[slot].item() == pytest.approx(nats, abs=1e-5)
             if not asking[request]:
                 assert not counts.any()
                 continue
-            row = draft[rows] if not one_hot else None
-            decided = plan(rule, target[rows], row, drafted[rows], limit=budget, relaxable=allowed[rows])
-            accepted, visited = int(num_sampled[request]) - 1, min(int(num_sampled[request]), DEPTH)
-            judged = [not (a or b) for a, b in zip(decided.protected, decided.fell_back, strict=True)]
-            nats = sum(nats for nats, own in list(zip(decided.costs, judged, strict=True))[:visited] if own)
             assert counts[0].item() == pytest.approx(nats, abs=1e-5)
-            assert math.isinf(budget) or meter.spent[REQUESTS - 1 - request].item() == pytest.approx(nats, abs=1e-5)
-            assert counts[1:3].tolist() == [sum(judged[:visited]), sum(judged[:accepted])]
-            assert counts[4:].tolist() == [sum(decided.fell_back[:visited]), sum(decided.protected[:visited])]
+            assert counts[1:3].tolist() == [judged.sum(), (judged & accepted).sum()]
+            assert counts[4:].tolist() == [(own & fell_back).sum(), (own & change.protected).sum()]
             assert 0 <= counts[3] <= counts[2]
             total += counts
     assert (total > 0).tolist() == [True] * 4 + [budget < math.inf, True]  # it says something of each
@@ -200,28 +164,3 @@ def test_a_row_without_any_mass_and_thresholds_at_their_ends() -> None:
         one = dataclasses.replace(where, protected=[Protected(rows, token_ids, thresholds)])
         RelaxedStep(one, BudgetMeter(CPU, 1), tally, logits, drafted, None).settle(torch.tensor([2, 2, 2]))
         assert tally.protected == sum(kept_away)
-
-
-@kinds_of_draft
-@pytest.mark.parametrize("by_mask", [True, False], ids=["by_mask", "by_index"])
-def test_important_rows_are_the_target_s(one_hot: bool, by_mask: bool) -> None:
-    logits, probs, drafted = batch()
-    given, (a, b) = logits.clone(), torch.randn(2, VOCABULARY, generator=torch.Generator().manual_seed(4)) * 2
-    importance = Importance(a, b, -0.5, "")
-    values = importance(logits.softmax(-1), None if one_hot else probs, drafted)
-    limits = (values.double().median() + 1e-4).expand(ROWS).clone()  # between two of them
-    limits[::4] = math.inf  # rows of requests that weigh nothing
-    where = layout(["cactus:delta=0.5", "clamped:width=1"], by_mask=by_mask)
-    unweighed = relaxed_logits(
-        RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, None if one_hot else DraftProbs(probs)), logits
-    )
-    weights = importance.weights(CPU, torch.float64)
-    where = dataclasses.replace(where, weighed=Weighed(torch.arange(ROWS), weights, limits))
-    tally = Tally()
-    step = RelaxedStep(where, BudgetMeter(CPU, 1), tally, logits, drafted, None if one_hot else DraftProbs(probs))
-    weighed = relaxed_logits(step, logits)
-    kept_away = values > limits
-    assert 0 < kept_away.sum() < ROWS
-    assert torch.equal(weighed[kept_away], given[kept_away])
-    assert torch.equal(weighed[~kept_away], unweighed[~kept_away])
-    assert not torch.equal(unweighed[kept_away], given[kept_away])  # without weights they were relaxed

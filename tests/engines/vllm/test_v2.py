@@ -1,7 +1,6 @@
 """The V2 runner's seam, with its sampler replaced by one that keeps the logits it was given."""
 
-from __future__ import annotations
-
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,14 +12,20 @@ from support.tables import all_of
 
 from cactus_decoding import Request, parse_rule
 from cactus_decoding.core.policy.importance import Importance
+from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.engines.vllm import v2
 from cactus_decoding.engines.vllm.extra_args import ServerConfig
+from cactus_decoding.engines.vllm.state import RequestRules
 from cactus_decoding.engines.vllm.v2 import NO_RULE, SlotRules
 
 CPU = torch.device("cpu")
+
+
+def asking(**asked: object) -> SimpleNamespace:
+    return SimpleNamespace(temperature=1.0, extra_args=asked or None)
 
 
 def states(slots: int, prompt_lengths: dict[int, int] | None = None, texts: dict[int, list[int]] | None = None):
@@ -42,7 +47,6 @@ def states(slots: int, prompt_lengths: dict[int, int] | None = None, texts: dict
 
 
 def sampled_from(rules: SlotRules, logits, draft_logits, fed, slots, local, temperature, pos=None) -> torch.Tensor:
-    """Return the logits that the runner's sampler gets to see."""
     seen = []
 
     def stock(target_logits: torch.Tensor, *_: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,7 +95,7 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
 
 def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:
     rules = SlotRules(ServerConfig(), states(1))
-    rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args={"acceptance_rule": "ensemble:weight=1"}))
+    rules.add_request(0, asking(acceptance_rule="ensemble:weight=1"))
     logits, draft_logits = torch.zeros(2, 5), torch.tensor([[[2.0, 1.0, 0.0]]])
     where = torch.tensor([0, 1]), torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1])
     relaxed = sampled_from(rules, logits, draft_logits, *where, torch.ones(1))
@@ -139,39 +143,28 @@ def test_slots_protect_what_their_requests_ask_for() -> None:
     texts = {slot: [3, 3, 3] for slot in range(8)} | {6: [3, 0, 3]}
     kept = states(8, dict.fromkeys(range(8), 2), texts)
     rules = SlotRules(ServerConfig(), kept, vocabulary=WORDS)
-    for slot, policy in enumerate(
-        (
-            {},
-            {"protect": "digits"},
-            {"protect": "digits", "protect_threshold": 0.41},
-            {"protect": "digits", "protect_threshold": 0.39},
-            {"lossless_tokens": 2},  # one is there
-            {"relax_within": ["<a>", "</a>"]},
-            {"relax_within": ["<a>", "</a>"]},
-            {"protect": "json", "protect_threshold": 0.9},  # commas and digits
-        )
-    ):
-        params = SimpleNamespace(temperature=1.0, extra_args=ASKED | policy)
-        assert rules.add_request(slot, params)
+    marks = {"relax_within": ["<a>", "</a>"]}
+    expected = [
+        ({}, [True, True]),
+        ({"protect": "digits"}, [False, False]),
+        ({"protect": "digits", "protect_threshold": 0.41}, [True, True]),
+        ({"protect": "digits", "protect_threshold": 0.39}, [False, False]),
+        ({"lossless_tokens": 2}, [False, True]),  # one is there
+        (marks, [False, True]),  # the first drafted token opens
+        (marks, [True, False]),  # the first drafted token closes
+        ({"protect": "json", "protect_threshold": 0.9}, [True, True]),  # commas and digits
+    ]
+    for slot, (policy, _) in enumerate(expected):
+        assert rules.add_request(slot, asking(**ASKED, **policy))
     slots = [3, 0, 6, 1, 5, 2, 4, 7]
     tokens = [2, 3, 2, 3, 1, 3, 2, 3, 0, 3, 2, 3, 2, 3, 2, 3]
-    expected = {
-        0: [True, True],
-        1: [False, False],
-        2: [True, True],
-        3: [False, False],
-        4: [False, True],
-        5: [False, True],  # the first drafted token opens
-        6: [True, False],  # the first drafted token closes
-        7: [True, True],
-    }
-    assert changed_rows(rules, kept, slots, tokens) == [one for slot in slots for one in expected[slot]]
+    assert changed_rows(rules, kept, slots, tokens) == [one for slot in slots for one in expected[slot][1]]
 
 
 def test_phases_begin_anew_with_a_slot_and_go_on_with_its_text() -> None:
     kept = states(8, {0: 1}, {0: [0]})
     rules = SlotRules(ServerConfig(), kept, vocabulary=WORDS)
-    marked = SimpleNamespace(temperature=1.0, extra_args=ASKED | {"relax_within": ["<a>", "</a>"]})
+    marked = asking(**ASKED, relax_within=["<a>", "</a>"])
     rules.add_request(0, marked)
     assert changed_rows(rules, kept, [0], [3, 3]) == [True, True]
     kept.all_token_ids.gpu[0, 1:3], kept.total_len.gpu[0] = torch.tensor([3, 1]), 3
@@ -184,9 +177,9 @@ def test_phases_begin_anew_with_a_slot_and_go_on_with_its_text() -> None:
     kept.all_token_ids.gpu[0, :2], kept.total_len.gpu[0] = torch.tensor([3, 3]), 2  # another request
     rules.add_request(0, marked)
     assert changed_rows(rules, kept, [0], [3, 3]) == [False, False]
-    rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args=ASKED))
+    rules.add_request(0, asking(**ASKED))
     assert changed_rows(rules, kept, [0], [3, 3]) == [True, True]
-    rules.add_request(0, SimpleNamespace(temperature=1.0, extra_args=ASKED | {"lossless_tokens": 10**30}))
+    rules.add_request(0, asking(**ASKED, lossless_tokens=10**30))
     assert changed_rows(rules, kept, [0], [3, 3]) == [False, False]
 
 
@@ -199,7 +192,7 @@ def test_slots_weigh_what_their_requests_ask_for(tmp_path: Path) -> None:
     server = relaxation_policy(importance=str(file), max_importance=0.5)
     rules = SlotRules(ServerConfig(default=Request(policy=server)), kept, vocabulary=WORDS)
     for slot, policy in enumerate(({}, {"max_importance": 0.9}, {"max_importance": 0.01}, {"importance": "none"})):
-        assert rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=ASKED | policy))
+        assert rules.add_request(slot, asking(**ASKED, **policy))
     expected = {0: [False, True], 1: [True, True], 2: [False, False], 3: [True, True]}
     slots = [2, 0, 3, 1]
     assert changed_rows(rules, kept, slots, [2, 3] * 4) == [one for slot in slots for one in expected[slot]]
@@ -208,8 +201,8 @@ def test_slots_weigh_what_their_requests_ask_for(tmp_path: Path) -> None:
 def test_slots_count_what_their_requests_report() -> None:
     rules = SlotRules(ServerConfig(), states(4))
     asked = {"acceptance_rule": "cactus:delta=1"}
-    rules.add_request(2, SimpleNamespace(temperature=1.0, extra_args=asked | {"acceptance_report": True}))
-    rules.add_request(1, SimpleNamespace(temperature=1.0, extra_args=asked))
+    rules.add_request(2, asking(**asked, acceptance_report=True))
+    rules.add_request(1, asking(**asked))
     logits = torch.tensor([0.2, 0.2, 0.3, 0.2, 0.1]).log().expand(4, 5).clone()
     slots, local = torch.tensor([2, 2, 1, 1]), torch.tensor([0, 1, 0, 1])
     sampled_from(rules, logits, None, torch.tensor([0, 3, 0, 3]), slots, local, torch.ones(4))
@@ -217,6 +210,56 @@ def test_slots_count_what_their_requests_report() -> None:
     assert list(rules.counted()) == [2]
     expected = relax_tokens(parse_rule("cactus:delta=1"), logits[0, 3], logits[0].logsumexp(-1)).conditional.item()
     assert counted == [pytest.approx(expected), 1, 0, 0, 0, 0]  # looked at and, with one token sampled, rejected
-    rules.add_request(2, SimpleNamespace(temperature=1.0, extra_args=None))
+    rules.add_request(2, asking())
     assert not rules.counted()
     assert not rules.reporting.any()
+
+
+def test_requests_get_their_rule_or_the_default() -> None:
+    rules = RequestRules(ServerConfig(default=Request("cactus:delta=1", 2.0)), torch.device("cpu"), 1)
+    one = rules.admit(asking(), begun=False)
+    assert (str(one.rule), one.budget, one.meter_slot) == ("cactus:delta=1.0", 2.0, 0)
+    other = rules.admit(asking(acceptance_rule="lenience:lenience=0.5"), begun=False)
+    assert (str(other.rule), other.budget, other.meter_slot) == ("lenience:lenience=0.5", 2.0, 1)
+    assert rules.admit(asking(acceptance_rule="lossless"), begun=False) is None
+    rules = RequestRules(ServerConfig(default=Request("cactus:delta=1")), torch.device("cpu"), 1)
+    unmetered = rules.admit(asking(), begun=True)
+    assert (unmetered.budget, unmetered.meter_slot) == (math.inf, None)
+
+
+def test_what_was_spent_outlasts_a_pause_and_slots_in_the_batch_are_kept() -> None:
+    rules = RequestRules(ServerConfig(), torch.device("cpu"), 1)
+    params = [asking(acceptance_rule="cactus:delta=1", budget=1.0) for _ in range(20)]
+    rules.requests[0] = rules.admit(params[0], begun=False)
+    rules.meter.spent[0] = 0.5
+    for one in params[1:]:  # more than the meter remembers
+        assert rules.admit(one, begun=False).meter_slot != 0
+    del rules.requests[0]
+    assert rules.admit(params[0], begun=True).meter_slot == 0
+    assert rules.meter.spent[0] == 0.5
+    for one in params[1:9]:
+        rules.admit(one, begun=False)
+    back = rules.admit(params[0], begun=True)  # forgotten: nobody knows what it has spent
+    assert rules.meter.spent[back.meter_slot] == math.inf
+
+
+def test_patterns_are_looked_up_once_and_thresholds_are_each_request_s_own(caplog: pytest.LogCaptureFixture) -> None:
+    words = Vocabulary((" cat", " 3", "{", "4"))
+    rules = RequestRules(ServerConfig(), torch.device("cpu"), 1, vocabulary=words)
+    asked = {"acceptance_rule": "cactus:delta=1"}
+    one = rules.admit(asking(**asked, protect="digits", lossless_tokens=3), begun=False)
+    assert (one.pattern, one.threshold, one.phases) == ("digits", 0.01, Phases(3))
+    assert rules.protected_ids["digits"].tolist() == [1, 3]
+    held = rules.protected_ids["digits"]
+    for number in range(100):
+        other = rules.admit(asking(**asked, protect="digits", protect_threshold=number / 100), begun=False)
+        assert other.threshold == number / 100
+    assert rules.protected_ids["digits"] is held
+    free = rules.admit(asking(**asked), begun=False)
+    assert (free.pattern, free.threshold, free.phases) == (None, math.inf, None)
+    assert not caplog.messages
+    assert rules.admit(asking(**asked, protect="negation"), begun=False) is None  # an exception would end the server
+    assert "matches none of the" in caplog.text
+    unknown = RequestRules(ServerConfig(), torch.device("cpu"), 1)
+    assert unknown.admit(asking(**asked, protect="digits"), begun=False) is None
+    assert unknown.admit(asking(**asked, lossless_tokens=3), begun=False).phases == Phases(3)

@@ -3,8 +3,6 @@
 Each statistical test fails by chance with probability 1e-6 at most; its generator is fixed, so: always or never.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest

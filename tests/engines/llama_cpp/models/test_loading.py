@@ -1,11 +1,10 @@
 """GGUF files by name: pairs that work together, and what is refused in one sentence, with nothing from llama.cpp."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest
 from support.gguf_files import header_only, opened
+from support.tables import all_of
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
@@ -20,7 +19,6 @@ PROMPT = EXAMPLES[0].prompt
 
 
 def refusal(*names, **given) -> str:
-    """Return the one line that loading a pair is refused with."""
     with pytest.raises(ValueError, match=r"cannot|must|differ|parameters|trained|are on|has no") as error:
         load_pair(*names, **given)
     assert "\n" not in str(error.value)
@@ -59,8 +57,8 @@ def test_settings_are_read_from_the_name(gguf):
     assert parse_gguf("C:\\models\\Big.GGUF").settings == LlamaCppSettings()
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
+@all_of(
+    "settings, words",
     [
         ("context=8", "parameters of gguf are: context_size, gpu_layers, threads, cache"),
         ("context_size=0", "context_size must be at least 1, but is 0"),
@@ -82,7 +80,7 @@ def test_prompts_beyond_the_context(gguf):
     assert len(generate(load_pair(f"{gguf('target')}:context_size=40", "ngram"), PROMPT, seed=0).token_ids) == 4
 
 
-@pytest.mark.parametrize("length", [0, 3, 100, 60_000, 500_000, -1])
+@all_of("length", [0, 3, 100, 60_000, 500_000, -1])
 def test_files_that_are_cut(gguf, tmp_path, capfd, length):
     path = tmp_path / "cut.gguf"
     path.write_bytes(gguf("draft").read_bytes()[:length])
@@ -99,17 +97,13 @@ def test_files_that_are_none(tmp_path):
     assert "invalid magic characters: 'a mo', expected 'GGUF'" in refusal(path, "ngram")
 
 
-@pytest.mark.parametrize(
-    ("architecture", "words"),
-    [
+def test_kinds_of_models_that_cannot_take_part(tmp_path):
+    for architecture, words in (
         ("t5", "t5 has an encoder"),
         ("dream", "dream writes all of a text at once"),
         ("llama", "the file has no vocabulary"),
-    ],
-)
-def test_kinds_of_models_that_cannot_take_part(tmp_path, architecture, words):
-    path = header_only(tmp_path / "model.gguf", architecture)
-    assert words in refusal(path, "ngram")
+    ):
+        assert words in refusal(header_only(tmp_path / "model.gguf", architecture), "ngram")
 
 
 def test_a_draft_with_some_other_tokens_drafts_and_one_with_many_is_refused(gguf, tmp_path, caplog):

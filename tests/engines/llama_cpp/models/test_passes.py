@@ -1,7 +1,5 @@
 """Texts that share a context: rows are those of each alone, passes are common, and nobody is left waiting."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -30,7 +28,6 @@ def together(alone):
 
 @pytest.fixture
 def widths(monkeypatch):
-    """How many texts and tokens each pass has."""
     found, read = [], Context.read
 
     def noted(self, portions):
@@ -41,13 +38,18 @@ def widths(monkeypatch):
     return found
 
 
+def check_as_alone(alone, row, text):
+    """Check the last row of a text that was read with others."""
+    alone.reset()
+    torch.testing.assert_close(row, alone.append(text, 1), rtol=1e-4, atol=1e-5)
+
+
 def texts(vocabulary, lengths):
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(vocabulary, (length,), generator=generator).tolist() for length in lengths]
 
 
 def at_once(passes, count, run):
-    """Call a function in threads that begin together."""
     begin = threading.Barrier(count)
 
     def take_part(number):
@@ -112,8 +114,7 @@ def test_one_that_is_cancelled_leaves_the_others(alone, together):
     length, *rows = at_once(passes, COUNT, run)
     assert length == 0
     for row, text in zip(rows, given[1:], strict=True):
-        alone.reset()
-        torch.testing.assert_close(row, alone.append(text + text, 1), rtol=1e-4, atol=1e-5)
+        check_as_alone(alone, row, text + text)
 
 
 def test_one_that_is_cancelled_while_it_is_read_leaves_the_others(alone, together, monkeypatch):
@@ -143,8 +144,7 @@ def test_one_that_is_cancelled_while_it_is_read_leaves_the_others(alone, togethe
         return models[number].append(given[number], 1)
 
     for row, text in zip(at_once(passes, COUNT, run)[1:], given[1:], strict=True):
-        alone.reset()
-        torch.testing.assert_close(row, alone.append(text, 1), rtol=1e-4, atol=1e-5)
+        check_as_alone(alone, row, text)
 
 
 def test_a_pass_that_fails_is_told_to_all_of_it_and_all_can_read_again(alone, together):
@@ -158,8 +158,7 @@ def test_a_pass_that_fails_is_told_to_all_of_it_and_all_can_read_again(alone, to
         return models[number].append(given[number], 1)
 
     for row, text in zip(at_once(passes, COUNT, run), given, strict=True):
-        alone.reset()
-        torch.testing.assert_close(row, alone.append(text, 1), rtol=1e-4, atol=1e-5)
+        check_as_alone(alone, row, text)
 
 
 def test_texts_are_saved_and_restored_one_by_one(alone, together):
@@ -174,5 +173,4 @@ def test_texts_are_saved_and_restored_one_by_one(alone, together):
     models[1]._text.restore(saved)
     models[1]._token_ids = list(given[1])
     for model, text in zip(models, given, strict=False):
-        alone.reset()
-        torch.testing.assert_close(model.append([1], 1), alone.append([*text, 1], 1), rtol=1e-4, atol=1e-5)
+        check_as_alone(alone, model.append([1], 1), [*text, 1])

@@ -1,12 +1,11 @@
 """llama.cpp's rows beside those of transformers, and its cache after tokens were forgotten."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest
 import torch
 from support.gguf_files import opened, tiny_gguf
+from support.tables import all_of
 from support.tiny_models import tiny_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -22,7 +21,6 @@ PROBABLE = 0.01
 
 @pytest.fixture(scope="module")
 def texts() -> list[list[int]]:
-    """Return problems with their solutions, as tokens."""
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
     return [tokenizer(f"{p.prompt} {p.solution}").input_ids for p in islice(word_problems("validation"), 8)]
 
@@ -35,13 +33,12 @@ def expected(texts) -> list[torch.Tensor]:
 
 
 def largest_difference(rows: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return how far log-probabilities of probable tokens are apart."""
     probable = expected > torch.tensor(PROBABLE).log()
     return float((rows.double().log_softmax(-1) - expected)[probable].abs().max())
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "allowed"),
+@all_of(
+    "kind, settings, allowed",
     [
         ("float32", "cache=float32", 1e-4),  # measured: 3e-5
         ("float32", "", 0.02),  # keys and values in float16: 0.005
@@ -150,9 +147,16 @@ def test_a_tree_is_read_in_one_batch_and_leaves_no_trace(gguf, texts, monkeypatc
     assert largest_difference(rows[[2]], other) > 0.1, "rows of different places can be told apart"
 
 
-@pytest.mark.parametrize(
-    ("positions", "sees"),
+def chain_after(gguf, text, token):
+    model = opened(gguf("draft"))
+    model.append(text, rows=1)
+    return model.append([token], rows=1)
+
+
+@all_of(
+    "positions, sees",
     [
+        ([3, 3], None),
         ([3, 4], None),
         (None, [[1, 0], [0, 1]]),
         ([3, 4, 4], [[1, 0, 0], [1, 1, 0], [1, 1, 1]]),  # a sibling
@@ -167,24 +171,13 @@ def test_what_is_no_tree_of_few_leaves_is_refused_and_the_cache_stays(gguf, posi
     count = len(positions or sees)
     with pytest.raises(ValueError, match="GGUF files are read as chains"):
         model.append([7] * count, rows=1, positions=positions, mask=mask)
+    with pytest.raises(ValueError, match="GGUF files are read as chains"):
+        model.keep([0, 2])
     assert model.length == 3
     assert torch.equal(model.append([9], rows=1), chain_after(gguf, [1, 5, 6], 9))
 
 
-def chain_after(gguf, text, token):
-    model = opened(gguf("draft"))
-    model.append(text, rows=1)
-    return model.append([token], rows=1)
-
-
-def test_trees_are_refused_and_the_cache_stays(gguf):
-    model = opened(gguf("draft"))
-    model.append([1, 5, 6], rows=1)
+def test_trees_are_refused_before_anything_is_written(gguf):
+    pair = Pair(opened(gguf("draft")), SuffixDrafter(), load_pair().tokenizer)
     with pytest.raises(ValueError, match="GGUF files are read as chains"):
-        model.append([7, 8], rows=2, positions=[3, 3])
-    with pytest.raises(ValueError, match="GGUF files are read as chains"):
-        model.keep([0, 2])
-    assert model.length == 3
-    pair = Pair(model, SuffixDrafter(), load_pair().tokenizer)
-    with pytest.raises(ValueError, match="GGUF files are read as chains"):  # before anything is written
         stream(pair, "How many?", tree="static=2.2")

@@ -1,8 +1,7 @@
 """Chat templates of files: programs of strangers, which run elsewhere and take what they are allowed and no more."""
 
-from __future__ import annotations
-
 import pytest
+from support.tables import all_of
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from cactus_decoding.core.models import tokenizers
@@ -22,15 +21,10 @@ MEMORY = {
 }
 
 
-def rendered_here(template, **options):
-    return render_jinja_template([SAID], chat_template=template, **options)[0][0]
-
-
-@pytest.mark.parametrize("case", MEMORY)
+@all_of("case", MEMORY)
 def test_a_template_that_wants_too_much_memory_is_refused_and_the_next_is_not(case, monkeypatch):
     """A list of lists is written slowly, and ends by its time; what is asked for at once ends by the memory."""
-    if case == "lists in lists":
-        monkeypatch.setattr(tokenizers, "TEMPLATE_SECONDS", 1.0)
+    monkeypatch.setattr(tokenizers, "TEMPLATE_SECONDS", 1.0 if case == "lists in lists" else 5.0)
     said = "it (needs more memory|takes longer)" if case == "lists in lists" else "it needs more memory than is allowed"
     with pytest.raises(ValueError, match=f"^{said}"):
         render(MEMORY[case], SAID, {})
@@ -40,11 +34,11 @@ def test_a_template_that_wants_too_much_memory_is_refused_and_the_next_is_not(ca
 def test_what_a_template_writes_is_what_it_writes_here():
     template = "{{ bos_token }}{% for m in messages %}{{ m.content or '' }}|{% endfor %}{{ tools|tojson }}{{ day }}"
     options = {"bos_token": "<s>", "tools": [{"type": "function", "function": {"name": "é"}}], "day": 3}
-    assert render(template, SAID, options) == rendered_here(template, **options)
+    assert render(template, SAID, options) == render_jinja_template([SAID], chat_template=template, **options)[0][0]
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
+@all_of(
+    "template, said",
     [
         ("{{ raise_exception('no') }}", "^no$"),
         ("{{ messages.__class__.__mro__ }}", "access to attribute '__class__'"),

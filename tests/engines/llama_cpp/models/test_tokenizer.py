@@ -1,7 +1,5 @@
 """A GGUF file's own vocabulary against the tokenizer that it was written from."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from itertools import islice

@@ -1,11 +1,10 @@
 """What requests are answered: choices, log-probabilities of every kind of token, tools and JSON, whole and in parts."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
 import torch
+from support.gguf_files import completions
 from support.tables import all_of
 
 from cactus_decoding.core.constraints.base import as_grammar
@@ -15,10 +14,8 @@ from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.completion import (
-    Completion,
     _log_once,
     answer_to,
-    prompts_of,
     read_completion,
 )
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
@@ -42,13 +39,9 @@ def pair(gguf):
     return load_gguf_pair(file, f"{gguf('worded')}:cache=float32", kept_prompts=1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ask(pair):
-    def completion(on_step=lambda *_: None, **body):
-        asked = read_completion(body, {"num_speculative_tokens": 4}, chat="messages" in body)
-        return Completion(pair, asked, prompts_of(pair, asked), "m", on_step)
-
-    return completion
+    return completions(pair, num_speculative_tokens=4)
 
 
 def joined(chunks, place, name):
@@ -72,19 +65,6 @@ def test_chunks_join_to_the_whole(ask, given):
     assert "".join(choice["logprobs"]["tokens"]).startswith(choice["text"])
     assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], whole["usage"])
     assert len({chunk["id"] for chunk in chunks}) == 1
-
-
-def test_messages_join_too_and_begin_with_their_role(ask):
-    same = {"messages": CHAT, "seed": 1, "logprobs": True, "top_logprobs": 2}
-    whole, chunks = ask(**same).whole(), [*ask(**same).chunks()]
-    (choice,) = whole["choices"]
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
-    assert joined(chunks, "delta", "content") == choice["message"]["content"] != ""
-    told = [each for chunk in chunks for each in (chunk["choices"][0]["logprobs"] or {"content": []})["content"]]
-    assert [each["token"] for each in told] == [each["token"] for each in choice["logprobs"]["content"]]
-    assert b"".join(bytes(each["bytes"]) for each in told).decode().strip() == choice["message"]["content"].strip()
-    assert {len(each["top_logprobs"]) for each in told} == {2}
-    assert chunks[-1]["choices"][0] == {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop"}
 
 
 @all_of(
@@ -148,23 +128,16 @@ def test_several_choices_have_the_next_seeds_and_each_its_place(ask):
     assert whole["usage"]["completion_tokens"] == sum(each["usage"]["completion_tokens"] for each in alone)
 
 
-@all_of(
-    "body, sampling",
-    [
-        ({"temperature": 0.6, "top_k": 9, "top_p": 0.8, "min_p": 0.1}, SamplingParams(0.6, 9, 0.8, 0.1)),
-        ({"temperature": 0, "top_k": 9}, SamplingParams(0, 9)),
-        ({"top_k": -1}, SamplingParams()),
-        ({}, SamplingParams()),
-    ],
-)
-def test_the_request_says_what_is_sampled(ask, body, sampling):
+def test_the_request_says_what_is_sampled(ask):
     seen = []
+    cut = {"temperature": 0.6, "top_k": 9, "top_p": 0.8, "min_p": 0.1}
     same = {"prompt": QUESTION, "max_tokens": 3, "stop": ["@"], "seed": 4}
-    ask(lambda request, outcome: seen.append(request), n=2, **same, **body).whole()
+    ask(lambda request, outcome: seen.append(request), n=2, **same, **cut).whole()
     first, last = seen[0], seen[-1]
-    assert (first.sampling, first.max_new_tokens, first.stop) == (sampling, 3, ("@",))
+    assert (first.sampling, first.max_new_tokens, first.stop) == (SamplingParams(0.6, 9, 0.8, 0.1), 3, ("@",))
     assert (first.seed, last.seed) == (4, 5)
-    ask(lambda request, outcome: seen.append(request), messages=CHAT, stop=[" "], **body).whole()
+    ask(lambda request, outcome: seen.append(request), messages=CHAT, stop=[" "], top_k=-1).whole()
+    assert seen[-1].sampling == SamplingParams()
     assert seen[-1].max_new_tokens > 400, "as many as there is room for"
 
 
@@ -289,7 +262,7 @@ def test_one_of_several_answers_comes_with_the_probability_of_each(ask, pair):
     (choice,), told = whole["choices"], whole["choices"][0]["choice_probabilities"]
     assert [each["choice"] for each in told] == same["guided_choice"]
     assert sum(each["probability"] for each in told) == pytest.approx(1)
-    assert choice["text"] == joined_texts(chunks) in same["guided_choice"]
+    assert choice["text"] == "".join(chunk["choices"][0]["text"] for chunk in chunks) in same["guided_choice"]
     assert (choice["finish_reason"], whole["usage"]["completion_tokens"]) == ("stop", len(choice["logprobs"]["tokens"]))
     for one, other in zip(told, chunks[-1]["choices"][0]["choice_probabilities"], strict=True):
         assert one["choice"] == other["choice"]
@@ -304,10 +277,6 @@ def test_one_of_several_answers_comes_with_the_probability_of_each(ask, pair):
         expected = sum(rows[i, token].item() for i, token in enumerate([*answer, *pair.stop_token_ids]))
         assert each["logprob"] == pytest.approx(expected, abs=1e-4)
     pair.forget()
-
-
-def joined_texts(chunks):
-    return "".join(chunk["choices"][0]["text"] for chunk in chunks)
 
 
 @all_of(

@@ -1,7 +1,5 @@
 """Requests to the server: what a completion is then asked for, and a sentence for every mistake."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -77,39 +75,24 @@ def test_a_server_s_settings_can_be_taken_back():
     [
         ({"acceptance_rules": "lossless"}, "did you mean 'acceptance_rule'"),
         ({"frob": 1}, "known are model, max_tokens"),
-        ({"acceptance_rule": "cactis"}, "did you mean 'cactus'"),
         ({"acceptance_rule": ["lossless"]}, "acceptance_rule must be a text"),
-        ({"acceptance_rule": "relaxed_greedy:margin=1"}, "temperature 0"),
-        ({"budget": -1}, "budget must be in"),
-        ({"budget": "much"}, "budget"),
         ({"protect": "a+"}, "protect must be one of digits"),
-        ({"protect": 3}, "protect must be a text"),
-        ({"protect_threshold": 0.1}, "pattern"),
-        ({"max_importance": 0.1}, "importance"),
         ({"relax_within": ["<" * 65, ">"]}, "at most 64 characters"),
         ({"relax_within": [[1] * 65, [2]]}, "at most 64 characters or tokens"),
-        ({"relax_within": "x"}, "relax_within"),
-        ({"lossless_tokens": -1}, "lossless_tokens"),
         ({"importance": "/etc/passwd"}, "a request may read no file"),
         ({"logprobs": 21}, "logprobs must be between 0 and 20"),
-        ({"logprobs": True}, "logprobs"),
         ({"logprobs": 1, "echo": True}, "echo with logprobs is not served"),
         ({"best_of": 2}, "best_of of 2 is not served"),
-        ({"service_tier": 3}, "service_tier must be a text"),
         ({"suffix": "x"}, "suffix is not served"),
         ({"mirostat_mode": 1}, "mirostat_mode is not served"),
         ({"n": 17}, "n must be between 1 and 16"),
         ({"temperature": -1}, "temperature must be in"),
-        ({"temperature": True}, "temperature"),
-        ({"top_p": 0}, "top_p must be in"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"stop": [""]}, "stop must be"),
-        ({"stream": "yes"}, "stream must be true or false"),
         ({"stream_options": {"x": 1}}, "stream_options may hold include_usage"),
         ({"logit_bias": [1]}, "logit_bias must be an object"),
         ({"prompt": ["a", ""]}, "prompt must be a text, its tokens"),
         ({"prompt": ["a"] * 33}, "at most 32 prompts, but is 33"),
-        ({"prompt": []}, "prompt must be a text, its tokens"),
         ({"prompt": None}, "a request must have prompt"),
         ({"messages": [USER]}, "a request has no 'messages'"),
     ],
@@ -121,8 +104,8 @@ def test_mistakes_are_sentences(body, said):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
+@all_of(
+    "body, said",
     [
         ({"messages": []}, "messages must be a list"),
         ({"messages": [{"content": "x"}]}, "a message must be an object with a role"),

@@ -1,7 +1,5 @@
 """Requests that are answered at a time: each is what it is alone, and who is served by what has been read."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +9,6 @@ from support.interruptions import lines_of
 from cactus_decoding.engines.llama_cpp import pairs as seats_module
 from cactus_decoding.engines.llama_cpp.models import passes
 from cactus_decoding.engines.llama_cpp.models.context import Context
-from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
@@ -38,11 +35,11 @@ def seats(gguf):
     return load
 
 
-def answer(seats, body, cancelled=None, on_step=lambda *_: None):
+def answer(seats, body):
     asked = read_completion({"max_tokens": 40} | body, USUAL, chat="messages" in body)
     prompts = prompts_of(seats.pairs[0], asked)
-    with seats.take(prompts[0], cancelled or threading.Event()) as pair:
-        whole = Completion(pair, asked, prompts, "m", on_step).whole()
+    with seats.take(prompts[0], threading.Event()) as pair:
+        whole = Completion(pair, asked, prompts, "m").whole()
     choices = whole["choices"]
     for choice in choices:
         choice["logprobs"] = choice["logprobs"] and choice["logprobs"]["tokens"]
@@ -63,28 +60,6 @@ def test_each_is_answered_as_if_it_were_alone(seats, draft, monkeypatch):
     with ThreadPoolExecutor(len(REQUESTS)) as pool:
         assert [*pool.map(lambda body: answer(together, body), REQUESTS)] == expected
     assert max(widths) > 1
-
-
-def test_those_that_leave_midway_change_nothing_for_the_rest(seats):
-    alone, together = seats(1), seats(3)
-    expected = answer(alone, REQUESTS[0])
-    event, seen = threading.Event(), []
-
-    def leaves(body):
-        def count(request, outcome):
-            seen.append(outcome)
-            if len(seen) > 3:
-                event.set()
-
-        with pytest.raises(Cancelled):
-            answer(together, body | {"logit_bias": {"2": -100.0}, "max_tokens": 400}, event, count)
-
-    with ThreadPoolExecutor(3) as pool:
-        left = [pool.submit(leaves, REQUESTS[i]) for i in (1, 3)]
-        assert pool.submit(answer, together, REQUESTS[0]).result(120) == expected
-        for each in left:
-            each.result(120)
-    assert answer(together, REQUESTS[3]) == answer(alone, REQUESTS[3])
     assert not any(map(together._is_held, together.pairs))
 
 

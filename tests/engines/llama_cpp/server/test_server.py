@@ -1,7 +1,5 @@
 """The server as its own process: OpenAI's addresses, who may ask, whose turn it is, and what remains after a kill."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time
@@ -10,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support.llama_server import events_of, serving
 
+from cactus_decoding.engines.llama_cpp.server.server import ChunkWriter
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 QUESTION = EXAMPLES[0].prompt
@@ -38,24 +37,12 @@ def test_health_models_and_mistakes(server):
     assert [each["id"] for each in server.ask("GET", "/v1/models")[1]["data"]] == ["ours"]
     assert server.ask("GET", "/v1/models/ours")[1]["id"] == "ours"
     assert server.complete(prompt="Hi", model="gpt-4", max_tokens=1)[1]["model"] == "ours"
-    for path, body, status, said in (
-        ("/v1/completions", {"prompt": "Hi", "acceptance_rule": "cactis"}, 400, "did you mean 'cactus'"),
-        ("/v1/completions", {"prompt": "Hi", "acceptance_rul": "lossless"}, 400, "did you mean 'acceptance_rule'"),
-        ("/v1/completions", {"prompt": "word " * 2000, "stream": True}, 400, "shorter than the target's 512 positions"),
-        ("/v1/completions", {"prompt": "word " * 2000}, 400, "shorter than the target's 512 positions"),
-        ("/v1/completions", {"prompt": "Hi", "grammar": "frob"}, 400, "cannot read the grammar"),
-        ("/v1/chat/completions", {"messages": []}, 400, "messages must be a list"),
-        ("/v1/completions", b"[1]", 400, "a JSON object"),
-        (
-            "/v1/completions",
-            b'{"prompt": "Hi",}',
-            400,
-            "is not: Expecting property name enclosed in double quotes: line 1",
-        ),
-        ("/v1/embeddings", {}, 404, "Not Found"),
+    for body, said in (
+        (b"[1]", "a JSON object"),
+        (b'{"prompt": "Hi",}', "is not: Expecting property name enclosed in"),
     ):
-        code, answer = server.ask("POST", path, body)
-        assert (code, "\n" in answer["error"]["message"]) == (status, False), answer
+        code, answer = server.ask("POST", "/v1/completions", body)
+        assert (code, "\n" in answer["error"]["message"]) == (400, False), answer
         assert said in answer["error"]["message"]
     assert server.ask("GET", "/v1/completions")[0] == 405
 
@@ -73,9 +60,7 @@ def test_whoever_leaves_frees_the_model(server):
     connection = server.connect("POST", "/v1/completions", LONG)  # one that does not stream
     time.sleep(0.2)
     connection.close()
-    start = time.monotonic()
     assert server.complete(prompt=QUESTION, max_tokens=4, seed=0)[0] == 200
-    assert time.monotonic() - start < 60
 
 
 @pytest.mark.slow
@@ -121,10 +106,13 @@ def test_a_hundred_requests_at_once_of_which_a_third_is_cancelled(server):
 
 
 @pytest.mark.slow
-def test_too_many_waiting_are_told_so_and_a_killed_server_can_be_started_again(gguf):
-    with serving(
-        *models(gguf), "--port", "0", "--max-waiting", "1", "--api-key", "secret", "--api-key", "other"
-    ) as running:
+def test_too_many_waiting_are_told_so_and_a_killed_server_can_be_started_again(gguf, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    keys = ("--api-key", "secret", "--api-key", "other")
+    with serving(*models(gguf), "--port", "0", "--max-waiting", "1", *keys) as running:
+        timing, chosen = running.logged().splitlines()[:2]  # before the address was announced
+        assert timing == "Timing passes (a few seconds, once) …"
+        assert "proposes what pays by pass times measured now" in chosen
         assert running.complete(prompt="Hi")[0] == 401
         assert running.ask("GET", "/v1/models", key="wrong")[0] == 401
         assert [running.ask("GET", "/v1/models", key=key)[0] for key in ("secret", "other")] == [200, 200]
@@ -142,19 +130,12 @@ def test_too_many_waiting_are_told_so_and_a_killed_server_can_be_started_again(g
         port = str(running.port)
     with serving(*models(gguf), "--port", port) as again:
         assert again.complete(prompt=QUESTION, max_tokens=3)[0] == 200
-        again.process.terminate()
-        assert again.process.wait(30) in (0, -15, 143)
-
-
-@pytest.mark.slow
-def test_a_server_with_a_running_request_ends_when_it_is_told_to(gguf):
-    with serving(*models(gguf), "--port", "0") as running:
-        stream = running.stream(**LONG)
+        stream = again.stream(**LONG)
         next(stream)
-        running.process.terminate()
-        running.process.wait(30)
+        again.process.terminate()  # in the midst of an answer
+        assert again.process.wait(30) in (0, -15, 143)
         stream.close()
-        assert "Traceback" not in running.logged()
+        assert "Traceback" not in again.logged()
 
 
 def test_files_that_cannot_be_served_end_the_command_in_one_line(run, gguf, tmp_path):
@@ -203,18 +184,7 @@ def test_a_file_alone_says_what_serves_it_and_what_drafts(run, tmp_path):
     assert mistake.endswith(": the file is damaged or incomplete; download it again")
 
 
-@pytest.mark.slow
-def test_passes_are_timed_before_the_address_is_announced(gguf, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with serving(*models(gguf), "--port", "0") as running:
-        timing, chosen = running.logged().splitlines()[:2]
-        assert timing == "Timing passes (a few seconds, once) …"
-        assert "proposes what pays by pass times measured now" in chosen
-
-
 def test_json_of_events_is_one_line():
-    from cactus_decoding.engines.llama_cpp.server.server import ChunkWriter
-
     event, end = ChunkWriter().parts([{"text": "a\nb"}])
     assert end == b"data: [DONE]\n\n"
     assert event.count(b"\n") == 2

@@ -1,17 +1,17 @@
 """Reasoning in messages and streams of GGUF files, its budget, and forms that begin after it."""
 
-from __future__ import annotations
-
 import json
+from functools import partial
 
 import pytest
+from support.gguf_files import completions
 from support.tables import all_of
 from support.thinking_models import thinking_pair
 
 from cactus_decoding.engines.llama_cpp.llama import CactusLlama
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
-from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import read_completion
 from scripts.bundled_gguf import write_gguf
 
 CHAT = [{"role": "user", "content": "Tom has 3 pens"}]
@@ -27,17 +27,9 @@ def path(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def pair(path):
-    return load_gguf_pair(parse_gguf(f"{path}:cache=float32,context_size=512"), "suffix", kept_prompts=1)
-
-
-@pytest.fixture
-def ask(pair):
-    def completion(**body):
-        asked = read_completion({"messages": CHAT} | body, {"num_speculative_tokens": 2}, chat=True)
-        return Completion(pair, asked, prompts_of(pair, asked), "m")
-
-    return completion
+def ask(path):
+    pair = load_gguf_pair(parse_gguf(f"{path}:cache=float32,context_size=512"), "suffix", kept_prompts=1)
+    return partial(completions(pair, num_speculative_tokens=2), messages=CHAT)
 
 
 @pytest.mark.parametrize("budget", [0, 6])

@@ -1,7 +1,5 @@
 """Tests on the real engine: they run in its own environment, and where vLLM is absent they are not collected at all."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 collect_ignore_glob = [] if find_spec("vllm") else ["*.py"]

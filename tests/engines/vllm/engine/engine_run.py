@@ -2,10 +2,8 @@
 
 The input holds arguments of the engine, and jobs: prompts, how many requests of each, sampling parameters (for all of
 them, or a list with each request's own), and how many of them are there at once. The output holds each job's token
-ids, each request's own metrics and vLLM's acceptance counters.
+ids and vLLM's acceptance counters.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -14,7 +12,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -37,7 +34,7 @@ ENGINE_ARGUMENTS = {
 SECONDS = 900
 
 
-def run_jobs(jobs: list[dict], environment: dict[str, str] | None = None, **engine_arguments: object) -> list[dict]:
+def run_jobs(jobs: list[dict], **engine_arguments: object) -> list[dict]:
     """Start an engine, run jobs on it one after the other, and return their results."""
     with tempfile.TemporaryDirectory() as folder:
         given, wanted, log = (Path(folder) / name for name in ("jobs.json", "results.json", "log.txt"))
@@ -45,21 +42,12 @@ def run_jobs(jobs: list[dict], environment: dict[str, str] | None = None, **engi
         command = [sys.executable, __file__, str(given), str(wanted)]
         with log.open("w") as output:
             code = subprocess.run(
-                command,
-                env=os.environ | ENGINE_ENVIRONMENT | (environment or {}),
-                stdout=output,
-                stderr=output,
-                timeout=SECONDS,
+                command, env=os.environ | ENGINE_ENVIRONMENT, stdout=output, stderr=output, timeout=SECONDS
             ).returncode
         if code != 0:
             raise AssertionError(f"the engine ended with code {code}:\n{log.read_text()[-20000:]}")
         print(*(line for line in log.read_text().splitlines() if line.startswith("engine_run:")), sep="\n")
         return json.loads(wanted.read_text())
-
-
-def own_metrics(output: Any) -> Any:
-    """Return vLLM's metrics of one request, ours among them; None where nobody asks for any."""
-    return output.outputs[0].spec_decode_metrics
 
 
 def main(given: Path, wanted: Path) -> None:
@@ -94,7 +82,6 @@ def main(given: Path, wanted: Path) -> None:
         results.append(
             {
                 "token_ids": [list(output.outputs[0].token_ids) for output in outputs],
-                "metrics": [metrics and metrics.to_dict() for metrics in map(own_metrics, outputs)],
                 "counters": {name: after[name] - before.get(name, 0) for name in after},
             }
         )
@@ -102,7 +89,6 @@ def main(given: Path, wanted: Path) -> None:
 
 
 def batched(requests: list, size: int) -> list[list]:
-    """Return requests in parts of a size."""
     return [requests[begin : begin + size] for begin in range(0, len(requests), size)]
 
 

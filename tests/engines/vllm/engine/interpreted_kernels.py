@@ -4,8 +4,6 @@ A process of its own, because Triton and vLLM settle what they run on when they 
 the device; the one here answers for a CPU. The interpreter cannot call device libraries, so log1p is written out.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -35,7 +33,6 @@ class CpuDriver:
 
 
 def problem() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits of the target and the draft."""
     generator = torch.Generator().manual_seed(3)
     target = torch.randn(VOCABULARY, generator=generator) * 1.5
     return target, target * 0.5 + torch.randn(VOCABULARY, generator=generator)

@@ -3,8 +3,6 @@
 It makes stock answers at temperature 1 what they are meant to be, so that ours can be compared with them.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

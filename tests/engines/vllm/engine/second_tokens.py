@@ -1,7 +1,5 @@
 """The exact law of the second token of answers: by rows of both models after the likeliest first token."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from functools import cache

@@ -11,38 +11,28 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import openai
 from engine_run import ENGINE_ENVIRONMENT
 from mixed_load import MODEL, QUESTIONS
 
-SMALL = (
-    "--enforce-eager",
-    "--max-model-len=256",
-    "--max-num-seqs=64",
-    "--gpu-memory-utilization=0.2",
-    "--dtype=float32",
-    "--generation-config=vllm",
-    "--host=127.0.0.1",
-)
+SMALL = ("--enforce-eager", "--max-model-len=256", "--max-num-seqs=64", "--gpu-memory-utilization=0.2")
+SMALL += ("--dtype=float32", "--generation-config=vllm", "--host=127.0.0.1")
 """Options that make a server small and its arithmetic repeatable."""
 TALKATIVE = {"VLLM_LOGGING_LEVEL": "INFO"}
 """What vLLM logs by itself; engines of other tests have this process ask for less."""
 SECONDS = 600
 
 
+@dataclass
 class Server:
-    """A running server.
+    """`cactus serve`, where it listens and what it writes."""
 
-    Args:
-        process: `cactus serve`.
-        port: where it listens.
-        log: what it writes.
-    """
-
-    def __init__(self, process: subprocess.Popen, port: int, log: Path) -> None:
-        self.process, self.port, self.log = process, port, log
+    process: subprocess.Popen
+    port: int
+    log: Path
 
     @property
     def url(self) -> str:
@@ -60,7 +50,6 @@ class Server:
         raise AssertionError(f"the server did not start:\n{self.log.read_text()[-6000:]}")
 
     def metrics(self) -> dict[str, float]:
-        """Return the samples that Prometheus would read."""
         text = urllib.request.urlopen(f"{self.url}/metrics", timeout=30).read().decode()
         lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, _, value in lines}
@@ -92,7 +81,6 @@ def serving(folder: Path, *arguments: str, **environment: str):
 
 
 def children_of(process: int) -> list[int]:
-    """Return the processes that a process has started."""
     with suppress(OSError):  # it has ended
         return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     return []

@@ -1,7 +1,5 @@
 """vLLM's own V1 sampler with chosen logits, drafts and parameters, without an engine around it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -42,13 +40,7 @@ def prepare() -> None:
 def processors(
     additional_config: dict | None = None, max_num_seqs: int = 1 << 20, words: Sequence[str] | None = None
 ) -> LogitsProcessors:
-    """Return what `build_logitsprocs`, with the plug-in, builds for a speculating server.
-
-    Args:
-        additional_config: of the server.
-        max_num_seqs: the largest batch.
-        words: what the tokens say; None for a server without a tokenizer.
-    """
+    """Return what `build_logitsprocs`, with the plug-in, builds for a speculating server; words: what tokens say."""
     config = SimpleNamespace(
         speculative_config=SimpleNamespace(rejection_sample_method="standard", num_speculative_tokens=4),
         additional_config=additional_config or {"acceptance_metrics": False},
@@ -63,7 +55,6 @@ def processors(
 
 
 def params(rule: str | None, temperature: float = 1.0, **extra) -> SamplingParams:
-    """Return a request's parameters with our keys."""
     asked = extra | ({} if rule is None else {"acceptance_rule": rule})
     return SamplingParams(temperature=temperature, extra_args=asked or None)
 
@@ -81,7 +72,6 @@ def metadata(
     generators: dict[int, torch.Generator] | None = None,
     max_num_logprobs: int | None = None,
 ) -> SamplingMetadata:
-    """Return vLLM's description of a batch."""
     empty = torch.tensor([])
     temperature = torch.tensor([cut.temperature for cut in cuts])
     top_k = torch.tensor([cut.top_k or 1 << 30 for cut in cuts], dtype=torch.int32)
@@ -109,17 +99,12 @@ def metadata(
 def sample(logits: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, sampling: SamplingMetadata) -> Tensor:
     """Return the tokens that vLLM's sampler emits, ``[requests, k + 1]``, -1 after the last.
 
-    Args:
-        logits: the target's, ``[requests, k + 1, vocabulary]``.
-        draft_probs: ``[requests, k, vocabulary]``, or None.
-        draft_token_ids: ``[requests, k]``.
-        sampling: the batch's description.
+    Logits are the target's, ``[requests, k + 1, vocabulary]``, the draft's rows and tokens ``[requests, k]``.
     """
     return run(logits, draft_probs, draft_token_ids, sampling).sampled_token_ids
 
 
 def run(logits: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, sampling: SamplingMetadata):
-    """Return all that vLLM's sampler returns."""
     requests, rows, vocabulary = logits.shape
     rows_of = torch.arange(requests * rows).view(requests, rows)
     counts = torch.arange(1, requests + 1, dtype=torch.int32)
@@ -140,10 +125,6 @@ def run(logits: Tensor, draft_probs: Tensor | None, draft_token_ids: Tensor, sam
 
 
 def spent(sampling: SamplingMetadata) -> Tensor:
-    """Return the nats that each metered request of the batch has spent."""
     rules = batch_rules(sampling)
     slots = [rules.requests[index].meter_slot for index in sorted(rules.requests)]
     return rules.meter.spent[torch.tensor(slots)]
-
-
-__all__ = ["CPU", "Cut", "admit", "metadata", "params", "prepare", "processors", "run", "sample", "spent"]

@@ -1,13 +1,12 @@
 """`cactus eval --engine vllm` on one real engine: what it counts, that it resumes, and what it refuses beforehand."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from engine_run import ENGINE_ENVIRONMENT
+from support.tables import all_of
 
 from cactus_decoding.cli import main
 from cactus_decoding.core.policy.relaxation import relaxation_policy
@@ -22,21 +21,8 @@ pytestmark = pytest.mark.engine
 PROBLEMS, PROPOSALS = 8, 4
 ENGINE_ARGUMENTS = json.dumps({"max_model_len": 256, "gpu_memory_utilization": 0.2})
 TASK = parse_task("word_problems", PROBLEMS)
-LOSSLESS, RELAXED = (
-    next(
-        grid(
-            "bundled",
-            "vllm",
-            {"max_new_tokens": 48},
-            tasks={TASK.name: PROBLEMS},
-            drafts=["bundled:draft"],
-            rules=[rule],
-            lengths=[PROPOSALS],
-            seeds=[0],
-        )
-    )
-    for rule in ("lossless", "cactus:delta=1000.0")
-)
+SWEPT = {"tasks": {TASK.name: PROBLEMS}, "drafts": ["bundled:draft"], "lengths": [PROPOSALS], "seeds": [0]}
+LOSSLESS, RELAXED = grid("bundled", "vllm", {"max_new_tokens": 48}, rules=["lossless", "cactus:delta=1000.0"], **SWEPT)
 PROTECTED, LATE, FREE = (
     RELAXED.asking(policy=relaxation_policy(**policy))
     for policy in (
@@ -52,7 +38,7 @@ class Lasting(VllmEngine):
     """An engine that outlives a run, because starting one takes half a minute."""
 
     def close(self) -> None:
-        """Go on."""
+        pass
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +110,6 @@ def test_protection_and_phases_act(whole: Path) -> None:
 
 
 def rates(path: Path) -> list[float]:
-    """Return the part of the proposals that was accepted in each run."""
     return [result.column("accepted").sum() / result.column("drafted").sum() for result in read_results(path)]
 
 
@@ -138,19 +123,10 @@ def test_a_run_that_was_interrupted_goes_on(engine: VllmEngine, whole: Path, tmp
     assert [columns(result) for result in read_results(path)] == [columns(result) for result in read_results(whole)]
 
 
-def test_calibrations_take_its_files(whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    advice = tmp_path / "advice.json"
-    command = ["calibrate", "--max-score-drop", "1", "--results", str(whole), "--output", str(advice)]
-    assert main(command) == 0, capsys.readouterr().err
-    (one,) = json.loads(advice.read_text())["advice"]
-    assert one["baseline"]["cell"]["engine"] == "vllm"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
+@all_of(
+    "arguments, said",
     [
         (["--rule", "typical"], "does not work in vLLM"),
-        (["--rule", "top_k:k=5"], "does not work in vLLM"),
         (["--draft", "ngram", "--num-speculative-tokens", "confidence"], "a fixed number of proposals"),
         (["--rule", "cactus:delta=1", "--protect", r"\d"], "no regular expression of its own"),
         (["--verification", "block"], "must be 'token'"),
@@ -163,9 +139,7 @@ def test_calibrations_take_its_files(whole: Path, tmp_path: Path, capsys: pytest
         (["--target", "./nothing", "--draft", "bundled"], "there is no folder './nothing'"),
     ],
 )
-def test_mistakes_end_before_any_work(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_mistakes_end_before_any_work(tmp_path, capsys, arguments: list[str], said: str) -> None:
     out = tmp_path / "results.jsonl"
     assert main(["eval", "--engine", "vllm", "--problems", "1", "--output", str(out), *arguments]) == 2
     assert said in " ".join(capsys.readouterr().err.split())

@@ -4,8 +4,6 @@ Requests of every rule share a batch. Each chi-square test rejects a right sampl
 each test of an acceptance count.
 """
 
-from __future__ import annotations
-
 import math
 from functools import cache
 
@@ -14,6 +12,7 @@ import torch
 from stock_sampler import Cut, admit, metadata, params, prepare, processors, sample
 from support.chi_square import rejects
 from support.engine_rules import SPELLINGS
+from support.tables import all_of
 
 from cactus_decoding import SamplingParams, audit, parse_rule
 
@@ -95,13 +94,12 @@ def follows(tokens: torch.Tensor, rule: str, cut: Cut, one_hot: bool) -> bool:
 
 
 def wrong_count(accepted: int, tried: int, probability: float) -> bool:
-    """Say whether a count refutes a probability."""
     spread = math.sqrt(tried * probability * (1 - probability))
     return abs(accepted - tried * probability) > ONE_IN_A_MILLION * spread + 0.5
 
 
 @pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
-@pytest.mark.parametrize("cut", CUTS, ids=str)
+@all_of("cut", CUTS)
 def test_vllm_emits_the_audited_law(cut: Cut, one_hot: bool) -> None:
     for rule, tokens in emitted(cut, one_hot).items():  # what the target excludes, no rule emits
         assert follows(tokens, rule or "lossless", cut, one_hot), rule

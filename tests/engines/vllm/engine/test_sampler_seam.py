@@ -1,7 +1,5 @@
 """The seam itself: requests without a rule are stock to the last bit, logits come back unchanged, budgets hold."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,8 +8,10 @@ import torch
 import vllm
 from stock_sampler import CPU, Cut, admit, metadata, params, prepare, processors, run, sample, spent
 from support.decisions import admit as afforded
+from support.tables import all_of
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
+from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from cactus_decoding.core.audit import audit
 from cactus_decoding.engines.vllm.patches import STOCK, closest_version, differences
@@ -23,8 +23,7 @@ pytestmark = pytest.mark.smoke
 REQUESTS, DRAFTED, VOCABULARY = 64, 3, 17
 
 
-def batch(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return logits, draft probabilities and drafted tokens."""
+def step_rows(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(REQUESTS, DRAFTED + 1, VOCABULARY, generator=generator) * 2
     probs = torch.randn(REQUESTS, DRAFTED, VOCABULARY, generator=generator).softmax(-1)
@@ -38,7 +37,7 @@ def seeds() -> dict[int, torch.Generator]:
 
 @pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
 def test_requests_without_a_rule_are_stock_to_the_last_bit(one_hot: bool) -> None:
-    logits, probs, drafted = batch()
+    logits, probs, drafted = step_rows()
     cuts = [Cut(temperature=0.0 if index % 5 == 0 else 0.8, top_k=9) for index in range(REQUESTS)]
     draft = None if one_hot else probs
     processors()  # has the seam installed
@@ -57,10 +56,10 @@ def test_requests_without_a_rule_are_stock_to_the_last_bit(one_hot: bool) -> Non
     assert not torch.equal(given[~stock], expected[~stock])
 
 
-@pytest.mark.parametrize("rule", ["cactus:delta=0", "ensemble:weight=0", "lenience:lenience=1", "clamped:width=0"])
+@all_of("rule", ["cactus:delta=0", "ensemble:weight=0", "lenience:lenience=1", "clamped:width=0"])
 @pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
 def test_a_rule_at_its_lossless_end_gives_the_stock_tokens(rule: str, one_hot: bool) -> None:
-    logits, probs, drafted = batch()
+    logits, probs, drafted = step_rows()
     cuts, draft = [Cut(0.9)] * REQUESTS, None if one_hot else probs
     expected = sample(logits.clone(), draft, drafted, metadata(LogitsProcessors(), cuts, seeds()))
     logitsprocs = processors()
@@ -70,7 +69,7 @@ def test_a_rule_at_its_lossless_end_gives_the_stock_tokens(rule: str, one_hot: b
 
 @pytest.mark.parametrize("rule", ["cactus:delta=3", "clamped:width=2"])
 def test_log_probabilities_are_the_target_s(rule: str) -> None:
-    logits, probs, drafted = batch()
+    logits, probs, drafted = step_rows()
     logitsprocs = processors()
     admit(logitsprocs, [params(rule)] * REQUESTS)
     sampling = metadata(logitsprocs, [Cut()] * REQUESTS, seeds(), max_num_logprobs=2)
@@ -83,7 +82,7 @@ def test_log_probabilities_are_the_target_s(rule: str) -> None:
 
 
 def test_the_sampler_s_logits_come_back_unchanged() -> None:
-    logits, probs, drafted = batch()
+    logits, probs, drafted = step_rows()
     rules = ["cactus:delta=3", "clamped:width=2", "ensemble:weight=0.5", None]
     logitsprocs = processors()
     admit(logitsprocs, [params(rules[index % 4]) for index in range(REQUESTS)])
@@ -107,7 +106,7 @@ def test_no_budget_is_overspent_and_what_is_spent_is_what_was_visited(rule: str,
     expected = torch.zeros(REQUESTS, dtype=torch.float64)
     torch.manual_seed(2)
     for step in range(12):
-        logits, probs, drafted = batch(step)
+        logits, probs, drafted = step_rows(step)
         target = logits[:, :-1].double().softmax(-1)
         if one_hot:
             costs = audit(rule, target, draft_token_ids=drafted).kl
@@ -124,7 +123,7 @@ def test_no_budget_is_overspent_and_what_is_spent_is_what_was_visited(rule: str,
 
 
 def test_a_spent_budget_is_lossless_and_survives_a_pause() -> None:
-    logits, _, drafted = batch()
+    logits, _, drafted = step_rows()
     logitsprocs = processors()
     rules = batch_rules(metadata(logitsprocs, [Cut()]))
     metered = params("cactus:delta=1", budget=1.0)
@@ -166,18 +165,6 @@ def test_a_bad_value_in_a_worker_is_lossless_and_does_not_raise(caplog: pytest.L
 def test_a_default_that_the_server_cannot_follow_is_refused() -> None:
     with pytest.raises(ValueError, match="does not work in vLLM"):
         processors({"acceptance_rule": "typical"})
-    with pytest.raises(ValueError, match="budget is given"):
-        processors({"budget": 1.0})
-    with pytest.raises(ValueError, match="audit_fraction must be in"):
-        processors({"audit_fraction": 2})
-    from vllm.v1.sample import logits_processor
-
-    blockwise = SimpleNamespace(
-        speculative_config=SimpleNamespace(rejection_sample_method="block"),
-        additional_config={"acceptance_rule": "cactus:delta=1"},
-    )
-    with pytest.raises(ValueError, match="rejection_sample_method 'standard'"):
-        logits_processor.build_logitsprocs(blockwise, CPU, False, False)
 
 
 def test_this_vllm_is_as_it_was_recorded() -> None:
@@ -193,3 +180,91 @@ def test_without_anything_asked_for_no_row_is_held_back() -> None:
     layout = rules.layout([2, 2, 2], 2, None)  # what was drafted is not looked at
     assert (layout.protected, layout.relaxable, rules.reads_tokens) == ([], None, False)
     assert rules.requests[0].threshold == float("inf")
+
+
+WORDS = ("<a>", "</a>", " 3", "x", "y", "z")
+MARKED = {"relax_within": ["<a>", "</a>"]}
+
+
+def request(name: str, prompt: list[int], output: list[int] | None = None, **policy: object) -> CachedRequestState:
+    return CachedRequestState(
+        req_id=name,
+        prompt_token_ids=prompt,
+        mm_features=[],
+        sampling_params=params("cactus:delta=1", **policy),
+        generator=None,
+        block_ids=([0],),
+        num_computed_tokens=0,
+        output_token_ids=[] if output is None else output,
+    )
+
+
+@pytest.fixture
+def batch() -> InputBatch:
+    return InputBatch(4, 64, 64, CPU, len(WORDS), [16], [4], logitsprocs=processors(words=WORDS, max_num_seqs=4))
+
+
+def relaxable(batch: InputBatch, *drafted: list[int]) -> list[bool] | None:
+    """Return which positions of a step may be relaxed, in the order of the batch; None for all."""
+    counts, flat = [len(own) for own in drafted], [token for own in drafted for token in own]
+    layout = batch_rules(batch).layout(counts, max(counts), torch.tensor(flat))
+    assert layout is not None
+    return None if layout.relaxable is None else layout.relaxable.tolist()
+
+
+def test_phases_follow_their_requests_as_tokens_come_and_the_batch_moves(batch: InputBatch) -> None:
+    late, marked, plain = (
+        request("late", [3], lossless_tokens=3),
+        request("marked", [0], **MARKED),
+        request("plain", [3]),
+    )
+    for one in (late, marked, plain):
+        batch.add_request(one)
+    batch.refresh_metadata()
+    assert relaxable(batch, [3, 3], [3, 1, 3], [3]) == [False, False, True, True, False, True]
+    late.output_token_ids += [3, 3]  # as the runner does after a step
+    marked.output_token_ids += [1]
+    assert relaxable(batch, [3, 3], [3, 0, 3], [3]) == [False, True, False, False, True, True]
+    batch.remove_request("late")
+    batch.condense()
+    batch.refresh_metadata()
+    assert batch.req_ids == ["plain", "marked"]
+    assert relaxable(batch, [3], [0, 3]) == [True, False, True]
+    late.output_token_ids += [3]
+    batch.add_request(late)  # it is back, with what it had
+    batch.refresh_metadata()
+    assert relaxable(batch, [3], [0, 3], [3, 3]) == [True, False, True, True, True]
+    batch.remove_request("marked")
+    batch.condense()
+    batch.refresh_metadata()
+    assert relaxable(batch, [3], [3, 3]) is None  # nothing is left to ask for
+
+
+def test_a_place_that_another_request_takes_begins_anew(batch: InputBatch) -> None:
+    batch.add_request(request("one", [0], [3, 3], **MARKED))
+    batch.refresh_metadata()
+    assert relaxable(batch, [3]) == [True]
+    batch.remove_request("one")
+    batch.add_request(request("other", [3], **MARKED))
+    batch.refresh_metadata()
+    assert relaxable(batch, [3]) == [False]
+
+
+def test_where_vllm_schedules_ahead_the_tokens_are_there_before_they_are_read(batch: InputBatch) -> None:
+    one, other = request("one", [3], **MARKED), request("other", [3])
+    for each in (one, other):
+        batch.add_request(each)
+    batch.refresh_metadata()
+    assert batch.sampling_metadata.output_token_ids  # vLLM looks at it to know whether somebody needs them
+    one.output_token_ids += [-1, -1, -1]  # placeholders, of which there may be too many
+    assert relaxable(batch, [3, 3], [3]) == [False, False, True]  # unknown, and so lossless
+    batch.prev_req_id_to_index = {"one": 0, "other": 1}
+    sampled, ready = torch.tensor([[3, 0, -1], [3, -1, -1]]), SimpleNamespace(synchronize=lambda: None)
+    batch.set_async_sampled_token_ids(sampled, ready)
+    batch.update_async_output_token_ids()
+    assert one.output_token_ids == [3, 0]
+    assert relaxable(batch, [3, 3], [3]) == [True, True, True]
+    batch.remove_request("one")
+    batch.condense()
+    batch.refresh_metadata()
+    assert not batch.sampling_metadata.output_token_ids  # nobody waits for tokens any more

@@ -1,7 +1,5 @@
 """Seeded requests whose prompts are read in chunks: the server goes on, and each gives what it gives alone."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from engine_run import run_jobs
@@ -25,7 +23,6 @@ ASKED = (
 
 @pytest.fixture(scope="module")
 def prompts() -> list[list[int]]:
-    """Return prompts that are longer than a step reads."""
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
     texts = ["\n".join([*QUESTIONS[place:], *QUESTIONS[:place]]) for place in range(len(QUESTIONS))]
     ids = [tokenizer(f"Question: {text}\nAnswer:").input_ids for text in texts]

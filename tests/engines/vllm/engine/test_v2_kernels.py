@@ -1,7 +1,5 @@
 """The V2 runner's own kernels behind the plug-in, interpreted: few draws, and a law that each must follow."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
