@@ -30,9 +30,7 @@ def counted(counters: RuleCounters) -> dict[str, dict[str, float]]:
     return values
 
 
-@pytest.mark.parametrize(
-    "rule", ["cactus:delta=1.0", "clamped:width=1.0", "ensemble:weight=0.5", "lenience:lenience=0.5"]
-)
+@pytest.mark.parametrize("rule", ["cactus:delta=1.0", "clamped:width=1.0", "lenience:lenience=0.5"])
 def test_what_is_counted_is_what_the_outcomes_say(steps, rule):
     counters, outcomes = RuleCounters(), steps(rule, budget=math.inf)
     for outcome in outcomes:

@@ -85,7 +85,7 @@ def test_a_signal_ends_a_server_that_is_not_ready(held, number, code):
 
 
 def test_threads_are_those_of_the_file_of_the_command_or_of_the_environment(monkeypatch):
-    def threads(name: str, count: int | None) -> int | None:
+    def threads(name, count):
         return parse_gguf(name).with_threads(count).settings.threads
 
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")

@@ -131,7 +131,7 @@ def test_weights_are_the_targets_own_and_it_stays_as_it_was():
     assert sublayers.parts_of(target) == [Part(i, kind) for i in range(3) for kind in ("attention", "mlp")]
 
 
-@pytest.mark.parametrize("length", [4, "auto", "confidence"])
+@all_of("length", [4, "auto", "confidence"])
 def test_greedy_texts_are_those_of_the_target_alone(length):
     own = load_pair(draft="suffix")
     pair = own.with_draft("skip:layers=4,attention=2")

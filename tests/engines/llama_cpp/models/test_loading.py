@@ -42,13 +42,6 @@ def test_a_pair_of_files_writes_what_the_pair_of_folders_writes(gguf):
         assert response.metrics.nats == pytest.approx(folders.metrics.nats, abs=1e-5)
 
 
-def test_a_file_is_drafted_for_by_its_own_smaller_self_and_by_look_up(gguf):
-    exact = load_pair(gguf("target"), gguf("target", "q8_0"))
-    metrics = generate(exact, PROMPT, seed=0, num_speculative_tokens=6).metrics
-    assert metrics.accepted / metrics.drafted > 0.9  # measured: all 36
-    assert generate(load_pair(gguf("target"), "ngram"), PROMPT, seed=0).finish_reason == "stop"
-
-
 def test_settings_are_read_from_the_name(gguf):
     pair = load_pair(f"{gguf('target')}:context_size=300,threads=1", f"{gguf('worded')}:gpu_layers=0")
     assert (pair.target.max_length, pair.drafter.max_length) == (300, 1024)

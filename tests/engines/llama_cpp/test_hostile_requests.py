@@ -1,11 +1,14 @@
-"""Grammars, schemas and tools of clients at a real server: none ends it, each is answered or refused in a sentence."""
+"""What nobody should send to a real server, grammars above all: none ends it, each is answered or refused."""
 
 import json
 import threading
 from contextlib import closing
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from support import client_requests as sent
 from support.llama_server import events_of, serving
 
 CHATS = "/v1/chat/completions"
@@ -75,15 +78,19 @@ def tool(name, parameters):
 
 @pytest.fixture(scope="module")
 def server(gguf):
-    file = f"{gguf('target', 'q8_0')}:context_size=512"
-    with serving(file, "--draft", "ngram", "--threads", "1", "--port", "0", "--parallel", "2") as running:
+    """One whose vocabulary splits texts by recursion, of the default stack's depth elsewhere."""
+    source = gguf("target", "q8_0")
+    path = source.with_name("fuzzed.gguf")
+    path.write_bytes(source.read_bytes().replace(b"gpt-2", b"afmoe", 1))
+    options = ("--draft", "ngram", "--threads", "1", "--port", "0", "--parallel", "2")
+    with serving(f"{path}:context_size=512", *options) as running:
         running.ask("POST", CHATS, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})  # it is ready
         yield running
 
 
 def chat(server, **body):
-    given = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 60, "seed": 1, "temperature": 1.3} | body
-    return server.ask("POST", CHATS, given)
+    usual = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 60, "seed": 1, "temperature": 1.3}
+    return server.ask("POST", CHATS, usual | body)
 
 
 @pytest.mark.slow
@@ -130,7 +137,7 @@ def test_other_requests_with_grammars_too_are_answered_while_one_is_compiled(ser
 @pytest.mark.slow
 def test_expressions_and_grammars_by_every_key(server):
     digits = {"type": "grammar", "syntax": "regex", "definition": "[0-9]{3}"}
-    for given in (
+    for asked in (
         {"grammar": "root ::= [0-9] [0-9] [0-9]"},
         {"guided_regex": "[0-9]{3}"},
         {"response_format": digits},
@@ -139,18 +146,18 @@ def test_expressions_and_grammars_by_every_key(server):
         {"structured_outputs": {"json": {"type": "integer", "minimum": 100, "maximum": 999}}},
         {"response_format": json_schema({"type": "integer", "minimum": 100, "maximum": 999}), "n": 2},
     ):
-        status, answer = server.complete(prompt="Hi", max_tokens=8, **given)
+        status, answer = server.complete(prompt="Hi", max_tokens=8, **asked)
         assert status == 200, answer
         for choice in answer["choices"]:
             assert (len(choice["text"]), choice["text"].isdecimal()) == (3, True)
-    for given, said in (
+    for asked, said in (
         ({"structured_outputs": {"choice": ["a", "\ud800"]}}, "half of a surrogate pair"),
         ({"structured_outputs": {"choices": ["a"]}}, "structured_outputs must have one of"),
         ({"guided_regex": "(a"}, "cannot read guided_regex: "),
         ({"guided_regex": "a", "grammar": "b"}, "exclude each other"),
         ({"response_format": digits | {"syntax": "ebnf"}}, "the syntax of response_format must be"),
     ):
-        status, answer = server.complete(prompt="Hi", max_tokens=8, **given)
+        status, answer = server.complete(prompt="Hi", max_tokens=8, **asked)
         assert (status, said in answer["error"]["message"]) == (400, True), answer
 
 
@@ -202,3 +209,65 @@ def test_a_constraint_that_cannot_go_on_ends_its_response_by_a_sentence(server):
     assert set("".join(part["choices"][0]["text"] for part in parts)[:60]) == {"a", "b"}
     assert (said in last["error"]["message"], last["error"]["type"]) == (True, "invalid_request_error")
     assert server.complete(prompt="Hi", max_tokens=4)[0] == 200
+
+
+WORDS = st.text(max_size=20) | st.sampled_from(["\0", "\ud800", "{" * 300, "a" * 30_000, "<tool_call>", "\U0001f600"])
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from([2**63, -1, 1e308]) | WORDS
+VALUES = st.recursive(SCALARS, lambda part: st.lists(part, max_size=4) | st.dictionaries(WORDS, part, max_size=4))
+RESPONSES = [
+    {"input": "Hi", "max_output_tokens": 3},
+    {"input": [{"role": "user", "content": "Hi"}], "tools": [], "text": {}, "stream": True},
+]
+BODIES = {
+    "/v1/chat/completions": [*sent.CHATS.values()],
+    "/v1/completions": [*sent.TEXTS.values()],
+    "/v1/responses": RESPONSES,
+    "/tokenize": [{"prompt": "Hi"}, {"messages": [{"role": "user", "content": "Hi"}]}],
+    "/detokenize": [{"tokens": [1, 2, 3]}],
+}
+
+
+def inside(draw, value):
+    if isinstance(value, dict) and value and draw(st.booleans()):
+        key = draw(st.sampled_from([*value]))
+        return value | {key: inside(draw, value[key])}
+    if isinstance(value, list) and value and draw(st.booleans()):
+        place = draw(st.integers(0, len(value) - 1))
+        return [*value[:place], inside(draw, value[place]), *value[place + 1 :]]
+    return draw(VALUES)
+
+
+@st.composite
+def requests(draw):
+    path = draw(st.sampled_from([*BODIES]))
+    body = draw(st.sampled_from(BODIES[path]))
+    if "max_tokens" in body:
+        body = body | {"max_tokens": 3}
+    for _ in range(draw(st.integers(1, 3))):
+        body = inside(draw, body)
+        if not isinstance(body, dict):
+            break
+    return path, body
+
+
+@pytest.mark.slow
+def test_no_body_ends_the_server_or_is_answered_with_a_trace(server):
+    described = server.ask("GET", "/openapi.json")[1]["paths"]
+    assert {*BODIES} == {path for path, methods in described.items() if "post" in methods}
+
+    @settings(max_examples=800, derandomize=True, deadline=None, database=None, suppress_health_check=[*HealthCheck])
+    @given(requests())
+    def ask(request):
+        path, body = request
+        status, answer = server.ask("POST", path, json.dumps(body).encode())
+        assert status in (200, 400), (path, str(body)[:500], answer)
+        if status == 400:
+            error = answer["error"]
+            assert {*error} == {"message", "type", "param", "code"}
+            assert "\n" not in error["message"]
+            assert len(error["message"]) < 2_000
+
+    ask()
+    assert server.process.poll() is None
+    assert server.ask("GET", "/health") == (200, {"status": "ok"})
+    assert "Traceback" not in server.logged()
