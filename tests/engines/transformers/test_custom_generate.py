@@ -8,11 +8,9 @@ import torch
 from support.code_blocks import ROOT, blocks_of
 from support.tiny_architectures import letter_tokenizer
 from support.tiny_models import tiny_llama
-from support.versions import since
 from transformers import GenerationConfig, dynamic_module_utils
 
 from cactus_decoding import Metrics, NgramDrafter, speculative_generate
-from cactus_decoding.engines.transformers.generate import generate_speculatively
 
 FOLDER = str(ROOT / "hub")
 PROMPT = torch.tensor([[1, 2, 3]])
@@ -41,18 +39,6 @@ def test_the_folder_does_what_the_callable_does(target, draft):
     assert counts[0].relaxed == counts[1].relaxed > 0
 
 
-@since("5.19.0")
-def test_without_trust_the_folder_is_not_run(target, draft):
-    with pytest.raises(ValueError, match="trust_remote_code"):
-        target.generate(PROMPT, custom_generate=FOLDER, trust_remote_code=False, assistant_model=draft)
-
-
-def test_greedy_equals_stock_generate(target, draft):
-    for given in ({"assistant_model": draft}, {"prompt_lookup_num_tokens": 3}, {"num_speculative_tokens": 0}):
-        settings = {"do_sample": False, "max_new_tokens": 30, "repetition_penalty": 1.3}
-        assert torch.equal(from_folder(target, **given, **settings), target.generate(PROMPT, **settings))
-
-
 def test_a_generation_config_and_the_other_arguments_go_through(target, draft):
     config = GenerationConfig(do_sample=False, max_new_tokens=12, return_dict_in_generate=True)
     ours = from_folder(target, assistant_model=draft, generation_config=config)
@@ -73,8 +59,6 @@ def test_a_draft_with_other_tokens(target):
 def test_refusals(target):
     for given, message in (
         ({}, "a draft is missing"),
-        ({"drafter": NgramDrafter(), "token_healing": True, "tokenizer": LETTERS}, "token_healing is not supported"),
-        ({"drafter": NgramDrafter(), "cache_implementation": "paged"}, "but is 'paged'"),
         ({"drafter": NgramDrafter(), "rules": "lossless"}, "not used by the model: .'rules'"),
         ({"drafter": NgramDrafter(), "stop_strings": ["a"]}, "stop_strings need the target's tokenizer"),
     ):
@@ -124,8 +108,3 @@ def test_stop_strings_without_a_bound_tokenizer_say_what_to_bind(target, draft):
     given = {"custom_generate": speculative_generate, "assistant_model": draft, "max_new_tokens": 5}
     with pytest.raises(ValueError, match=r"partial\(speculative_generate, tokenizer=tokenizer\)"):
         target.generate(PROMPT, stop_strings=["a"], tokenizer=LETTERS, **given)
-
-
-def test_the_folder_s_function_may_be_called_directly(target, draft):
-    ours = generate_speculatively(target, inputs=PROMPT, assistant_model=draft, do_sample=False, max_new_tokens=9)
-    assert torch.equal(ours, target.generate(PROMPT, do_sample=False, max_new_tokens=9))

@@ -1,5 +1,6 @@
 """The repairs of vLLM on the CPU: where it is broken, and only there."""
 
+import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -85,3 +86,4 @@ def test_generators_come_back_when_a_step_fails() -> None:
 
 def test_on_a_gpu_nothing_of_vllm_is_even_imported() -> None:
     repair_generators(torch.device("cuda"))
+    assert "vllm.v1.worker.cpu_model_runner" not in sys.modules

@@ -1,7 +1,5 @@
 """Requests to the server: what a completion is then asked for, and a sentence for every mistake."""
 
-import re
-
 import pytest
 from support.tables import all_of
 
@@ -98,45 +96,29 @@ def test_a_server_s_settings_can_be_taken_back():
         ({"prompt": ["a"] * 33}, "at most 32 prompts, but is 33"),
         ({"prompt": None}, "a request must have prompt"),
         ({"messages": [USER]}, "a request has no 'messages'"),
-    ],
-)
-def test_mistakes_are_sentences(body, said):
-    with pytest.raises((TypeError, ValueError)) as error:
-        read(**body)
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-@all_of(
-    "body, said",
-    [
-        ({"messages": []}, "messages must be a list"),
-        ({"messages": [{"content": "x"}]}, "a message must be an object with a role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "neither images nor sounds"),
-        ({"messages": [{"role": "user", "content": 3}]}, "content must be text"),
-        ({"prompt": "x"}, "a request has no 'prompt'"),
-        ({"tools": {}}, "tools must be a list"),
-        ({"tools": [{"type": "function"}]}, "a function with a name"),
-        ({"tool_choice": "required"}, "the request has no tools"),
-        ({"tool_choice": "some"}, "tool_choice must be one of none, auto, required"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}}, "the tools are: add"),
-        ({"response_format": {"type": "xml"}}, "response_format must be of type text"),
-        ({"response_format": {"type": "json_schema"}}, "must have a json_schema with a schema"),
-        ({"response_format": {"type": "json_object"}, "grammar": "x"}, "exclude each other"),
-        ({"response_format": schema({"$ref": "https://example.org"})}, "cannot read the JSON schema"),
-        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
-        ({"best_of": 1}, "best_of is not served"),
-        ({"modalities": ["audio"]}, "answers are text"),
-    ],
-)
-def test_mistakes_of_conversations(body, said):
-    with pytest.raises((TypeError, ValueError), match=said):
-        read(chat=True, **body)
-
-
-@all_of(
-    "body, message",
-    [
+        ({"chat": True, "messages": []}, "messages must be a list"),
+        ({"chat": True, "messages": [{"content": "x"}]}, "a message must be an object with a role"),
+        (
+            {"chat": True, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "neither images nor sounds",
+        ),
+        ({"chat": True, "messages": [{"role": "user", "content": 3}]}, "content must be text"),
+        ({"chat": True, "prompt": "x"}, "a request has no 'prompt'"),
+        ({"chat": True, "tools": {}}, "tools must be a list"),
+        ({"chat": True, "tools": [{"type": "function"}]}, "a function with a name"),
+        ({"chat": True, "tool_choice": "required"}, "the request has no tools"),
+        ({"chat": True, "tool_choice": "some"}, "tool_choice must be one of none, auto, required"),
+        (
+            {"chat": True, "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "sub"}}},
+            "the tools are: add",
+        ),
+        ({"chat": True, "response_format": {"type": "xml"}}, "response_format must be of type text"),
+        ({"chat": True, "response_format": {"type": "json_schema"}}, "must have a json_schema with a schema"),
+        ({"chat": True, "response_format": {"type": "json_object"}, "grammar": "x"}, "exclude each other"),
+        ({"chat": True, "response_format": schema({"$ref": "https://example.org"})}, "cannot read the JSON schema"),
+        ({"chat": True, "top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"chat": True, "best_of": 1}, "best_of is not served"),
+        ({"chat": True, "modalities": ["audio"]}, "answers are text"),
         ({"guided_choice": []}, "guided_choice must be 1 to 256 texts that are not empty, but is []"),
         ({"guided_choice": "yes"}, "guided_choice must be a list, but is 'yes'"),
         ({"guided_choice": [1]}, "guided_choice must be a list of texts, but is [1]"),
@@ -152,6 +134,8 @@ def test_mistakes_of_conversations(body, said):
         ),
     ],
 )
-def test_wrong_choices_are_refused_with_their_field(body, message):
-    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+def test_mistakes_are_sentences(body, said):
+    with pytest.raises((TypeError, ValueError)) as error:
         read(**body)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)

@@ -13,6 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from cactus_decoding import zoo
+
 ENGINE_ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -22,6 +24,8 @@ ENGINE_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # also where several workers share a NUMA node
 }
 ENGINE_ARGUMENTS = {
+    "model": str(zoo.path("target")),
+    "speculative_config": {"model": str(zoo.path("draft")), "num_speculative_tokens": 3},
     "enforce_eager": True,
     "max_model_len": 256,
     "max_num_seqs": 512,

@@ -47,41 +47,52 @@ def states(slots: int) -> SimpleNamespace:
     )
 
 
-def run(rule: str | None, one_hot: bool) -> list[list[int]]:
-    """Return drafted and emitted first tokens of requests, every other of them with the rule, and how many they got."""
+def sampled(rules, target, draft, slots, drafted, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a step of requests in these slots samples, whose tokens were drafted, ``[requests, depth]``."""
     import triton.language as tl
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
     from cactus_decoding.engines.vllm import v2
-    from cactus_decoding.engines.vllm.extra_args import ServerConfig
 
     kernels.tldevice = SimpleNamespace(log1p=lambda x: tl.log(1 + x))
+    requests, depth = drafted.shape
+    rows = requests * (depth + 1)
+    rules.apply(target, SimpleNamespace(idx_mapping_np=slots.numpy()))
+    return v2.with_relaxation(kernels.rejection_sample)(
+        target.repeat(rows, 1),
+        None if draft is None else draft.repeat(requests, depth, 1),
+        torch.nn.functional.pad(drafted, (1, 0)).flatten().int(),
+        torch.arange(0, rows + 1, depth + 1, dtype=torch.int32),
+        torch.arange(rows),
+        slots.int(),
+        slots.repeat_interleave(depth + 1).int(),
+        torch.arange(depth + 1, dtype=torch.int32).repeat(requests),
+        torch.ones(requests),
+        torch.arange(requests) * 977 + 13 + seed,
+        depth,
+    )
+
+
+def asking(asked: dict | None) -> SimpleNamespace:
+    return SimpleNamespace(temperature=1.0, extra_args=asked)
+
+
+def run(rule: str | None, one_hot: bool) -> list[list[int]]:
+    """Return drafted and emitted first tokens of requests, every other of them with the rule, and how many they got."""
+    from cactus_decoding.engines.vllm.extra_args import ServerConfig
+    from cactus_decoding.engines.vllm.v2 import SlotRules
+
     target, draft = problem()
     torch.manual_seed(5)
     slots = torch.randperm(REQUESTS)
     drafted = torch.multinomial(draft.softmax(-1), REQUESTS, replacement=True)
     if one_hot:
         drafted = target.argsort(descending=True)[1].expand(REQUESTS)
-    rules = v2.SlotRules(ServerConfig(), states(REQUESTS))
+    rules = SlotRules(ServerConfig(), states(REQUESTS))
     for place, slot in enumerate(slots.tolist()):
-        asked = None if rule is None or place % 2 else {"acceptance_rule": rule}
-        rules.add_request(slot, SimpleNamespace(temperature=1.0, extra_args=asked))
-    rules.apply(target, SimpleNamespace(idx_mapping_np=slots.numpy()))
-    fed = torch.stack([torch.zeros_like(drafted), drafted], 1).flatten()
-    sampled, num_sampled = v2.with_relaxation(kernels.rejection_sample)(
-        target.repeat(2 * REQUESTS, 1),
-        None if one_hot else draft.repeat(REQUESTS, 1, 1),
-        fed.int(),
-        torch.arange(0, 2 * REQUESTS + 1, 2, dtype=torch.int32),
-        torch.arange(2 * REQUESTS),
-        slots.int(),
-        slots.repeat_interleave(2).int(),
-        torch.tensor([0, 1], dtype=torch.int32).repeat(REQUESTS),
-        torch.ones(REQUESTS),
-        torch.arange(REQUESTS) * 977 + 13,
-        1,
-    )
-    return [drafted.tolist(), sampled[:, 0].tolist(), num_sampled.tolist()]
+        rules.add_request(slot, asking(None if rule is None or place % 2 else {"acceptance_rule": rule}))
+    tokens, num_sampled = sampled(rules, target, None if one_hot else draft, slots, drafted.unsqueeze(1))
+    return [drafted.tolist(), tokens[:, 0].tolist(), num_sampled.tolist()]
 
 
 def run_metered(rule: str) -> dict[str, list]:
@@ -90,42 +101,26 @@ def run_metered(rule: str) -> dict[str, list]:
     Every other request has no budget. After the first step one of them leaves and comes back with tokens.
     """
     from prometheus_client import REGISTRY
-    from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
     from cactus_decoding import parse_rule
     from cactus_decoding.engines.openai.counters import COUNTERS, Counters
-    from cactus_decoding.engines.vllm import v2
     from cactus_decoding.engines.vllm.extra_args import ServerConfig
+    from cactus_decoding.engines.vllm.v2 import SlotRules
 
     target, draft = problem()
     torch.manual_seed(7)
     slots = torch.randperm(METERED)
-    rules = v2.SlotRules(ServerConfig(), kept := states(METERED), Counters(1.0, torch.device("cpu")))
-    asked = [{"acceptance_rule": rule} | ({} if place % 2 else {"budget": BUDGET}) for place in range(METERED)]
-    params = [SimpleNamespace(temperature=1.0, extra_args=one) for one in asked]
+    rules = SlotRules(ServerConfig(), kept := states(METERED), Counters(1.0, torch.device("cpu")))
+    params = [asking({"acceptance_rule": rule} | ({} if place % 2 else {"budget": BUDGET})) for place in range(METERED)]
     for slot, one in zip(slots.tolist(), params, strict=True):
         rules.add_request(slot, one)
-    got, rows = [], METERED * (DEPTH + 1)
+    got = []
     for step in range(STEPS):
         if step == 1:
             kept.prefill_len.np[int(slots[0])] = 1  # longer than its prompt
-            rules.add_request(int(slots[0]), SimpleNamespace(temperature=1.0, extra_args=asked[0]))
-        rules.apply(target, SimpleNamespace(idx_mapping_np=slots.numpy()))
-        tokens = torch.multinomial(draft.softmax(-1), METERED * DEPTH, replacement=True).view(METERED, DEPTH)
-        _, num_sampled = v2.with_relaxation(kernels.rejection_sample)(
-            target.repeat(rows, 1),
-            draft.repeat(METERED, DEPTH, 1),
-            torch.nn.functional.pad(tokens, (1, 0)).flatten().int(),
-            torch.arange(0, rows + 1, DEPTH + 1, dtype=torch.int32),
-            torch.arange(rows),
-            slots.int(),
-            slots.repeat_interleave(DEPTH + 1).int(),
-            torch.arange(DEPTH + 1, dtype=torch.int32).repeat(METERED),
-            torch.ones(METERED),
-            torch.arange(METERED) * 977 + 13 + 10_007 * step,
-            DEPTH,
-        )
-        got.append(num_sampled.tolist())
+            rules.add_request(int(slots[0]), asking(params[0].extra_args))
+        drafted = torch.multinomial(draft.softmax(-1), METERED * DEPTH, replacement=True).view(METERED, DEPTH)
+        got.append(sampled(rules, target, draft, slots, drafted, 10_007 * step)[1].tolist())
     rules.counters.flush()
     label = {"rule": str(parse_rule(rule))}
     return {

@@ -30,7 +30,7 @@ def test_requests_with_a_head_follow_the_law_of_their_rule(tmp_path) -> None:
     sampling = [sampled(rule) for _ in range(800) for rule in RULES]
     speculation = {"method": "eagle3", "model": str(head), "num_speculative_tokens": 3}
     jobs = [{"prompts": [prompt_of(OPENING)], "copies": len(sampling), "sampling": sampling}]
-    (result,) = run_jobs(jobs, model=TARGET, speculative_config=speculation)
+    (result,) = run_jobs(jobs, speculative_config=speculation)
     for kind, rule in enumerate(RULES):
         for judge in RULES[1:]:
             own = follow(result["token_ids"][kind :: len(RULES)], judge, proposed=proposes)
@@ -58,12 +58,12 @@ def draft(tmp_path_factory):
 
 def test_stock_vllm_refuses_a_draft_of_another_size(draft) -> None:
     with pytest.raises(AssertionError, match="Target and draft model should have the same vocabulary size"):
-        run_jobs([], model=TARGET, speculative_config=draft)
+        run_jobs([], speculative_config=draft)
 
 
 def test_a_draft_of_another_size_proposes_common_tokens_if_asked_to(draft) -> None:
     job = {"prompts": [prompt_of(OPENING)], "copies": 400, "sampling": sampled("cactus:delta=1")}
-    (result,) = run_jobs([job], model=TARGET, speculative_config=draft | {"use_heterogeneous_vocab": True})
+    (result,) = run_jobs([job], speculative_config=draft | {"use_heterogeneous_vocab": True})
     assert result["counters"]["accepted_tokens"] > 100
     assert follow(result["token_ids"], "cactus:delta=1")
     assert not follow(result["token_ids"], "lossless")

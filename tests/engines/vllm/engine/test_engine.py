@@ -4,12 +4,9 @@ import pytest
 from engine_run import run_jobs
 from second_tokens import OPENING, follow, prompt_of
 
-from cactus_decoding import zoo
-
 pytestmark = pytest.mark.engine
 smoke = pytest.mark.smoke  # one engine for `make test`; two workers are two more
 
-SPECULATION = {"model": str(zoo.path("draft")), "num_speculative_tokens": 4}
 QUESTIONS = (
     "Anna has 43 stamps. She gives away 17 stamps. How many stamps are left?",
     "Tom has 4 pens and buys 2 boxes of 6 pens. How many pens does he have now?",
@@ -19,7 +16,6 @@ QUESTIONS = (
 RULES = (None, "cactus:delta=1", "cactus:delta=0.5,solver=exact", "ensemble:weight=0.5", "clamped:width=1")
 COPIES = 500
 SHARED_RULE = "cactus:delta=1"
-TARGET = str(zoo.path("target"))
 
 
 def sampled(rule: str | None, max_tokens: int) -> dict:
@@ -46,17 +42,12 @@ def law_job(rule: str | None) -> dict:
 def one_worker(prompts: list[list[int]]) -> list[dict]:
     laws = [law_job(rule) for rule in RULES]
     refused = {"prompts": prompts, "sampling": sampled("top_k:k=5", 5)}
-    return run_jobs(
-        [*greedy_jobs(prompts), *laws, refused],
-        model=TARGET,
-        speculative_config=SPECULATION,
-    )
+    return run_jobs([*greedy_jobs(prompts), *laws, refused])
 
 
 @pytest.fixture(scope="module")
 def two_workers(prompts: list[list[int]]) -> list[dict]:
-    jobs = [*greedy_jobs(prompts), law_job(SHARED_RULE)]
-    return run_jobs(jobs, model=TARGET, speculative_config=SPECULATION, tensor_parallel_size=2)
+    return run_jobs([*greedy_jobs(prompts), law_job(SHARED_RULE)], tensor_parallel_size=2)
 
 
 @smoke

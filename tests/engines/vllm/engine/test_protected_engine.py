@@ -56,16 +56,13 @@ def results() -> list[dict]:
         for asked, *_ in KINDS
     ]
     prompts = [prompt_of(text) for text in OPENINGS.values()]
-    jobs = [{"prompts": prompts, "copies": len(sampling), "sampling": sampling * len(prompts)}]
     refused = {"temperature": 1.0, "max_tokens": 2, "extra_args": {"protect": r"\d"}}
-    jobs.append({"prompts": prompts, "sampling": refused})
-    return run_jobs(
-        jobs,
-        model=str(zoo.path("target")),
-        speculative_config={"model": str(zoo.path("draft")), "num_speculative_tokens": 3},
-        additional_config=DEFAULT,
-        reasoning_config={"reasoning_start_str": ",", "reasoning_end_str": "####"},
-    )
+    jobs = [
+        {"prompts": prompts, "copies": len(sampling), "sampling": sampling * len(prompts)},
+        {"prompts": prompts, "sampling": refused},
+    ]
+    reasoning = {"reasoning_start_str": ",", "reasoning_end_str": "####"}
+    return run_jobs(jobs, additional_config=DEFAULT, reasoning_config=reasoning)
 
 
 def test_the_openings_are_what_they_are_meant_to_be() -> None:

@@ -21,44 +21,24 @@ ASKED = (
 """What every fourth request asks for."""
 
 
-@pytest.fixture(scope="module")
-def prompts() -> list[list[int]]:
+@pytest.mark.engine
+def test_seeded_requests_at_once_give_what_each_gives_alone_also_among_unseeded_ones() -> None:
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
     texts = ["\n".join([*QUESTIONS[place:], *QUESTIONS[:place]]) for place in range(len(QUESTIONS))]
     ids = [tokenizer(f"Question: {text}\nAnswer:").input_ids for text in texts]
-    assert all(CHUNK < len(one) < 2 * CHUNK for one in ids)
-    return [ids[number % len(ids)] for number in range(REQUESTS)]
-
-
-@pytest.fixture(scope="module")
-def results(prompts: list[list[int]]) -> list[dict]:
+    assert all(CHUNK < len(one) < 2 * CHUNK for one in ids), "prompts are longer than a step reads"
+    prompts = [ids[number % len(ids)] for number in range(REQUESTS)]
     settings = {"temperature": 1.0, "max_tokens": 24, "ignore_eos": True}
     seeded = [settings | {"seed": number, "extra_args": ASKED[number % len(ASKED)]} for number in range(REQUESTS)]
     half = [{**one, "seed": None} if number % 2 else one for number, one in enumerate(seeded)]
-    # room for every proposal of a full batch: where vLLM has none it verifies fewer, and seeds repeat no more
-    engine = {"max_num_seqs": CHUNK // 4, "max_num_batched_tokens": CHUNK, "enable_chunked_prefill": True}
-    jobs = [
-        {"prompts": prompts, "sampling": seeded},
-        {"prompts": prompts, "sampling": seeded, "at_once": 1},
-        {"prompts": prompts, "sampling": half},
-    ]
-    speculation = {"model": str(zoo.path("draft")), "num_speculative_tokens": 3}
+    # room for every proposal of a full batch: where vLLM has none it verifies fewer, and seeds repeat no more;
     # without the prefix cache, which would leave only each prompt's end to read
-    return run_jobs(
-        jobs, model=str(zoo.path("target")), speculative_config=speculation, enable_prefix_caching=False, **engine
-    )
-
-
-@pytest.mark.engine
-def test_sixty_seeded_requests_at_once_give_what_each_gives_alone(results: list[dict]) -> None:
-    at_once, alone, _ = (result["token_ids"] for result in results)
+    engine = {"max_num_seqs": CHUNK // 4, "max_num_batched_tokens": CHUNK, "enable_chunked_prefill": True}
+    jobs = [{"sampling": seeded}, {"sampling": seeded, "at_once": 1}, {"sampling": half}]
+    results = run_jobs([job | {"prompts": prompts} for job in jobs], enable_prefix_caching=False, **engine)
+    at_once, alone, mixed = (result["token_ids"] for result in results)
     assert at_once == alone
-    assert len(set(map(tuple, alone))) > REQUESTS // 2  # seeds do something
-
-
-@pytest.mark.engine
-def test_seeds_repeat_among_unseeded_requests_and_none_is_lost(results: list[dict]) -> None:
-    at_once, _, mixed = (result["token_ids"] for result in results)
+    assert len(set(map(tuple, alone))) > REQUESTS // 2, "seeds do something"
     assert mixed[::2] == at_once[::2]
     assert [len(tokens) for tokens in mixed] == [24] * REQUESTS
 
