@@ -81,21 +81,6 @@ def test_log_probabilities_are_the_target_s(rule: str) -> None:
     assert torch.allclose(reported[emitted], own[emitted], atol=1e-5)
 
 
-def test_the_sampler_s_logits_come_back_unchanged() -> None:
-    logits, probs, drafted = step_rows()
-    rules = ["cactus:delta=3", "clamped:width=2", "ensemble:weight=0.5", None]
-    logitsprocs = processors()
-    admit(logitsprocs, [params(rules[index % 4]) for index in range(REQUESTS)])
-    flat = logits[:, :-1].reshape(-1, VOCABULARY).clone()
-    counts = [DRAFTED] * REQUESTS
-    for draft in (None, probs.reshape(-1, VOCABULARY)):
-        rejection_sampler.rejection_sample(
-            drafted.flatten().int(), counts, DRAFTED, torch.tensor(counts, dtype=torch.int32).cumsum(0).int(), draft,
-            flat, torch.zeros(REQUESTS, 1, dtype=torch.int64), metadata(logitsprocs, [Cut()] * REQUESTS),
-        )  # fmt: skip
-        assert torch.equal(flat, logits[:, :-1].reshape(-1, VOCABULARY))
-
-
 @pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
 @pytest.mark.parametrize("rule", ["cactus:delta=1", "clamped:width=2", "ensemble:weight=0.7"])
 def test_no_budget_is_overspent_and_what_is_spent_is_what_was_visited(rule: str, one_hot: bool) -> None:
@@ -120,27 +105,6 @@ def test_no_budget_is_overspent_and_what_is_spent_is_what_was_visited(rule: str,
         assert torch.allclose(spent(sampling), expected, atol=1e-5)
         assert (spent(sampling) <= budget).all()
     assert (expected > 0.5 * budget).any()  # it comes into play
-
-
-def test_a_spent_budget_is_lossless_and_survives_a_pause() -> None:
-    logits, _, drafted = step_rows()
-    logitsprocs = processors()
-    rules = batch_rules(metadata(logitsprocs, [Cut()]))
-    metered = params("cactus:delta=1", budget=1.0)
-
-    def update(**changes: list) -> None:
-        rules.update_state(BatchUpdate(1, **({"removed": [], "added": [], "moved": []} | changes)))
-
-    update(added=[(0, metered, [1], [])])
-    rules.meter.spent[rules.requests[0].meter_slot] = 0.9
-    update(removed=[0])
-    update(added=[(0, metered, [1], [5])])
-    assert rules.meter.spent[rules.requests[0].meter_slot] == 0.9
-    update(added=[(0, params("cactus:delta=1", budget=1.0), [1], [5])])  # begun, but nobody knows what it has spent
-    assert rules.meter.spent[rules.requests[0].meter_slot] == float("inf")
-    one = metadata(logitsprocs, [Cut()], {0: torch.Generator().manual_seed(3)})
-    stock = metadata(LogitsProcessors(), [Cut()], {0: torch.Generator().manual_seed(3)})
-    assert torch.equal(sample(logits[:1], None, drafted[:1], one), sample(logits[:1], None, drafted[:1], stock))
 
 
 def test_rules_follow_their_requests_through_the_batch() -> None:
