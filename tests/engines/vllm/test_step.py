@@ -128,7 +128,7 @@ def test_a_report_adds_up_what_was_decided_about_visited_positions(spelling: str
     """That decisions are those of the library's policy, `test_batched_policy` says."""
     asking, num_sampled, total = torch.arange(REQUESTS) % 2 == 0, torch.tensor([1, 2, 3, 4, 4]), torch.zeros(6).double()
     protected = [Protected(torch.arange(ROWS), torch.tensor([1, 4]), torch.full((ROWS,), 0.4).double())]
-    for seed in range(6):
+    for seed in range(12):
         logits, probs, drafted = batch(seed)
         where = layout([spelling], None if math.isinf(budget) else [budget] * REQUESTS)
         where, meter = dataclasses.replace(where, protected=protected, reporting=asking), BudgetMeter(CPU, REQUESTS)
