@@ -36,7 +36,7 @@ SHAPES = ((1,), (1, 1, 1, 1), (4,), (7,), (16,), (4, 4, 4), (4, 4, 4, 4), (4, 2,
 def passes(path: Path, threads: int, filled: int = 300, repeats: int = 5) -> dict[str, float]:
     """Return the processor seconds of passes over some tokens of each of some texts."""
     context = Context.make(GgufModel.load("target", path), LlamaCppSettings(1024, threads=threads), len(ASKED))
-    ids, taken = np.arange(1000, 1000 + filled, dtype=np.int32), dict[str, list[float]]()
+    ids, taken = np.arange(100, 100 + filled, dtype=np.int32), dict[str, list[float]]()
     for sequence in range(len(ASKED)):
         for start in range(0, filled, 100):
             context.read([Portion(sequence, ids[start : start + 100], start, 1)])
@@ -87,15 +87,7 @@ def measure(given: Namespace) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    proposals = (["0", "3"], "per step; auto is allowed")
     benchmark(
-        __doc__,
-        "at_once",
-        measure,
-        target=Path,
-        draft=Path("suffix"),
-        proposals=proposals,
-        tokens=48,
-        rounds=3,
-        threads=1,
-    )
+        __doc__, "at_once", measure, target=Path, draft=Path("suffix"), tokens=48, rounds=3, threads=1,
+        proposals=(["0", "3"], "per step; auto is allowed"),
+    )  # fmt: skip

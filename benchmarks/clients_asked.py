@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -19,8 +19,6 @@ import httpx
 import openai
 from pydantic import BaseModel, Field
 from support.client_requests import CALLED, CHATS, RESULT
-
-from benchmarks.answers_read import call, calls, counted, logprobs, refused, streamed, text
 
 ADDED = [{"role": "user", "content": "Finn has 2 nuts and Sam has 3. How many nuts do they have together?"}]
 QUESTION = ADDED[0]["content"]
@@ -39,6 +37,73 @@ class Count(BaseModel):
     """A form of answer; small models write numbers without end."""
 
     n: int = Field(ge=0, le=999)
+
+
+# checks of what clients read in answers; each says in a few words what it found
+
+
+def text(choice: Any, content: str | None, usage: Any = None, most: int = 0) -> str:
+    """Check a choice's text and end; say how it ended."""
+    assert isinstance(content, str), content
+    assert content, choice
+    assert choice.finish_reason in ("stop", "length"), choice
+    return f"{len(content)} characters, {choice.finish_reason}" + (f", {counted(usage, most)}" if usage else "")
+
+
+def counted(usage: Any, most: int) -> str:
+    """Check a count of tokens."""
+    assert 0 < usage.completion_tokens <= most, usage
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens, usage
+    return f"{usage.prompt_tokens} and {usage.completion_tokens} tokens"
+
+
+def logprobs(content: Sequence[Any], said: str, top: int) -> str:
+    """Check log-probabilities of a conversation's answer."""
+    tokens = [each if isinstance(each, dict) else each.model_dump() for each in content]
+    assert b"".join(bytes(each["bytes"]) for each in tokens).decode() == said, tokens
+    assert all(each["logprob"] <= 0 and len(each["top_logprobs"]) == top for each in tokens), tokens
+    ranked = [[other["logprob"] for other in each["top_logprobs"]] for each in tokens]
+    assert ranked == [sorted(each, reverse=True) for each in ranked]
+    return f"{len(tokens)} log-probabilities of 0 at most" + (f", each with {top} others" if top else "")
+
+
+def call(name: str, given: dict[str, Any]) -> str:
+    """Check a call of `add`."""
+    assert name == "add", name
+    assert {key: type(value) for key, value in given.items()} == {"a": int, "b": int}, given
+    return f"add({json.dumps(given)})"
+
+
+def calls(choice: Any) -> str:
+    """Check a message's first call; there may be others, the last of them cut."""
+    made, *others = choice.message.tool_calls
+    assert (made.type, made.id[:5]) == ("function", "call_"), choice
+    assert choice.finish_reason == "tool_calls" or (others and choice.finish_reason == "length"), choice
+    return call(made.function.name, json.loads(made.function.arguments))
+
+
+def streamed(chunks: Sequence[Any], most: int, *, told: bool = False) -> str:
+    """Check a conversation's stream."""
+    parts = [chunk.choices[0] for chunk in chunks if chunk.choices]
+    said = "".join(part.delta.content or "" for part in parts)
+    assert parts[0].delta.role == "assistant"
+    assert [part.finish_reason is not None for part in parts] == [False] * (len(parts) - 1) + [True]
+    found = f"{len(parts)} parts, {text(parts[-1], said)}, then {counted(chunks[-1].usage, most)}"
+    if told:
+        found += ", " + logprobs([each for p in parts if p.logprobs for each in p.logprobs.content], said, 0)
+    return found
+
+
+def refused(status: int, ask: Callable[[], Any], part: str) -> str:
+    """Check that a request is refused, with what is said of it."""
+    try:
+        ask()
+    except openai.APIStatusError as error:
+        found, message = error.status_code, error.body["message"] if isinstance(error.body, dict) else str(error)
+    else:
+        raise AssertionError("not refused")
+    assert (found, part in message) == (status, True), message
+    return f"{status}: {message}"
 
 
 def official(address: str) -> dict[str, Callable[[], str]]:
@@ -159,7 +224,12 @@ def official(address: str) -> dict[str, Callable[[], str]]:
         result = {"type": "function_call_output", "call_id": "c", "output": "5"}
         return responded(respond(**said | {"input": [{"role": "user", "content": QUESTION}, asked, result]}))
 
-    wrong, missing = openai.BadRequestError, openai.NotFoundError
+    def wrong(part: str, **more: Any) -> str:
+        return refused(400, lambda: create(**more), part)
+
+    def asked_of(content: Any) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": content}]}
+
     harmless = {
         "user": "u", "service_tier": "auto", "store": False, "metadata": {"k": "v"}, "parallel_tool_calls": True,
         "reasoning_effort": "low", "safety_identifier": "s", "prompt_cache_key": "p", "verbosity": "low",
@@ -168,7 +238,7 @@ def official(address: str) -> dict[str, Callable[[], str]]:
     return {
         "models.list": lambda: ", ".join(each.id for each in client.models.list()),
         "models.retrieve": lambda: client.models.retrieve("ours").id,
-        "models.retrieve, another": lambda: refused(missing, lambda: client.models.retrieve("gpt-4o"), "no model"),
+        "models.retrieve, another": lambda: refused(404, lambda: client.models.retrieve("gpt-4o"), "no model"),
         "chat": whole,
         "chat, the same seed twice": same_seed,
         "chat, `stream`, usage, `logprobs`": lambda: streamed(
@@ -196,29 +266,21 @@ def official(address: str) -> dict[str, Callable[[], str]]:
         "completion, `echo`": lambda: completed(echo=True),
         "completion, `logprobs` 2": completed_told,
         "completion, `stream`, usage": completed_stream,
-        "completion, `best_of` 2": lambda: refused(wrong, lambda: complete(prompt="x", best_of=2, **ANY), "best_of"),
-        "completion, `suffix`": lambda: refused(wrong, lambda: complete(prompt="x", suffix="y", **ANY), "suffix"),
-        "chat, an unknown key": lambda: refused(wrong, lambda: create(extra_body={"budge": 1}), "did you mean"),
-        "chat, an unknown rule": lambda: refused(
-            wrong, lambda: create(extra_body={"acceptance_rule": "cactis"}), "did you mean"
-        ),
-        "chat, a stream of `max_tokens` 0": lambda: refused(
-            wrong, lambda: create(max_tokens=0, stream=True), "max_tokens"
-        ),
-        "chat, an image": lambda: refused(
-            wrong, lambda: create(messages=[{"role": "user", "content": IMAGE}]), "images"
-        ),
-        "chat, longer than the context": lambda: refused(
-            wrong, lambda: create(messages=[{"role": "user", "content": "word " * 2000}]), "shorter than"
-        ),
-        "embeddings": lambda: refused(missing, lambda: client.embeddings.create(model="any", input="x"), "Not Found"),
+        "completion, `best_of` 2": lambda: refused(400, lambda: complete(prompt="x", best_of=2, **ANY), "best_of"),
+        "completion, `suffix`": lambda: refused(400, lambda: complete(prompt="x", suffix="y", **ANY), "suffix"),
+        "chat, an unknown key": lambda: wrong("did you mean", extra_body={"budge": 1}),
+        "chat, an unknown rule": lambda: wrong("did you mean", extra_body={"acceptance_rule": "cactis"}),
+        "chat, a stream of `max_tokens` 0": lambda: wrong("max_tokens", max_tokens=0, stream=True),
+        "chat, an image": lambda: wrong("images", **asked_of(IMAGE)),
+        "chat, longer than the context": lambda: wrong("shorter than", **asked_of("word " * 2000)),
+        "embeddings": lambda: refused(404, lambda: client.embeddings.create(model="any", input="x"), "Not Found"),
         "responses.create": lambda: responded(respond(**said)),
         "responses.create, `stream`": response_stream,
         "responses.create, a function": response_tool,
         "responses.create, a function's result": response_result,
         "responses.parse, a pydantic model": response_parsed,
         "responses.create, `previous_response_id`": lambda: refused(
-            wrong, lambda: respond(previous_response_id="resp_1", **said), "not kept"
+            400, lambda: respond(previous_response_id="resp_1", **said), "not kept"
         ),
     }
 

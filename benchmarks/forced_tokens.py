@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,28 +50,20 @@ class Timed:
 
     def __init__(self, constraint: Constraint, *, forces: bool) -> None:
         self._constraint, self._forces, self.seconds = constraint, forces, 0.0
+        self.may_end = constraint.may_end
 
     def allowed(self, token_ids: Sequence[int]) -> Tensor | None:
-        """Return which tokens may come next."""
-        began = time.thread_time()
-        try:
-            return self._constraint.allowed(token_ids)
-        finally:
-            self.seconds += time.thread_time() - began
+        return self._timed(self._constraint.allowed, token_ids)
 
     def forced(self, token_ids: Sequence[int], limit: int) -> list[int]:
-        """Return the tokens that must come next, or none."""
-        if not self._forces:
-            return []
+        return self._timed(self._constraint.forced, token_ids, limit) if self._forces else []
+
+    def _timed(self, call: Callable[..., Any], *given: Any) -> Any:
         began = time.thread_time()
         try:
-            return self._constraint.forced(token_ids, limit)
+            return call(*given)
         finally:
             self.seconds += time.thread_time() - began
-
-    def may_end(self, token_ids: Sequence[int]) -> bool:
-        """Return whether the response may end here."""
-        return self._constraint.may_end(token_ids)
 
 
 def answers(pair: Pair, schema: Any, prompt: str, proposals: int, seeds: int, *, forces: bool) -> dict[str, Any]:
@@ -94,6 +86,17 @@ def answers(pair: Pair, schema: Any, prompt: str, proposals: int, seeds: int, *,
     }
 
 
+def both_ways(pair: Pair, name: str, asked: str, proposals: int, seeds: int, *, chat: bool) -> dict[str, Any]:
+    """Return the counts of a schema's answers with forced tokens proposed and without."""
+    prompt = as_chat_prompt(pair.tokenizer, asked) if chat else asked
+    ways = {
+        way: answers(pair, SCHEMAS[name], prompt, proposals, seeds, forces=way == "forced")
+        for way in ("plain", "forced")
+    }
+    print(name, json.dumps(ways), flush=True)
+    return {"schema": name, "proposals": proposals} | ways
+
+
 def total(rows: list[dict[str, Any]], proposals: int) -> dict[str, Any]:
     """Return tokens per step over all schemas."""
     found: dict[str, Any] = {"proposals": proposals}
@@ -111,17 +114,10 @@ def total(rows: list[dict[str, Any]], proposals: int) -> dict[str, Any]:
 
 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
-    pair = load_pair(str(given.target), str(given.draft))
-    rows: list[dict[str, Any]] = []
+    pair, rows = load_pair(str(given.target), str(given.draft)), list[dict[str, Any]]()
     for name, schema in SCHEMAS.items():
         asked = f"{given.prompt} {json.dumps(schema)}" if given.chat else given.prompt
-        prompt = as_chat_prompt(pair.tokenizer, asked) if given.chat else asked
-        for proposals in given.proposals:
-            rows.append({"schema": name, "proposals": proposals} | {
-                way: answers(pair, schema, prompt, proposals, given.seeds, forces=way == "forced")
-                for way in ("plain", "forced")
-            })  # fmt: skip
-            print(json.dumps(rows[-1]), flush=True)
+        rows += [both_ways(pair, name, asked, each, given.seeds, chat=given.chat) for each in given.proposals]
     yield {"totals": [total(rows, proposals) for proposals in given.proposals], "rows": rows}
 
 

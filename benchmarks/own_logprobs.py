@@ -17,7 +17,6 @@ import numpy as np
 from llama_cpp import Llama
 from pairing import benchmark
 
-from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
@@ -32,20 +31,15 @@ QUESTIONS = (
 SIZE = 1024
 
 
-def told(
-    path: Path, question: str, tokens: int, proposals: int, threads: int
-) -> tuple[list[int], list[int], list[float], int]:
+def told(path: Path, question: str, given: Namespace, tokens: int) -> tuple[list[int], list[int], list[float], int]:
     """Return a prompt, its answer, what a client is told of that, and how many of its tokens were proposed."""
-    pair = load_gguf_pair(GgufFile(path, LlamaCppSettings(SIZE, threads=threads)), "suffix", kept_prompts=0)
+    settings = LlamaCppSettings(SIZE, threads=given.threads)
+    pair = load_gguf_pair(GgufFile(path, settings), "suffix", kept_prompts=0)
     body = {"messages": [{"role": "user", "content": question}], "max_tokens": tokens, "temperature": 1, "seed": 1}
-    usual = {"num_speculative_tokens": proposals}
+    usual = {"num_speculative_tokens": given.proposals}
     asked = read_completion(body | {"logprobs": True}, usual, chat=True)
     prompt_ids, outcomes = prompts_of(pair, asked)[0], list[Outcome]()
-
-    def count(request: Request, outcome: Outcome) -> None:
-        outcomes.append(outcome)
-
-    pieces = list(answer_to(pair, asked, prompt_ids).pieces(count, asked.body.num_logprobs))
+    pieces = answer_to(pair, asked, prompt_ids).pieces(lambda _, each: outcomes.append(each), asked.body.num_logprobs)
     logprobs = [each.logprob for piece in pieces for each in piece.logprobs]
     answer = [token for outcome in outcomes for token in outcome.token_ids]
     answer = answer[: len(logprobs)]  # of an end token nothing is told
@@ -73,7 +67,7 @@ def measure(given: Namespace) -> Iterator[dict[str, Any]]:
         for question in given.question or QUESTIONS:
             if (left := given.tokens - len(apart)) <= 0:
                 break
-            prompt_ids, answer, logprobs, kept = told(path, question, left, given.proposals, given.threads)
+            prompt_ids, answer, logprobs, kept = told(path, question, given, left)
             one_by_one = np.array(own(path, prompt_ids, answer, given.threads))
             at_once = np.array(own(path, prompt_ids, answer, given.threads, given.proposals + 1))
             apart += np.abs(np.array(logprobs) - one_by_one).tolist()

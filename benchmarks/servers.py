@@ -21,27 +21,17 @@ CACTUS = [sys.executable, "-c", "from cactus_decoding.cli import main; raise Sys
 
 @dataclass
 class Answer:
-    """What a request was answered.
-
-    Attributes:
-        status: of HTTP.
-        text: all of it.
-        finish_reason: of the choice; None where the answer has none.
-        tokens: that were written, by the server's count.
-        first, seconds: until the first text or a reason for none, and the end, on the wall.
-        first_processor, processor: that the server took until then, whoever it served.
-        extra: counts and times that servers tell besides.
-    """
+    """What a request was answered; times are in seconds from when it was sent."""
 
     status: int = 0
     text: str = ""
-    finish_reason: str | None = None
-    tokens: int = 0
-    first: float = 0.0
+    finish_reason: str | None = None  # None where the answer has none
+    tokens: int = 0  # by the server's count
+    first: float = 0.0  # until the first text, or a reason for none
     seconds: float = 0.0
-    first_processor: float = 0.0
+    first_processor: float = 0.0  # of the server, whoever it served
     processor: float = 0.0
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)  # counts and times that servers tell besides
 
 
 @dataclass
@@ -62,57 +52,55 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return 1024 * int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
 
-    def answers(self) -> bool:
-        """Say whether it does."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+    @contextmanager
+    def _asked(self, how: str, path: str, body: Any = None, timeout: float = 600) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        text = None if body is None else json.dumps(body)
         try:
-            connection.request("GET", "/health")
+            connection.request(how, path, text, {"Content-Type": "application/json"})
             with connection.getresponse() as response:
-                return response.status == 200
-        except OSError:
-            return False
+                yield response
         finally:
             connection.close()
 
+    def answers(self) -> bool:
+        """Say whether it does."""
+        try:
+            with self._asked("GET", "/health", timeout=10) as response:
+                return response.status == 200
+        except OSError:
+            return False
+
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Return what a request is answered as a whole."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
-        try:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            return dict(json.loads(connection.getresponse().read()))
-        finally:
-            connection.close()
+        with self._asked("POST", path, body) as response:
+            return dict(json.loads(response.read()))
 
     def chat(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
         """Stream a conversation's answer; go away after so many parts."""
         answer, before, began = Answer(), self.processor_seconds(), time.perf_counter()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
         body = {"stream": True, "stream_options": {"include_usage": True}} | body
-        try:
-            connection.request("POST", "/v1/chat/completions", json.dumps(body), {"Content-Type": "application/json"})
-            with connection.getresponse() as response:
-                answer.status, parts = response.status, 0
-                if answer.status != 200:
-                    answer.extra["refused"] = response.read().decode(errors="replace")
-                for line in response:
-                    if not line.startswith(b"data: {"):
-                        continue
-                    event = json.loads(line.removeprefix(b"data: "))
-                    for choice in event.get("choices", []):
-                        called = choice["delta"].get("tool_calls") or []
-                        text = choice["delta"].get("content") or ""
-                        text += "".join(call["function"].get("arguments", "") for call in called)
-                        if (text or choice["finish_reason"]) and not answer.first:
-                            answer.first = time.perf_counter() - began
-                            answer.first_processor = self.processor_seconds() - before
-                        answer.text, parts = answer.text + text, parts + bool(text)
-                        answer.finish_reason = choice["finish_reason"] or answer.finish_reason
-                    answer.tokens = (event.get("usage") or {}).get("completion_tokens", answer.tokens)
-                    answer.extra |= {name: event[name] for name in ("timings", "metrics", "error") if name in event}
-                    if leave_after is not None and parts >= leave_after:
-                        break
-        finally:
-            connection.close()
+        with self._asked("POST", "/v1/chat/completions", body) as response:
+            answer.status, parts = response.status, 0
+            if answer.status != 200:
+                answer.extra["refused"] = response.read().decode(errors="replace")
+            for line in response:
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line.removeprefix(b"data: "))
+                for choice in event.get("choices", []):
+                    called = choice["delta"].get("tool_calls") or []
+                    text = choice["delta"].get("content") or ""
+                    text += "".join(call["function"].get("arguments", "") for call in called)
+                    if (text or choice["finish_reason"]) and not answer.first:
+                        answer.first = time.perf_counter() - began
+                        answer.first_processor = self.processor_seconds() - before
+                    answer.text, parts = answer.text + text, parts + bool(text)
+                    answer.finish_reason = choice["finish_reason"] or answer.finish_reason
+                answer.tokens = (event.get("usage") or {}).get("completion_tokens", answer.tokens)
+                answer.extra |= {name: event[name] for name in ("timings", "metrics", "error") if name in event}
+                if leave_after is not None and parts >= leave_after:
+                    break
         answer.seconds = time.perf_counter() - began
         answer.processor = self.processor_seconds() - before
         return answer
