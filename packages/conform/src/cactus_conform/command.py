@@ -19,7 +19,7 @@ from cactus_conform.engines import open_engine
 from cactus_conform.engines.server import ServerEngine
 from cactus_conform.models import write_models
 from cactus_conform.mutants import self_test
-from cactus_conform.report import ConformanceReport, Finding, as_dict, gate_verdict, line, provenance, verdict, writing
+from cactus_conform.report import ConformanceReport, as_dict, gate_verdict, line, provenance, verdict, writing
 from cactus_conform.suite import FALSE_ALARM, SAMPLES, conform
 
 RIGHT, WRONG, MISTAKE, INTERRUPTED = 0, 1, 2, 130
@@ -132,7 +132,7 @@ def run(arguments: Sequence[str], program: str = "cactus-conform") -> int:
         elif given.engine is not None:
             opened = open_engine(given.engine, settings)
             try:
-                report = conform(opened, report=_progress, **drawn)
+                report = conform(opened, report=lambda each: print(line(each), file=sys.stderr, flush=True), **drawn)
             finally:
                 opened.close()
             print(*verdict(report), *map(line, report.wrong), sep="\n")
@@ -140,10 +140,6 @@ def run(arguments: Sequence[str], program: str = "cactus-conform") -> int:
         if file is not None:
             file.write(json.dumps(result | {"provenance": provenance(asked | drawn)}, indent=1, allow_nan=False) + "\n")
     return RIGHT if right else WRONG
-
-
-def _progress(finding: Finding) -> None:
-    print(line(finding), file=sys.stderr, flush=True)
 
 
 def _gate(name: str, settings: dict[str, object], **drawn: Any) -> ConformanceReport:

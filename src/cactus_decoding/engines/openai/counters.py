@@ -120,7 +120,10 @@ class Counters:
         numbers += [
             numbers[0].new_zeros(()) if kept is None else kept.sum().double() for kept in (protected, fell_back)
         ]
-        label, step = self._label(str(rule)), torch.stack(numbers)
+        label, step = str(rule), torch.stack(numbers)
+        if len(self._labels) < MAX_RULES:
+            self._labels.add(label)
+        label = label if label in self._labels else OTHER
         sums = self._sums.get(label)
         self._sums[label] = step if sums is None else sums + step
         if time.monotonic() - self._last >= self._seconds:
@@ -135,11 +138,6 @@ class Counters:
             for counter, value in zip(self._prometheus, sums.tolist(), strict=True):
                 counter.labels(label).inc(value)
         self._sums.clear()
-
-    def _label(self, spelling: str) -> str:
-        if len(self._labels) < MAX_RULES:
-            self._labels.add(spelling)
-        return spelling if spelling in self._labels else OTHER
 
 
 def _prometheus_counters() -> list[Any]:

@@ -96,14 +96,6 @@ class _EarlyExit(generators.EarlyExitCandidateGenerator):
             raise ValueError(f"{name} cannot exit early: it runs all layers whatever its configuration says") from error
 
 
-def config_with_exit(generator: CandidateGenerator) -> Any:
-    """Return the configuration whose number of layers an early exit lowers, or None for other generators."""
-    if not isinstance(generator, generators.EarlyExitCandidateGenerator):
-        return None
-    model = generator.assistant_model
-    return getattr(model, model.base_model_prefix).config
-
-
 def assisted(draft: PreTrainedModel, confidence_threshold: float) -> CandidateRecipe:
     check_can_roll_back(draft)
     check_number("confidence_threshold", confidence_threshold, 0, 1)

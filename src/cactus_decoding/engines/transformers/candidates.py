@@ -9,7 +9,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.generation.candidate_generator import CandidateGenerator, PromptLookupCandidateGenerator
+from transformers.generation.candidate_generator import (
+    CandidateGenerator,
+    EarlyExitCandidateGenerator,
+    PromptLookupCandidateGenerator,
+)
 
 from cactus_decoding.core.models.base import BaseCachedModel, without_gradients
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
@@ -233,10 +237,13 @@ def _draws_from(generator: torch.Generator | None, device: torch.device) -> Iter
 @contextmanager
 def _layers_put_back(generator: CandidateGenerator) -> Iterator[None]:
     """Restore the number of layers that an early exit lowers, also after an error, where transformers does not."""
-    config = recipes.config_with_exit(generator)
-    layers = None if config is None else config.num_hidden_layers
+    if not isinstance(generator, EarlyExitCandidateGenerator):
+        yield
+        return
+    model = generator.assistant_model
+    config = getattr(model, model.base_model_prefix).config
+    layers = config.num_hidden_layers
     try:
         yield
     finally:
-        if config is not None:
-            config.num_hidden_layers = layers
+        config.num_hidden_layers = layers

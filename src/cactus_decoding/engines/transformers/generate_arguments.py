@@ -195,7 +195,13 @@ def check_call(
         raise ValueError("prefill_chunk_size is not supported: a prompt is read at once")
     if getattr(config, "assistant_ensemble_weight", None) is not None:
         raise ValueError("assistant_ensemble_weight is not looked at: give rule='ensemble:weight=...' instead")
-    _check_cache(config, model_kwargs)
+    cache = cache_of(model_kwargs)
+    if cache is not None and cache.get_seq_length() > 0:
+        raise ValueError(OWN_CACHE)
+    if model_kwargs.get("use_cache") is False:
+        raise ValueError("use_cache must be true, but is False")
+    if config.cache_implementation not in (None, "dynamic"):
+        raise ValueError(f"cache_implementation must be None or 'dynamic', but is {config.cache_implementation!r}")
     for processor in processors:
         if isinstance(processor, _WITH_MEMORY):
             raise ValueError(
@@ -213,16 +219,6 @@ def _carries(name: str, value: object) -> bool:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return any(_carries("", one) for one in value)
     return value is not None and value is not False
-
-
-def _check_cache(config: GenerationConfig, model_kwargs: dict[str, Any]) -> None:
-    cache = cache_of(model_kwargs)
-    if cache is not None and cache.get_seq_length() > 0:
-        raise ValueError(OWN_CACHE)
-    if model_kwargs.get("use_cache") is False:
-        raise ValueError("use_cache must be true, but is False")
-    if config.cache_implementation not in (None, "dynamic"):
-        raise ValueError(f"cache_implementation must be None or 'dynamic', but is {config.cache_implementation!r}")
 
 
 def left_padding(input_ids: Tensor, model_kwargs: dict[str, Any]) -> int:

@@ -125,7 +125,8 @@ def allowed(
     relaxable, free = layout.relaxable, list[tuple[Tensor, Tensor]]()
     for rows, token_ids, thresholds in layout.protected:
         some = rows.split(max(1, MAX_ELEMENTS // len(token_ids)))
-        mass = torch.cat([_mass(logits, part, token_ids, totals()) for part in some])
+        sums = torch.cat([logits[part.unsqueeze(1), token_ids].double().logsumexp(1) for part in some])
+        mass = probability_from_logits(sums, totals()[rows])  # of the protected tokens, ``[positions]``
         free.append((rows, may_relax(mass, thresholds)))
     if layout.weighed is not None:
         rows, importance, limits = layout.weighed
@@ -137,11 +138,6 @@ def allowed(
         before = here.new_ones(len(logits)) if relaxable is None else relaxable
         relaxable = before.index_copy(0, rows, before[rows] & here)
     return relaxable
-
-
-def _mass(logits: Tensor, rows: Tensor, token_ids: Tensor, totals: Tensor) -> Tensor:
-    """Return the target's total probability of some tokens, ``[positions]``."""
-    return probability_from_logits(logits[rows.unsqueeze(1), token_ids].double().logsumexp(1), totals[rows])
 
 
 def _importance(

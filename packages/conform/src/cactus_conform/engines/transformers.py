@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
@@ -67,7 +67,7 @@ class TransformersEngine(Engine):
             read.append((cache.get_seq_length(), given["input_ids"][0].tolist()))
 
         torch.manual_seed(query.seed)  # after the models are made, which draws numbers too
-        with torch.no_grad(), _hooked(target, note):
+        with torch.no_grad(), target.register_forward_pre_hook(note, with_kwargs=True):
             output = target.generate(
                 torch.tensor([query.prompt]),
                 attention_mask=torch.ones(1, len(query.prompt), dtype=torch.long),
@@ -90,15 +90,6 @@ class TransformersEngine(Engine):
         if (threshold := self._settings.get("assistant_confidence_threshold")) is not None:  # a draft's, not a call's
             draft.generation_config.assistant_confidence_threshold = threshold
         return {"assistant_model": draft}
-
-
-@contextmanager
-def _hooked(model: Any, hook: Callable[..., None]) -> Iterator[None]:
-    handle = model.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _accepted(prompt: Sequence[int], tokens: Sequence[int], read: Sequence[tuple[int, list[int]]]) -> int:
