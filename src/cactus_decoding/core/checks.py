@@ -94,16 +94,12 @@ _WIDENED = 2.0**-8
 
 def check_floats(name: str, values: object, what: str = "values") -> Tensor:
     """Return a detached floating-point tensor whose last dimension is a vocabulary of at least one token."""
-    import torch
-
-    if not isinstance(values, torch.Tensor) or str(values.dtype) not in _FLOATS:
-        raise TypeError(f"{name} must be a floating-point tensor of {what}, but is {_kind(values)}")
-    _check_has_values(name, values)
-    if values.ndim == 0 or values.shape[-1] == 0:
+    given = _ordinary(name, values, _FLOATS, f"a floating-point tensor of {what}")
+    if given.ndim == 0 or given.shape[-1] == 0:
         raise ValueError(
-            f"{name} must be [..., vocabulary] with at least one token, but its shape is {list(values.shape)}"
+            f"{name} must be [..., vocabulary] with at least one token, but its shape is {list(given.shape)}"
         )
-    return values.detach()
+    return given.detach()
 
 
 def check_probabilities(name: str, probs: object) -> Tensor:
@@ -151,20 +147,19 @@ def check_token_ids(name: str, token_ids: object, vocabulary: int) -> Tensor:
 
 
 def check_integers(name: str, values: object) -> Tensor:
+    return _ordinary(name, values, _INTEGERS, "an integer tensor")
+
+
+def _ordinary(name: str, values: object, dtypes: tuple[str, ...], wanted: str) -> Tensor:
     import torch
 
-    if not isinstance(values, torch.Tensor) or str(values.dtype) not in _INTEGERS:
-        raise TypeError(f"{name} must be an integer tensor, but is {_kind(values)}")
-    _check_has_values(name, values)
-    return values
-
-
-def _check_has_values(name: str, values: Tensor) -> None:
-    import torch
-
+    if not isinstance(values, torch.Tensor) or str(values.dtype) not in dtypes:
+        kind = f"a tensor of {values.dtype}" if isinstance(values, torch.Tensor) else repr(type(values).__name__)
+        raise TypeError(f"{name} must be {wanted}, but is {kind}")
     if values.is_meta or values.layout != torch.strided:
-        given = "on the meta device" if values.is_meta else f"in the layout {values.layout}"
-        raise ValueError(f"{name} must be an ordinary tensor that holds values, but is {given}")
+        place = "on the meta device" if values.is_meta else f"in the layout {values.layout}"
+        raise ValueError(f"{name} must be an ordinary tensor that holds values, but is {place}")
+    return values
 
 
 def check_device(name: str, value: Tensor | None, device: torch.device) -> None:
@@ -181,9 +176,3 @@ def check_generator(generator: object, device: torch.device) -> None:
         raise TypeError(f"generator must be a torch.Generator or None, but is {short_repr(generator)}")
     if generator.device.type != device.type:
         raise ValueError(f"generator must be of {device} as the target's rows are, but is of {generator.device}")
-
-
-def _kind(value: object) -> str:
-    import torch
-
-    return f"a tensor of {value.dtype}" if isinstance(value, torch.Tensor) else repr(type(value).__name__)

@@ -14,7 +14,7 @@ from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, first_to_arrive, grow
 from cactus_decoding.core.drafting.trees.independent import IndependentDrafts
 from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.models.base import BaseCachedModel, without_gradients
+from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.models.loading import with_cache
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import is_greedy
@@ -110,13 +110,13 @@ class ModelDrafter(Drafter):
         self._tree = None
         self._model.reset()
 
-    @without_gradients
+    @torch.inference_mode()
     def read(self, token_ids: list[int], rows: int) -> Tensor:
         """Return the logits after each of the last ``rows`` tokens of a text, as wide as proposed rows."""
         self.reset()
         return self._fit(self._model.append(token_ids, rows))
 
-    @without_gradients
+    @torch.inference_mode()
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:

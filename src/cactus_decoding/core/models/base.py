@@ -6,9 +6,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
 from itertools import count, pairwise, takewhile
-from typing import Any, ParamSpec, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -54,19 +53,6 @@ def num_bytes(state: Any) -> int:
     # transformers' caches, and their layers
     known = any(kind.__module__ == "transformers.cache_utils" for kind in type(state).__mro__)
     return num_bytes(vars(state)) if known else 0
-
-
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
-
-
-def without_gradients(function: Callable[Given, Made]) -> Callable[Given, Made]:
-    @wraps(function)
-    def run(*args: Given.args, **options: Given.kwargs) -> Made:
-        with torch.inference_mode():
-            return function(*args, **options)
-
-    return run
 
 
 class Forward(Protocol):
@@ -235,7 +221,7 @@ class BaseCachedModel(ABC):
             self._clear()
         return self.length
 
-    @without_gradients
+    @torch.inference_mode()
     def append(
         self,
         token_ids: list[int] | Tensor,
@@ -269,7 +255,7 @@ class BaseCachedModel(ABC):
         """Forget all but the first ``length`` tokens, or more where a window or a state has lost some of those."""
         self._keep(length, [])
 
-    @without_gradients
+    @torch.inference_mode()
     def keep(self, indices: Sequence[int]) -> None:
         """Forget all tokens but those at these ascending places of the cache: those of a path through a tree.
 

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
+import torch
+
 from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.constraints.thinking import Thinking
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.loop import StopCheck
-from cactus_decoding.core.models.base import without_gradients
 from cactus_decoding.core.models.tokenizers import IncrementalDetokenizer
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request, with_default_proposals
@@ -149,7 +150,7 @@ class LlamaAnswer:
                     yield Piece(text, known[sent:settled], outcome.finish_reason, reasoning)
                     sent = max(sent, settled)
 
-    @without_gradients
+    @torch.inference_mode()
     def _logprobs(self, outcome: Outcome, place: int, token: int, number: int) -> TokenLogprobs:
         """Return a token's, in the row that it was sampled from; at temperature 0 in that before the temperature."""
         greedy, node = self.session.request.sampling.temperature == 0, place - 1

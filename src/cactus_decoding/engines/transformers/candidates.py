@@ -15,7 +15,7 @@ from transformers.generation.candidate_generator import (
     PromptLookupCandidateGenerator,
 )
 
-from cactus_decoding.core.models.base import BaseCachedModel, without_gradients
+from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.engines.transformers import candidate_recipes as recipes
 from cactus_decoding.engines.transformers.cached_model import CachedModel, context_window, vocabulary_size
@@ -138,7 +138,7 @@ class CandidateGeneratorDrafter(Drafter):
         self._target, self._generator = target, None
         self._processor.vocabulary = vocabulary_size(target.model)
 
-    @without_gradients
+    @torch.inference_mode()
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:

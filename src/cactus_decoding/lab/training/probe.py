@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from cactus_decoding.core.generate import stream
 from cactus_decoding.core.metrics import Metrics
-from cactus_decoding.core.models.base import without_gradients
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
@@ -90,7 +89,7 @@ def check_request(request: Request) -> None:
         raise ValueError("num_speculative_tokens must be at least 1: without proposals nothing is rejected")
 
 
-@without_gradients
+@torch.inference_mode()
 def _read(model: PreTrainedModel, token_ids: list[int], start: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     """Return a draft's log-probabilities for the tokens from ``start`` on, and its last hidden states there."""
     given = torch.tensor([token_ids], device=model.device)

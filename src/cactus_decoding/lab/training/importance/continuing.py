@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.loop import StoppingCriteria, cut_at_stop
-from cactus_decoding.core.models.base import BaseCachedModel, num_shared, without_gradients
+from cactus_decoding.core.models.base import BaseCachedModel, num_shared
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
@@ -33,7 +33,7 @@ class Branch:
     seed: int
 
 
-@without_gradients
+@torch.inference_mode()
 def continue_alone(
     pair: Pair,
     branches: Sequence[Branch],
