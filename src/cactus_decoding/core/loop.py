@@ -140,29 +140,23 @@ def decode(
 
 def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
     """Raise `ValueError` for what a drafter must not propose: models would fail on it without saying why."""
-    token_ids, probs = proposal.token_ids, proposal.probs
-    check_tree(proposal)
+    token_ids, probs, parents, drawn = proposal.token_ids, proposal.probs, proposal.parents, proposal.drawn
+    if len(parents) != len(token_ids) or not all(-1 <= parent < node for node, parent in enumerate(parents)):
+        raise ValueError(f"a drafter's parents must be places before those of their children, but are {parents}")
+    if len(drawn) != len(token_ids):
+        raise ValueError(f"a drafter must say of each token of a tree whether it was drawn, but says {drawn}")
+    if any(drawn) and probs is None:
+        raise ValueError("a drafter must give the rows that tokens of a tree were drawn from, but gives none")
+    if len(set(zip(parents, token_ids, strict=True))) < len(token_ids):
+        raise ValueError(f"a drafter's tokens after the same one must differ, but are {token_ids} after {parents}")
     if proposal.depth > max(limit, 0):
         raise ValueError(f"a drafter must propose at most the {limit} tokens that it was asked for: {proposal.depth}")
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocabulary):
         given = f"{min(token_ids)} to {max(token_ids)}"
         raise ValueError(f"a drafter must propose tokens in [0, {vocabulary}), but they range over {given}")
-    expected = [len(set(proposal.parents)), vocabulary]
+    expected = [len(set(parents)), vocabulary]
     if token_ids and probs is not None and list(probs.shape) != expected:
         raise ValueError(
             f"a drafter's probs must be {expected}, a row for each token that has children, and for the text, but the "
             f"shape is {list(probs.shape)}"
         )
-
-
-def check_tree(proposal: Proposal) -> None:
-    """Raise `ValueError` for an invalid tree, or one from which nobody could tell how its tokens were drawn."""
-    token_ids, parents, drawn = proposal.token_ids, proposal.parents, proposal.drawn
-    if len(parents) != len(token_ids) or not all(-1 <= parent < node for node, parent in enumerate(parents)):
-        raise ValueError(f"a drafter's parents must be places before those of their children, but are {parents}")
-    if len(drawn) != len(token_ids):
-        raise ValueError(f"a drafter must say of each token of a tree whether it was drawn, but says {drawn}")
-    if any(drawn) and proposal.probs is None:
-        raise ValueError("a drafter must give the rows that tokens of a tree were drawn from, but gives none")
-    if len(set(zip(parents, token_ids, strict=True))) < len(token_ids):
-        raise ValueError(f"a drafter's tokens after the same one must differ, but are {token_ids} after {parents}")

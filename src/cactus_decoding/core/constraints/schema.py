@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
 from urllib.parse import unquote
@@ -183,7 +184,7 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
     def refuse(said: str) -> ValueError:
         return ValueError(f"cannot read {name}: {said}")
 
-    if _depth_is_over(schema, MAX_DEPTH):
+    if any(level > MAX_DEPTH for each, level in _nested(schema) if isinstance(each, dict | list)):
         raise refuse(f"it may nest {MAX_DEPTH} objects and lists, but has more")
     if not isinstance(schema, dict | bool):
         raise refuse(f"it must be an object, true or false, but is {short_repr(schema)}")
@@ -281,33 +282,20 @@ def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str
     return value
 
 
-def _depth_is_over(value: Any, depth: int) -> bool:
-    """Return whether objects and lists nest more deeply than that; nothing here is recursive."""
+def _control_character(value: Any) -> str:
+    """Return the first control character, in texts of any depth, that JSON can only write as a number."""
+    texts = (each for each, _ in _nested(value) if isinstance(each, str))
+    return next((letter for text in texts for letter in text if letter < " " and letter not in _ESCAPED), "")
+
+
+def _nested(value: Any) -> Iterator[tuple[Any, int]]:
+    """Yield a value and what is within it, keys too, each with its level; nothing here is recursive."""
     todo = [(value, 1)]
     while todo:
         each, level = todo.pop()
-        if not isinstance(each, dict | list):
-            continue
-        if level > depth:
-            return True
-        todo += [(part, level + 1) for part in (each.values() if isinstance(each, dict) else each)]
-    return False
-
-
-def _control_character(value: Any) -> str:
-    """Return the first control character, in texts of any depth, that JSON can only write as a number."""
-    todo = [value]
-    while todo:
-        each = todo.pop()
-        if isinstance(each, str):
-            for letter in each:
-                if letter < " " and letter not in _ESCAPED:
-                    return letter
-        elif isinstance(each, dict):
-            todo += [*each, *each.values()]
-        elif isinstance(each, list):
-            todo += each
-    return ""
+        yield each, level
+        within = [*each, *each.values()] if isinstance(each, dict) else each if isinstance(each, list) else []
+        todo += [(part, level + 1) for part in within]
 
 
 _LEAP_YEAR = r"(\d\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"

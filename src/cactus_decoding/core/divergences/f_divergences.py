@@ -76,10 +76,6 @@ def _reverse_kl_quick(g: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     return rest * torch.log1p(lift / rest) - q * torch.log1p(lift / q), lift / (g * (1 - g))
 
 
-def _chi_square_value(g: Tensor, q: Tensor) -> Tensor:
-    return (g - q).square() / (q * (1 - q))
-
-
 def _hellinger_value(g: Tensor, q: Tensor) -> Tensor:
     # half the squared differences of the roots, each difference written as a quotient that does not cancel
     lift = g - q
@@ -96,10 +92,6 @@ def _hellinger_root(q: Tensor, delta: float) -> Tensor:
     angle = torch.atan2(q.sqrt(), (1 - q).sqrt())
     lift = math.sin(turn) * torch.sin(2 * angle + turn)  # sin(a)^2 - sin(b)^2
     return torch.where(angle + turn >= math.pi / 2, 1.0, q + lift)
-
-
-def _total_variation_value(g: Tensor, q: Tensor) -> Tensor:
-    return g - q
 
 
 def _jensen_shannon_value(g: Tensor, q: Tensor) -> Tensor:
@@ -127,10 +119,13 @@ DIVERGENCES: dict[str, Divergence] = {
     "kl": Divergence(_kl_value, _kl_slope, 1.0, quick=_kl_quick, rest=_kl_rest),
     "reverse_kl": Divergence(_reverse_kl_value, _reverse_kl_slope, 1.0, quick=_reverse_kl_quick),
     "chi_square": Divergence(
-        _chi_square_value, None, 2.0, lambda q, delta: (q + (delta * q * (1 - q)).sqrt()).clamp(max=1.0)
+        lambda g, q: (g - q).square() / (q * (1 - q)),
+        None,
+        2.0,
+        lambda q, delta: (q + (delta * q * (1 - q)).sqrt()).clamp(max=1.0),
     ),
     "squared_hellinger": Divergence(_hellinger_value, None, 0.25, _hellinger_root),
-    "total_variation": Divergence(_total_variation_value, None, None, lambda q, delta: (q + delta).clamp(max=1.0)),
+    "total_variation": Divergence(lambda g, q: g - q, None, None, lambda q, delta: (q + delta).clamp(max=1.0)),
     "jensen_shannon": Divergence(_jensen_shannon_value, _jensen_shannon_slope, 0.25, quick=_jensen_shannon_quick),
 }
 """f of each: t log t; -log t; (t-1)^2; (sqrt t - 1)^2 / 2; |t-1| / 2; (t log t - (t+1) log((t+1)/2)) / 2."""

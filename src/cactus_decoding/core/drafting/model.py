@@ -208,7 +208,7 @@ class ModelDrafter(Drafter):
         else:
             tree = grow(shape, branches, limit, read, choose)
         if not tree.reads_chain:
-            self._tree = start, Proposal(tree.read_tokens, None, tree.read_parents)
+            self._tree = start, Proposal([tree.token_ids[node] for node in tree.read], None, tree.read_parents)
         return tree.proposal()
 
     def _follow(self, token_ids: list[int]) -> int:

@@ -47,10 +47,6 @@ class GrowingTree:
         """Whether each token that the draft has read follows the one that it read before."""
         return self.read_parents == [*range(ROOT, len(self.read) - 1)]
 
-    @property
-    def read_tokens(self) -> list[int]:
-        return [self.token_ids[node] for node in self.read]
-
     def tokens_to(self, node: int) -> list[int]:
         return Proposal(self.token_ids, None, self.parents).tokens_to(node)
 
