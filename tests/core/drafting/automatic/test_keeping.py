@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from support.simulated_answers import automatic, recorded
 
-from cactus_decoding.core.drafting.automatic import keeping
-from cactus_decoding.core.drafting.automatic.experience import Experience
-from cactus_decoding.core.drafting.automatic.keeping import Learned, experience_of
+from cactus_decoding.core.drafting.automatic import experience
+from cactus_decoding.core.drafting.automatic.experience import Experience, Learned, experience_of
 
 TIMES, ANSWERS = recorded()["bundled"]
 
@@ -27,8 +26,8 @@ def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Know as little as a new process does."""
-    monkeypatch.setattr(keeping, "EXPERIENCES", {})
-    monkeypatch.setattr(keeping, "_WRITTEN", {})
+    monkeypatch.setattr(experience, "EXPERIENCES", {})
+    monkeypatch.setattr(experience, "_WRITTEN", {})
 
 
 def opened(folder: Path, **changed: Any) -> Experience:
@@ -40,7 +39,7 @@ def taught(folder: Path) -> Experience:
     experience = opened(folder)
     for answer in ANSWERS:
         automatic(answer, TIMES, experience=experience)
-    keeping.write_all()
+    experience.write_all()
     return experience
 
 
@@ -58,7 +57,7 @@ def test_another_process_goes_on_where_one_has_stopped(tmp_path: Path, monkeypat
 
 def test_a_file_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(keeping.time, "monotonic", lambda: now)
+    monkeypatch.setattr(experience.time, "monotonic", lambda: now)
     experience, written = opened(tmp_path), list[bool]()
     for seconds in (0, 10, 19, 2, 20, 40, 40):
         now += seconds
@@ -99,7 +98,7 @@ def test_a_file_that_is_damaged_or_of_other_times_counts_as_none(
     found = opened(tmp_path)
     assert Learned.of(found) == Learned.of(Experience(TIMES, 15))
     automatic(ANSWERS[0], TIMES, experience=found)
-    keeping.write_all()
+    experience.write_all()
     assert Learned.read(file) == Learned.of(found)
 
 

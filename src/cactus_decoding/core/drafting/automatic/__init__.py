@@ -10,8 +10,7 @@ import torch
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.automatic.choosing import Chooser
-from cactus_decoding.core.drafting.automatic.experience import Experience
-from cactus_decoding.core.drafting.automatic.keeping import experience_of
+from cactus_decoding.core.drafting.automatic.experience import Experience, experience_of
 from cactus_decoding.core.drafting.lengths import LengthFactory, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter, NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.measuring import known_times, pass_times, place_of_pair
