@@ -11,7 +11,7 @@ from support.tiny_architectures import letter_tokenizer
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import ModelDrafter, NgramDrafter, Pair, SamplingParams, generate
-from cactus_decoding.core.drafting.automatic import AutoLength, experience
+from cactus_decoding.core.drafting.automatic import AutoLength
 from cactus_decoding.core.drafting.automatic.experience import Experience
 from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.measuring import place_of_pair
@@ -27,7 +27,7 @@ TEXT = [(5 * i * i) % 7 for i in range(30)]
 def known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[Any, Experience]:
     found: dict[Any, Experience] = {}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(experience, "EXPERIENCES", found)
+    monkeypatch.setattr("cactus_decoding.core.drafting.automatic.experience.EXPERIENCES", found)
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.simulated_answers import automatic, recorded
 
-from cactus_decoding.core.drafting.automatic import experience
+from cactus_decoding.core.drafting.automatic import experience as kept
 from cactus_decoding.core.drafting.automatic.experience import Experience, Learned, experience_of
 
 TIMES, ANSWERS = recorded()["bundled"]
@@ -26,8 +26,8 @@ def _new_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Know as little as a new process does."""
-    monkeypatch.setattr(experience, "EXPERIENCES", {})
-    monkeypatch.setattr(experience, "_WRITTEN", {})
+    monkeypatch.setattr(kept, "EXPERIENCES", {})
+    monkeypatch.setattr(kept, "_WRITTEN", {})
 
 
 def opened(folder: Path, **changed: Any) -> Experience:
@@ -39,7 +39,7 @@ def taught(folder: Path) -> Experience:
     experience = opened(folder)
     for answer in ANSWERS:
         automatic(answer, TIMES, experience=experience)
-    experience.write_all()
+    kept.write_all()
     return experience
 
 
@@ -57,7 +57,7 @@ def test_another_process_goes_on_where_one_has_stopped(tmp_path: Path, monkeypat
 
 def test_a_file_is_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(experience.time, "monotonic", lambda: now)
+    monkeypatch.setattr(kept.time, "monotonic", lambda: now)
     experience, written = opened(tmp_path), list[bool]()
     for seconds in (0, 10, 19, 2, 20, 40, 40):
         now += seconds
@@ -98,7 +98,7 @@ def test_a_file_that_is_damaged_or_of_other_times_counts_as_none(
     found = opened(tmp_path)
     assert Learned.of(found) == Learned.of(Experience(TIMES, 15))
     automatic(ANSWERS[0], TIMES, experience=found)
-    experience.write_all()
+    kept.write_all()
     assert Learned.read(file) == Learned.of(found)
 
 
