@@ -9,14 +9,19 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding import SamplingParams
+import torch
+
+from cactus_decoding import Request, SamplingParams
 from cactus_decoding.cli import options as command_line
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.policy.relaxation import relaxation_policy
+from cactus_decoding.core.types import tree_inputs
+from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.runner import pending, run
@@ -102,6 +107,16 @@ def study_of_parts(
         put(given.page, shown(given.folder, getattr(given, "sampling", [*SAMPLINGS])))
 
 
+def run_of(
+    draft: str, rule: str, length: int, policy: Mapping[str, Any] | None = None, *, sampling: str = "plain",
+    task: str = "word_problems", problems: int,
+) -> RunConfig:  # fmt: skip
+    """Return the run of a rule under a relaxation policy, of the bundled target."""
+    how: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "policy": relaxation_policy(**policy or {})}
+    request = Request(rule, num_speculative_tokens=length, **how)
+    return RunConfig(task, "bundled", draft, problems=problems, request=request)
+
+
 def answer(
     path: Path, configs: Sequence[RunConfig], about: Mapping[str, Any], *, audited: bool = True
 ) -> dict[RunConfig, RunSummary]:
@@ -127,17 +142,20 @@ def least(enough: Callable[[float], bool], low: float, high: float, halvings: in
     return math.exp(high)
 
 
-def medians_in_turn(
-    functions: Mapping[str, Callable[[], object]], rounds: int, before: Callable[[], object]
-) -> dict[str, float]:
-    """Return the median seconds of each function: in a round each runs once, so that what slows one slows all.
+@torch.inference_mode()
+def pass_medians(models: Mapping[str, CachedModel], widths: Sequence[int], rounds: int) -> dict[str, dict[str, float]]:
+    """Return median seconds of passes after 100 tokens, by model and by the number of tokens, which see only the text.
 
-    What is done ``before`` each is not timed.
+    In a round each is timed once, so that what slows one slows all. The first round warms up, and does not count.
     """
-    taken: dict[str, list[float]] = {name: [] for name in functions}
-    for name in [*functions] * rounds:
-        before()
+    taken: dict[tuple[str, int], list[float]] = {each: [] for each in product(models, widths)}
+    for model in models.values():
+        model.reset()
+        model.append(list(range(5, 105)), rows=1)
+    for name, width in [*taken] * (rounds + 1):
+        given = tree_inputs(100, [-1] * width)
         began = time.perf_counter()
-        functions[name]()
-        taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(each) for name, each in taken.items()}
+        models[name].append([7] * width, rows=width, **given)
+        taken[name, width].append(time.perf_counter() - began)
+        models[name].rollback(100)
+    return {name: {str(width): statistics.median(taken[name, width][1:]) for width in widths} for name in models}

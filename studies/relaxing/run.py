@@ -19,10 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from cactus_decoding import ModelDrafter, Request, load_pair
-from cactus_decoding.core.policy.relaxation import relaxation_policy
+from cactus_decoding import ModelDrafter, load_pair
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
@@ -32,7 +30,7 @@ from scripts.pages import columns, table
 from scripts.results import read, write
 from studies.shown import against, metric, picture
 from studies.stored import read_results
-from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, medians_in_turn, study_of_parts
+from studies.study import SAMPLING_OPTION, answer, pass_medians, run_of, study_of_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,8 +65,8 @@ PAPER = {"lossless": "5.11", CACTUS: "7.00"}
 PAPER_LENGTH = 20
 FEWER = {"truncated": 300}
 """Held-out problems of what was chosen, where it is not the usual number."""
-PASSES, DRAFTED = 400, 8
-"""Steps whose passes are timed, and passes of the draft in each."""
+PASSES = 400
+"""Of each size, in turn."""
 COST_RATIOS = np.geomspace(0.02, 0.5, 40)
 
 
@@ -83,16 +81,6 @@ class Sizes:
     grid: int = 25  # of every rule with every policy at every length
 
 
-def run_of(
-    rule: str, length: int, policy: Mapping[str, Any], *, sampling: str = "plain", task: str = TEST,
-    problems: int, draft: str = DRAFT,
-) -> RunConfig:  # fmt: skip
-    """Return the run of a rule under a relaxation policy."""
-    how: dict[str, Any] = {"sampling": SAMPLINGS[sampling], "policy": relaxation_policy(**policy)}
-    request = Request(rule, num_speculative_tokens=length, **how)
-    return RunConfig(task, "bundled", draft, problems=problems, request=request)
-
-
 def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
     """Choose, answer held-out problems, and time passes."""
     for sampling in given.sampling:
@@ -104,8 +92,13 @@ def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
         content = {kind: config.as_dict() for kind, config in chosen.items()}
         write(given.folder / f"chosen-{sampling}.json", {"chosen": content}, about)
         held_out(answered, sampling, sizes, chosen)
-    if not (given.folder / "costs.json").exists():
-        write(given.folder / "costs.json", {"seconds": pass_seconds()}, about)
+    if not (path := given.folder / "costs.json").exists():
+        pair = load_pair(draft=DRAFT)
+        assert isinstance(pair.drafter, ModelDrafter)
+        models = {"target": pair.target, "draft": CachedModel(pair.drafter.model)}
+        medians = pass_medians(models, (1, 5, 9, 21), PASSES)
+        seconds = {f"target on {n}": each for n, each in medians["target"].items()}
+        write(path, {"seconds": seconds | {"draft on 1": medians["draft"]["1"]}}, about)
 
 
 def choose(answered: Any, sampling: str, sizes: Sizes) -> dict[str, RunConfig]:
@@ -115,7 +108,7 @@ def choose(answered: Any, sampling: str, sizes: Sizes) -> dict[str, RunConfig]:
     below lossless's; where none is, the one of the highest score. A length is the longest one whose wall time per
     answer is at most `ALIKE` above the least: it takes the fewest passes of the target.
     """
-    validated = partial(run_of, sampling=sampling, task=VALIDATION, problems=sizes.chosen)
+    validated = partial(run_of, DRAFT, sampling=sampling, task=VALIDATION, problems=sizes.chosen)
     lossless = validated("lossless", FIRST_LENGTH, {})
     tried = {
         kind: [validated(f"clamped:width={width!r}", FIRST_LENGTH, policy) for width, policy in product(WIDTHS, each)]
@@ -154,7 +147,7 @@ def held_out(answered: Any, sampling: str, sizes: Sizes, chosen: Mapping[str, Ru
     lengths = sorted({int(config.num_speculative_tokens) for config in chosen.values()})
     answered("tuned", tuned + [with_length(tuned[0], length) for length in lengths])  # lossless beside each of them
 
-    ours = partial(run_of, sampling=sampling)
+    ours = partial(run_of, DRAFT, sampling=sampling)
     protected = POLICIES["protected"][0]
     if sampling == "truncated":
         paper = [(rule, {}) for rule in ("lossless", *COMPARED)] + [(chosen["protected"].rule, protected)]
@@ -165,26 +158,6 @@ def held_out(answered: Any, sampling: str, sizes: Sizes, chosen: Mapping[str, Ru
     rules = (*COMPARED, *dict.fromkeys(chosen[kind].rule for kind in POLICIES))
     asked = [*product(rules, policies, LENGTHS), *(("lossless", {}, length) for length in LENGTHS)]
     answered("grid", [ours(rule, length, policy, problems=sizes.grid) for rule, policy, length in asked])
-
-
-def pass_seconds() -> dict[str, float]:
-    """Return medians of passes over a cache of 100 tokens: the target's on several tokens, then some of the draft's."""
-    pair = load_pair(draft=DRAFT)
-    assert isinstance(pair.drafter, ModelDrafter)
-    draft = CachedModel(pair.drafter.model)
-
-    def passes(model: CachedModel, tokens: int, in_a_row: int) -> None:
-        for _ in range(in_a_row):
-            model.append([7] * tokens, rows=tokens)
-
-    timed = {f"target on {n}": partial(passes, pair.target, n, 1) for n in (1, 5, 9, 21)}
-    with torch.inference_mode():
-        for model in (pair.target, draft):
-            model.reset()
-            model.append(list(range(5, 105)), rows=1)
-        timed["draft on 1"] = partial(passes, draft, 1, DRAFTED)
-        medians = medians_in_turn(timed, PASSES, lambda: [model.rollback(100) for model in (pair.target, draft)])
-    return medians | {"draft on 1": medians["draft on 1"] / DRAFTED}
 
 
 def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:

@@ -10,8 +10,9 @@ Widths are matched on validation problems; answers are to held-out ones. Needs m
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from scripts.pages import table as as_table
 from scripts.results import read, write
 from studies.shown import compared, metric
 from studies.stored import read_results
-from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, least, study_of_parts
+from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, least, run_of, study_of_parts
 
 FOLDER = Path(__file__).with_name("results")
 BUNDLED, CACTUS = "bundled:draft", "cactus:delta=1.0"
@@ -76,14 +77,12 @@ class Part:
     rules: Mapping[str, tuple[int, ...]]
     matched: Mapping[str, tuple[int, ...]]
 
-    def configs(self, sampling: str, widths: Mapping[str, float], most: float) -> Iterator[RunConfig]:
-        """Yield what is answered side by side."""
+    def configs(self, sampling: str, widths: Mapping[str, float], most: int) -> list[RunConfig]:
+        """Return what is answered side by side."""
         clamped = {f"clamped:width={widths[rule]!r}": lengths for rule, lengths in self.matched.items()}
-        for rule, lengths in ({"lossless": self.lossless} | self.rules | clamped).items():
-            for length in lengths:
-                request = Request(rule, num_speculative_tokens=length, sampling=SAMPLINGS[sampling])
-                problems = int(min(self.problems, most))
-                yield RunConfig("word_problems", "bundled", self.draft, problems=problems, request=request)
+        asked = {"lossless": self.lossless} | self.rules | clamped
+        ours = partial(run_of, self.draft, sampling=sampling, problems=min(self.problems, most))
+        return [ours(rule, length) for rule, lengths in asked.items() for length in lengths]
 
 
 _SIDE: dict[str, Any] = {
@@ -129,8 +128,7 @@ def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
         matched = read(path)["matched"]
         for part in PARTS:
             widths = {rule: found["width"] for rule, found in matched[part.draft].items()}
-            configs = [*part.configs(sampling, widths, sizes.problems)]
-            answer(given.folder / f"{sampling}.jsonl", configs, about)
+            answer(given.folder / f"{sampling}.jsonl", part.configs(sampling, widths, sizes.problems), about)
 
 
 def match(draft: str, sampling: str, positions: int) -> dict[str, dict[str, Any]]:

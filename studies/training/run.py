@@ -34,7 +34,8 @@ from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.reporting.report import number
-from cactus_decoding.lab.training.acceptance.sampling import sample
+from cactus_decoding.lab.training.acceptance.sampling import answer as target_answers
+from cactus_decoding.lab.training.acceptance.sampling import read_answers
 from cactus_decoding.lab.training.acceptance.settings import TrainingSettings
 from cactus_decoding.lab.training.acceptance.training import train_draft
 from cactus_decoding.lab.training.adaptation import DraftAdaptation
@@ -43,10 +44,10 @@ from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import columns, table
 from scripts.results import read, write
 from studies.constraints.stories import ANSWERABLE, constrained_stories
-from studies.relaxing.run import TEST, longest, run_of
+from studies.relaxing.run import TEST, longest
 from studies.shown import against, metric, picture
 from studies.stored import read_results
-from studies.study import SAMPLINGS, answer, study_of_parts
+from studies.study import SAMPLINGS, answer, run_of, study_of_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -115,20 +116,18 @@ class Trainer:
         """Return the training data: problems, and what the target answers to them."""
         path = self.work / f"data-{self.sizes.documents}.jsonl"
         if not path.exists():
-            pair, lines, size = load_pair("bundled", "ngram"), list[str](), 64
+            pair, answers = load_pair("bundled", "ngram"), path.with_suffix(".answers")
             prompts = [each.prompt for each in islice(word_problems("train", seed=5), self.sizes.documents)]
+            ids = [pair.tokenizer(prompt).input_ids for prompt in prompts]
             with counting("The target answers", len(prompts)) as progress:
-                for start in range(0, len(prompts), size):
-                    some = prompts[start : start + size]
-                    found = sample(
-                        self.target, [pair.tokenizer(prompt).input_ids for prompt in some],
-                        stop_token_ids=pair.stop_token_ids, max_new_tokens=256, seed=start,
-                    )  # fmt: skip
-                    texts = pair.tokenizer.batch_decode(found, skip_special_tokens=True)
-                    pairs = zip(some, texts, strict=True)
-                    lines += [json.dumps({"prompt": prompt, "completion": text}) for prompt, text in pairs]
-                    progress(len(lines))
-            write_atomically(path, "\n".join(lines) + "\n")
+                target_answers(
+                    self.target, ids, answers, stop_token_ids=pair.stop_token_ids, max_new_tokens=256, seed=0,
+                    report=progress,
+                )  # fmt: skip
+            texts = pair.tokenizer.batch_decode(read_answers(answers), skip_special_tokens=True)
+            pairs = zip(prompts, texts, strict=True)
+            lines = (json.dumps({"prompt": prompt, "completion": text}) + "\n" for prompt, text in pairs)
+            write_atomically(path, "".join(lines))
         return path
 
     def train(
@@ -229,7 +228,7 @@ def four_ways(trainer: Trainer, rate: float, texts: Texts, folder: Path, about: 
     os.chdir(trainer.work)  # so that results name drafts and not this machine's folders
 
     def asking(draft: str, length: int, rule: str, **policy: Any) -> RunConfig:
-        return run_of(rule, length, policy, problems=sizes.held_out, draft=draft)
+        return run_of(draft, rule, length, policy, problems=sizes.held_out)
 
     final, relaxed = {}, {"lossless": LOSSLESS, "relaxed, protected": PROTECTED}
     for (name, draft), (how, settings) in product(drafts.items(), relaxed.items()):

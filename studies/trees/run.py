@@ -26,7 +26,7 @@ from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
 from cactus_decoding.core.policy.relaxation import relaxation_policy
-from cactus_decoding.core.types import DraftLength, tree_inputs
+from cactus_decoding.core.types import DraftLength
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
@@ -38,7 +38,7 @@ from scripts.results import read, write
 from studies.relaxing.run import TEST, VALIDATION
 from studies.shown import compared, picture
 from studies.stored import read_results
-from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, medians_in_turn, study_of_parts
+from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, pass_medians, study_of_parts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -181,18 +181,7 @@ def time_passes() -> dict[str, dict[str, float]]:
         "bundled draft": CachedModel(pair.drafter.model),
         "Qwen3-0.6B's shape, bfloat16": CachedModel(qwen3(torch.bfloat16)),
     }
-    times: dict[str, dict[str, float]] = {}
-    for name, model in models.items():
-        model.reset()
-        model.append(list(range(5, 105)), rows=1)
-        timed = {
-            str(nodes): partial(model.append, [7] * nodes, rows=nodes, **tree_inputs(100, [-1] * nodes))
-            for nodes in NODES
-        }
-        with torch.inference_mode():
-            medians_in_turn(timed, 1, partial(model.rollback, 100))  # warms up
-            times[name] = medians_in_turn(timed, PASSES, partial(model.rollback, 100))
-    return times
+    return pass_medians(models, NODES, PASSES)
 
 
 def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
