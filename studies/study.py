@@ -19,9 +19,9 @@ from cactus_decoding import Request, SamplingParams
 from cactus_decoding.cli import options as command_line
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
+from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.types import tree_inputs
-from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.runner import pending, run
@@ -143,7 +143,9 @@ def least(enough: Callable[[float], bool], low: float, high: float, halvings: in
 
 
 @torch.inference_mode()
-def pass_medians(models: Mapping[str, CachedModel], widths: Sequence[int], rounds: int) -> dict[str, dict[str, float]]:
+def pass_medians(
+    models: Mapping[str, BaseCachedModel], widths: Sequence[int], rounds: int
+) -> dict[str, dict[str, float]]:
     """Return median seconds of passes after 100 tokens, by model and by the number of tokens, which see only the text.
 
     In a round each is timed once, so that what slows one slows all. The first round warms up, and does not count.

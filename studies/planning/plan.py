@@ -51,11 +51,6 @@ class Costs(NamedTuple):
     steps: Mapping[int, StepTimes]
     prompt: float = 0.0
 
-    def of(self, config: RunConfig) -> StepTimes | None:
-        """Return what a run's steps take; None where the costs do not tell, or its steps propose now more, now less."""
-        length = config.num_speculative_tokens
-        return self.steps.get(length) if isinstance(length, int) else None
-
 
 def read_costs(path: Path) -> Costs:
     """Return measured costs from a JSON file: ``{"steps": {"8": {"1": 0.012, "16": 0.031}}, "prompt": 0.004}``."""
@@ -71,23 +66,17 @@ def read_costs(path: Path) -> Costs:
         raise ValueError(f"{path}: costs must be written as {shape}") from None
 
 
-class Gpu(NamedTuple):
-    """What a data sheet says: bytes a second of memory, and dense bfloat16 operations a second."""
-
-    bandwidth: float
-    operations: float
-
-
 GPUS = {
-    "a10g": Gpu(600e9, 70e12),
-    "l4": Gpu(300e9, 121e12),
-    "l40s": Gpu(864e9, 362e12),
-    "a100": Gpu(2.039e12, 312e12),
-    "h100": Gpu(3.35e12, 989e12),
-    "h200": Gpu(4.8e12, 989e12),
-    "b200": Gpu(8.0e12, 2250e12),
+    "a10g": (600e9, 70e12),
+    "l4": (300e9, 121e12),
+    "l40s": (864e9, 362e12),
+    "a100": (2.039e12, 312e12),
+    "h100": (3.35e12, 989e12),
+    "h200": (4.8e12, 989e12),
+    "b200": (8.0e12, 2250e12),
 }
-"""From NVIDIA's data sheets: SXM and 80 GB where there are several."""
+"""Bytes a second of memory and dense bfloat16 operations a second, by NVIDIA's data sheets: SXM and 80 GB where there
+are several."""
 
 
 class Paper(Model):
@@ -109,17 +98,19 @@ class Paper(Model):
 
     def costs(self, lengths: Iterable[int], *, max_batch: int) -> Costs:
         """Return the costs of steps of some numbers of proposals, up to a batch size."""
+        bandwidth, operations = GPUS[self.gpu]
+
+        def forward(parameters: float, tokens: int, cache: float = 0.0) -> float:
+            moved = parameters * self.weight_bytes + cache
+            return max(moved / bandwidth, 2 * parameters * tokens / operations) / self.efficiency
+
+        def step(k: int, batch: int) -> float:
+            verifying = forward(self.target, batch * (k + 1), batch * self.context * self.cache_bytes)
+            return verifying + k * forward(self.draft, batch)
+
         sizes = sorted({*(2**power for power in range(max_batch.bit_length())), max_batch})
-        reading = 2 * self.prompt * (self.target + self.draft) / GPUS[self.gpu].operations / self.efficiency
-        return Costs({k: StepTimes({size: self._step(k, size) for size in sizes}) for k in lengths}, reading)
-
-    def _step(self, length: int, batch: int) -> float:
-        verifying = self._pass(self.target, batch * (length + 1), batch * self.context * self.cache_bytes)
-        return verifying + length * self._pass(self.draft, batch, 0.0)
-
-    def _pass(self, parameters: float, tokens: int, cache: float) -> float:
-        gpu, moved = GPUS[self.gpu], parameters * self.weight_bytes + cache
-        return max(moved / gpu.bandwidth, 2 * parameters * tokens / gpu.operations) / self.efficiency
+        reading = 2 * self.prompt * (self.target + self.draft) / operations / self.efficiency
+        return Costs({k: StepTimes({size: step(k, size) for size in sizes}) for k in lengths}, reading)
 
 
 def read_paper(text: str) -> Paper:
@@ -154,25 +145,21 @@ class Planned(NamedTuple):
     served: Served | None
 
 
-def planned_runs(summaries: Sequence[RunSummary], costs: Costs) -> tuple[list[RunSummary], list[RunConfig]]:
-    """Return the runs whose steps' times are known, and the others."""
-    known = [each for each in summaries if costs.of(each.config) is not None]
-    if not known:
-        lengths = ", ".join(map(str, sorted(costs.steps)))
-        there = ", ".join(dict.fromkeys(str(each.config.num_speculative_tokens) for each in summaries))
-        raise ValueError(f"the costs are those of {lengths} proposals, but the runs have {there}")
-    return known, [each.config for each in summaries if each not in known]
-
-
 def plan(
     summaries: Sequence[RunSummary], costs: Costs, max_batch: int, rates: Sequence[float], goal: Goal,
     replicas: int | None = None,
 ) -> list[Planned]:  # fmt: skip
-    """Return, for each rate, what each run of `planned_runs` would take, the fewest replicas that keep a goal first.
+    """Return, for each rate, what each run would take, the fewest replicas that keep a goal first.
 
-    The latencies of a fixed number of replicas are worked out instead, if one is given.
+    The latencies of a fixed number of replicas are worked out instead, if one is given. Runs are left out whose steps
+    the costs do not tell, as those that propose now more, now less.
     """
-    found = [_planned(summary, costs, max_batch, rate, goal, replicas) for rate, summary in product(rates, summaries)]
+    known = [each for each in summaries if each.config.num_speculative_tokens in costs.steps]
+    if not known:
+        lengths = ", ".join(map(str, sorted(costs.steps)))
+        there = ", ".join(dict.fromkeys(str(each.config.num_speculative_tokens) for each in summaries))
+        raise ValueError(f"the costs are those of {lengths} proposals, but the runs have {there}")
+    found = [_planned(summary, costs, max_batch, rate, goal, replicas) for rate, summary in product(rates, known)]
 
     def order(each: Planned) -> tuple[int, float, float]:
         wait = math.inf if each.served is None else each.served.quantile(goal.share)
@@ -184,9 +171,7 @@ def plan(
 def _planned(
     summary: RunSummary, costs: Costs, max_batch: int, rate: float, goal: Goal, replicas: int | None
 ) -> Planned:
-    times, prompt = costs.of(summary.config), costs.prompt
-    if times is None:
-        raise ValueError(f"the costs do not tell what a step of {summary.config.label} takes")
+    times, prompt = costs.steps[int(summary.config.num_speculative_tokens)], costs.prompt
     steps = np.concatenate([result.column("steps") for result in summary.group.results]).astype(np.int64)
     latency = goal.latency if replicas is None else times(1) * float(steps.mean()) + prompt
     if 5 * rate * latency > MOST:
@@ -228,19 +213,18 @@ def table(found: Sequence[Planned], rate: float, goal: Goal) -> str:
 
 def picture(found: Sequence[Planned], goal: Goal, *, fixed: bool) -> str:
     """Return a curve for each run as SVG: the replicas that keep the goal, or the latency of a fixed number."""
-    runs: dict[str, list[Planned]] = {}
+    runs: dict[RunConfig, list[tuple[float, float]]] = {}
     for each in sorted(found, key=lambda each: each.rate):
-        if each.served is not None:
-            runs.setdefault(each.summary.config.label, []).append(each)
+        if each.served is not None and each.replicas is not None:
+            height = each.served.quantile(goal.share) if fixed else each.replicas
+            runs.setdefault(each.summary.config, []).append((each.rate, height))
 
     def draw(axes: Axes) -> None:
         drawn: dict[str, int] = {}
-        for label, curve in runs.items():
-            heights = [each.served.quantile(goal.share) if fixed else each.replicas for each in curve]
-            rule = curve[0].summary.config.rule
-            turn = drawn[rule] = drawn.get(rule, -1) + 1  # a rule's curves, such as its lengths, differ by their dashes
-            look = style_of(rule).keywords() | {"linestyle": DASHES[turn % len(DASHES)]}
-            axes.plot([each.rate for each in curve], heights, label=plain(label), **look)
+        for config, curve in runs.items():
+            turn = drawn[config.rule] = drawn.get(config.rule, -1) + 1  # a rule's curves differ by their dashes
+            look = style_of(config.rule).keywords() | {"linestyle": DASHES[turn % len(DASHES)]}
+            axes.plot(*zip(*curve, strict=True), label=plain(config.label), **look)
         up = f"seconds within which {100 * goal.share:g} % are answered" if fixed else "replicas"
         axes.set(xlabel="requests a second", ylabel=up, xscale="log", yscale="log")
 
@@ -268,20 +252,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         made.error(f"latency must be above 0, and share in (0, 1), but are {given.latency:g} and {given.share:g}")
     rates, goal = sorted(set(given.rates)), Goal(given.latency, given.share)
     summaries = [each for _, file in read_all(given.results) for each in summarise(file)]
-    lengths = {each.config.num_speculative_tokens for each in summaries}
+    lengths = (each.config.num_speculative_tokens for each in summaries)
     try:
-        fixed = [length for length in lengths if isinstance(length, int)]
-        known = (
-            read_paper(given.paper).costs(fixed, max_batch=given.max_batch) if given.paper else read_costs(given.costs)
-        )
-        runs, others = planned_runs(summaries, known)
-        found = plan(runs, known, given.max_batch, rates, goal, given.replicas)
+        if given.costs is not None:
+            costs = read_costs(given.costs)
+        else:
+            fixed = {length for length in lengths if isinstance(length, int)}
+            costs = read_paper(given.paper).costs(fixed, max_batch=given.max_batch)
+        found = plan(summaries, costs, given.max_batch, rates, goal, given.replicas)
     except (ValueError, TypeError) as mistake:
         made.error(str(mistake))
     for rate in rates:
         print(table([one for one in found if one.rate == rate], rate, goal), end="\n\n")
-    if others:
-        print(f"{len(others)} runs are left out: the costs do not tell what their steps take.")
+    if others := len(summaries) - len(found) // len(rates):
+        print(f"{others} runs are left out: the costs do not tell what their steps take.")
     if given.picture is not None:
         write_atomically(given.picture, picture(found, goal, fixed=given.replicas is not None))
 

@@ -39,7 +39,7 @@ PUBLISHED = ("typical", "top_k:k=10", "ensemble:weight=0.3", "cactus:delta=0.75"
 EXACT = "cactus:delta=1.0,solver=exact"
 ONE_SIGMA = 0.158655
 """Of a normal distribution this much lies above one standard deviation."""
-Columns = Mapping[str, tuple[str, int]]
+Columns = dict[str, tuple[str, int]]
 QUALITY: Columns = {
     "score": ("score", 3),
     "score − best lossless": ("score_difference", 3),
@@ -74,8 +74,8 @@ class Part:
     draft: str
     problems: int
     lossless: tuple[int, ...]
-    rules: Mapping[str, tuple[int, ...]]
-    matched: Mapping[str, tuple[int, ...]]
+    rules: dict[str, tuple[int, ...]]
+    matched: dict[str, tuple[int, ...]]
 
     def configs(self, sampling: str, widths: Mapping[str, float], most: int) -> list[RunConfig]:
         """Return what is answered side by side."""

@@ -10,7 +10,7 @@ from support.result_files import made, several, write
 
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from studies.planning.fleet import StepTimes, Workload, capacity, simulate
-from studies.planning.plan import GPUS, Costs, Goal, Paper, main, plan, planned_runs, read_paper
+from studies.planning.plan import GPUS, Costs, Goal, Paper, main, plan, read_paper
 
 COSTS = Costs({4: StepTimes({1: 0.01, 16: 0.04}), 8: StepTimes({1: 0.012, 16: 0.06})})
 
@@ -43,14 +43,11 @@ def test_capacity_is_that_of_the_best_batch():
     assert capacity(StepTimes({1: 1.0}), 2.0, max_batch=1, prompt=0.5) == 1 / 2.5
 
 
-def test_runs_of_other_lengths_are_left_out_and_named():
-    known, others = planned_runs(summarise(several()), COSTS)
-    assert {run.config.num_speculative_tokens for run in known} == {4, 8}
-    assert [config.num_speculative_tokens for config in others] == [0, 2]
+def test_runs_of_other_lengths_are_left_out():
+    found = plan(summarise(several()), COSTS, 16, [20.0], Goal(1.0))
+    assert {each.summary.config.num_speculative_tokens for each in found} == {4, 8}
     with pytest.raises(ValueError, match="the costs are those of 4, 8 proposals, but the runs have 2"):
-        planned_runs(summarise([made("lossless", 2)]), COSTS)
-    with pytest.raises(ValueError, match="do not tell what a step of lossless ×2 takes"):
-        plan(summarise([made("lossless", 2)]), COSTS, 16, [1.0], Goal(1.0))
+        plan(summarise([made("lossless", 2)]), COSTS, 16, [20.0], Goal(1.0))
 
 
 def test_the_script_prints_tables_and_draws_a_picture(tmp_path, capsys):
@@ -76,9 +73,9 @@ def test_times_are_linear_between_what_is_known():
 def test_a_small_batch_waits_for_memory_and_a_large_one_for_arithmetic(gpu):
     paper = Paper(gpu, target=8e9, cache_bytes=1e5, context=100, efficiency=0.5)
     costs = paper.costs({3}, max_batch=4096)
-    limits = GPUS[gpu]
-    assert costs.steps[3](1) == pytest.approx((16e9 + 1e7) / limits.bandwidth / 0.5, rel=1e-12)
-    assert costs.steps[3](4096) == pytest.approx(2 * 8e9 * 4096 * 4 / limits.operations / 0.5, rel=1e-12)
+    bandwidth, operations = GPUS[gpu]
+    assert costs.steps[3](1) == pytest.approx((16e9 + 1e7) / bandwidth / 0.5, rel=1e-12)
+    assert costs.steps[3](4096) == pytest.approx(2 * 8e9 * 4096 * 4 / operations / 0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize(
