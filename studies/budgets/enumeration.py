@@ -8,16 +8,14 @@ The enumeration is that of the tests (tests/support/tree_enumeration.py).
 from __future__ import annotations
 
 import math
-import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from support.exact_enumeration import make_rows  # noqa: E402
-from support.tree_enumeration import (  # noqa: E402
+from support.exact_enumeration import make_rows
+from support.tree_enumeration import (
     Charge,
     Models,
     Step,
@@ -27,25 +25,26 @@ from support.tree_enumeration import (  # noqa: E402
     respond,
     uniform_shape,
 )
-from torch import Tensor  # noqa: E402
+from torch import Tensor
 
-from cactus_decoding import Budget, audit, parse_rule  # noqa: E402
-from cactus_decoding.core.policy import decide  # noqa: E402
-from cactus_decoding.core.policy.decide import Policy, PolicyState  # noqa: E402
-from cactus_decoding.core.verification.walk import SCHEMES  # noqa: E402
-from scripts.pages import table  # noqa: E402
-from studies.study import study  # noqa: E402
+from cactus_decoding import Budget, audit, parse_rule
+from cactus_decoding.core.policy import decide
+from cactus_decoding.core.policy.decide import Policy, PolicyState
+from cactus_decoding.core.verification.walk import SCHEMES
+from scripts.pages import table
+from studies.study import study
 
 RESULTS = Path(__file__).with_name("results") / "enumeration.json"
 LIMITS = (0.02, 0.1, 0.5)
 PROPOSALS, LENGTH = 2, 5
+CLAMPED = "clamped:width=1.0"
 RULES = (
     "cactus:delta=0.1",
     "cactus:delta=0.1,solver=exact",
     "cactus:delta=1.0",
     "ensemble:weight=0.3",
     "lenience:lenience=0.6",
-    "clamped:width=1.0",
+    CLAMPED,
     "typical:recovery=sample",
     "top_k:k=2",
 )
@@ -80,45 +79,45 @@ def moved(rule: str, budget: Budget | None, scheme: str = "token", charge: Charg
 
 
 def measure(_: Namespace) -> dict[str, Any]:
+    """Return of each rule, and of variants of one, what it costs at a position, without a budget, and under budgets."""
     found = []
     for rule in RULES:
         worst = audit(rule, *Markov().rows).kl.max().item()
         row = {"rule": rule, "one_position": worst if math.isfinite(worst) else None, "unlimited": moved(rule, None)}
         found.append(row | {"budgets": [moved(rule, Budget(nats=limit)) for limit in LIMITS]})
-    clamped, budgets = "clamped:width=1.0", [Budget(nats=limit) for limit in LIMITS]
-    variants = {
-        "block verification": [moved(clamped, each, scheme="joint") for each in budgets],
-        "paced": [moved(clamped, Budget(nats=limit, expected_tokens=LENGTH)) for limit in LIMITS],
-        "wrong: forgets the rejected position": [
-            moved(clamped, each, charge=forgets_the_rejected_position) for each in budgets
-        ],
+    variants: dict[str, Callable[[float], float | None]] = {
+        "block verification": lambda limit: moved(CLAMPED, Budget(nats=limit), scheme="joint"),
+        "paced": lambda limit: moved(CLAMPED, Budget(nats=limit, expected_tokens=LENGTH)),
+        "wrong: forgets the rejected position": lambda limit: moved(
+            CLAMPED, Budget(nats=limit), charge=forgets_the_rejected_position
+        ),
+        "wrong: admits while anything is left": admitting_while_anything_is_left,
     }
-    right = decide.affords
-    decide.affords = lambda state, cost: state.spent < state.limit
-    variants["wrong: admits while anything is left"] = [moved(clamped, each) for each in budgets]
-    decide.affords = right
     for name, kept in variants.items():
-        found.append({"rule": f"{clamped}, {name}", "one_position": None, "unlimited": None, "budgets": kept})
+        budgets = [kept(limit) for limit in LIMITS]
+        found.append({"rule": f"{CLAMPED}, {name}", "one_position": None, "unlimited": None, "budgets": budgets})
     return {"rows": found, "proposals": PROPOSALS, "length": LENGTH, "limits": LIMITS}
+
+
+def admitting_while_anything_is_left(limit: float) -> float | None:
+    with mock.patch.object(decide, "affords", lambda state, cost: state.spent < state.limit):
+        return moved(CLAMPED, Budget(nats=limit))
 
 
 def shown(result: Any) -> dict[str, str]:
     """Return the table; what is above its budget is set in bold."""
-    head = "rule", "one position, at most", "a response, no budget", *(f"budget {limit:g}" for limit in LIMITS)
+
+    def number(kl: float | None, limit: float = math.inf) -> str:
+        said = "∞" if kl is None else f"{kl:.4f}"
+        return f"**{said}**" if limit < math.inf and (kl is None or kl > limit) else said
+
     cells = []
     for row in result["rows"]:
         variant = ", wrong" in row["rule"] or row["unlimited"] is None
-        plain = ["" if variant else _number(row[key]) for key in ("one_position", "unlimited")]
-        kept = [
-            f"**{_number(kl)}**" if kl is None or kl > limit else _number(kl)
-            for kl, limit in zip(row["budgets"], LIMITS, strict=True)
-        ]
-        cells.append([row["rule"], *plain, *kept])
+        plain = ["" if variant else number(row[key]) for key in ("one_position", "unlimited")]
+        cells.append([row["rule"], *plain, *map(number, row["budgets"], LIMITS)])
+    head = "rule", "one position, at most", "a response, no budget", *(f"budget {limit:g}" for limit in LIMITS)
     return {"enumeration": table(head, cells)}
-
-
-def _number(kl: float | None) -> str:
-    return "∞" if kl is None else f"{kl:.4f}"
 
 
 if __name__ == "__main__":

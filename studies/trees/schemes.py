@@ -10,7 +10,6 @@ bounds what any exact scheme keeps: a beginning must be emitted by the target, a
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
@@ -18,20 +17,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from support import spectr_gbv
+from support.tree_acceptance import most_kept
+from support.tree_enumeration import Models, Shape, steps, uniform_shape
+from support.wrong_trees import hsd_as_published
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from support import spectr_gbv  # noqa: E402
-from support.tree_acceptance import most_kept  # noqa: E402
-from support.tree_enumeration import Models, Shape, steps, uniform_shape  # noqa: E402
-from support.wrong_trees import hsd_as_published  # noqa: E402
-
-from cactus_decoding import parse_rule  # noqa: E402
-from cactus_decoding.core.verification.walk import SCHEMES  # noqa: E402
-from scripts.pages import columns  # noqa: E402
-from studies.study import study  # noqa: E402
+from cactus_decoding import parse_rule
+from cactus_decoding.core.verification.walk import SCHEMES
+from scripts.pages import columns
+from studies.study import study
 
 RESULTS = Path(__file__).with_name("results") / "schemes.json.gz"
 VOCABULARY, DEPTH, TOYS = 3, 2, 40
