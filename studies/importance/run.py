@@ -119,29 +119,23 @@ def rows_of(pair: Pair, task: str, problems: int) -> tuple[torch.Tensor, torch.T
     return q, p, torch.tensor(place_of)
 
 
-def found_by_itself(importance: Importance, top: int = 20) -> dict[str, Any]:
-    """Say how many of the tokens that matter most are digits or operators, and how many of all tokens are."""
+def found_by_itself(importance: Importance, top: int = 20) -> dict[str, float]:
+    """Return which shares of all tokens, and of those that matter most, are digits or operators."""
     pair = load_pair("bundled", "ngram")
     words = Vocabulary.of(pair.tokenizer, len(importance.target_weights))
-    search = re.compile(PATTERNS["numbers_and_operators"]).search
-    chosen = [bool(search(text)) for text in words.texts]
-    result: dict[str, Any] = {"numbers_and_operators_among_all": sum(chosen) / len(chosen)}
+    chosen = torch.tensor([re.search(PATTERNS["numbers_and_operators"], text) is not None for text in words.texts])
+    found = {"all": chosen.double().mean().item()}
     for side in ("target", "draft"):
-        order = getattr(importance, f"{side}_weights").argsort(descending=True).tolist()
-        result[f"numbers_and_operators_among_top_{top}_of_{side}"] = sum(chosen[i] for i in order[:top]) / top
-        for end, some in (("most", order[:top]), ("least", order[: -top - 1 : -1])):
-            result[f"{side}_{end}"] = [words.texts[i] for i in some]
-    return result
+        most = getattr(importance, f"{side}_weights").topk(top).indices
+        found[f"top_{top}_of_{side}"] = chosen[most].double().mean().item()
+    return {f"numbers_and_operators_among_{name}": share for name, share in found.items()}
 
 
 def shown(result: dict[str, Any]) -> dict[str, str]:
     """Return the tables of the page."""
     fit, found = result["learned"]["fit"], result["found"]
     value, low, high = fit["auc"]
-    among = {
-        name: f"{100 * found[f'numbers_and_operators_among_{name}']:.0f} %"
-        for name in ("all", "top_20_of_target", "top_20_of_draft")
-    }
+    among = {name.partition("_among_")[2]: f"{100 * each:.0f} %" for name, each in found.items() if "_among_" in name}
     lines = [
         f"Learned from {fit['positions']:,} rejected proposals in {fit['problems']:,} problems: keeping the proposal "
         f"spoils {100 * fit['worse']:.1f} % of the continuations (and mends {100 * fit['better']:.1f} %, which is the "
