@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from cactus_decoding import Request, load_pair, parse_rule
 from cactus_decoding.cli import options
@@ -32,7 +31,7 @@ from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.rules.base import Family, round_to
 from cactus_decoding.core.rules.relaxed_greedy import given_up
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.frontier.frontier import DEFAULT_MEMORY, LOOSEST
+from cactus_decoding.lab.frontier.frontier import LOOSEST
 from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks, read_rows
 from cactus_decoding.lab.frontier.recording import record_rows
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
@@ -54,8 +53,8 @@ SHARE = 0.5
 DRAWN_SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 GREEDY_SHARES = (0.25, 0.5, 0.75)
 Row = Mapping[str, Any]
-AT_ONCE = 2**20
-"""Probabilities of either model that are looked at together."""
+MEMORY = 2**24
+"""Bytes of rows that are looked at together."""
 COSTS = {
     "kl": (4, "KL", "KL, nats per position"),
     "tv": (3, "TV", "total variation"),
@@ -86,20 +85,12 @@ def thinned(rows: RecordedRows, positions: int) -> RecordedRows:
 
 @cache
 def visited(rows: RecordedRows) -> list[tuple[Tensor, Tensor]]:
-    """Return the target's and the draft's rows of visited positions, those of about the same length together."""
-    pairs = [
-        pair[:, pair.sum(0) > 0]
-        for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, DEFAULT_MEMORY)
-        for pair, here in zip(torch.stack([target, draft], 1), rows.visited[start:].tolist(), strict=False)
-        if here
-    ]
-    groups: list[list[Tensor]] = [[]]
-    for pair in sorted(pairs, key=lambda pair: pair.shape[1]):
-        if (len(groups[-1]) + 1) * pair.shape[1] > AT_ONCE:
-            groups.append([])
-        groups[-1].append(pair.T)
-    padded = [pad_sequence(group, batch_first=True) for group in groups]
-    return [(each[..., 0].contiguous(), each[..., 1].contiguous()) for each in padded]
+    """Return the target's and the draft's rows of visited positions, in parts."""
+    found = []
+    for start, target, draft, _ in chunks(rows.target, rows.draft, rows.drafted, MEMORY):
+        if (here := rows.visited[start : start + len(target)]).any():
+            found.append((target[here], draft[here]))
+    return found
 
 
 def accepted(rows: RecordedRows, rule: str) -> float:

@@ -16,21 +16,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cactus_decoding import Request, load_pair
+from cactus_decoding import Request, load_pair, parse_rule
 from cactus_decoding.lab.evaluation.intervals import Interval, clustered_proportion
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.frontier.frontier import Frontier
+from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier
 from cactus_decoding.lab.frontier.recording import record_rows
+from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting import charts
 from cactus_decoding.lab.reporting.report import escape, name_of, number
 from scripts.pages import columns
 from scripts.pages import table as as_table
 from scripts.results import read, write
+from studies.rules.frontier import strictest
 from studies.shown import compared, metric
 from studies.stored import read_results
-from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, least, run_of, study_of_parts
+from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, run_of, study_of_parts
 
 FOLDER = Path(__file__).with_name("results")
 BUNDLED, CACTUS = "bundled:draft", "cactus:delta=1.0"
@@ -141,11 +143,11 @@ def match(draft: str, sampling: str, positions: int) -> dict[str, dict[str, Any]
     for rule in dict.fromkeys(rule for part in PARTS if part.draft == draft for rule in part.matched):
         wanted = frontier.measure(rule)
 
-        def enough(width: float, wanted: float = wanted.acceptance.value) -> bool:
-            return frontier.measure(f"clamped:width={width!r}").acceptance.value >= wanted
+        def accepts(rule: str) -> float:
+            return frontier.measure(rule).acceptance.value
 
-        width = float(f"{least(enough, 1e-3, 100.0, 14):.3g}")
-        clamped = frontier.measure(f"clamped:width={width!r}")
+        clamped = frontier.measure(strictest(FAMILIES["clamped"], accepts, wanted.acceptance.value) or LOOSEST)
+        width = parse_rule(clamped.rule).width  # type: ignore[attr-defined]
         both = {"rule": wanted.as_dict(), "clamped": clamped.as_dict()}
         found[rule] = {"width": width, "positions": rows.positions} | both
     return found
