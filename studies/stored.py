@@ -10,23 +10,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from cactus_decoding.core.files.writing import write_atomically
+from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs import results
 from cactus_decoding.lab.evaluation.runs.results import ResultFile, RunResult
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 
 
 def packed(path: Path) -> Path:
     """Return where a file is kept compressed."""
     return path.with_name(path.name + ".gz")
-
-
-def write_packed(path: Path, text: str) -> None:
-    """Replace a compressed file; the same text makes the same bytes."""
-    write_atomically(packed(path), gzip.compress(text.encode(), mtime=0))
-
-
-def read_packed(path: Path) -> str:
-    """Return the text of a compressed file."""
-    return gzip.decompress(packed(path).read_bytes()).decode()
 
 
 def read_results(path: Path) -> list[RunResult]:
@@ -35,18 +27,24 @@ def read_results(path: Path) -> list[RunResult]:
         return results.read_results(path)
     with TemporaryDirectory() as folder:
         plain = Path(folder) / path.name
-        plain.write_text(read_packed(path))
+        plain.write_bytes(gzip.decompress(packed(path).read_bytes()))
         return results.read_results(plain)
+
+
+def read_runs(path: Path) -> dict[RunConfig, RunSummary]:
+    """Return the summaries of a result file's runs."""
+    return {each.config: each for each in summarise(read_results(path))}
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[ResultFile]:
     """Open a result file to add to it. What an interruption leaves is plain, and the next one goes on with it."""
     if packed(path).exists() and not path.exists():
-        path.write_text(read_packed(path))
+        path.write_bytes(gzip.decompress(packed(path).read_bytes()))
     with results.opened(path) as file:
         yield file
-    write_packed(path, "".join(_short(result).line() for result in file.results))
+    text = "".join(_short(result).line() for result in file.results)
+    write_atomically(packed(path), gzip.compress(text.encode(), mtime=0))  # the same text makes the same bytes
     path.unlink()
 
 

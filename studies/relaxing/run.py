@@ -23,13 +23,13 @@ import numpy as np
 from cactus_decoding import ModelDrafter, load_pair
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 from cactus_decoding.lab.reporting.pictures import GREY
 from cactus_decoding.lab.reporting.report import escape
 from scripts.pages import columns, table
 from scripts.results import read, write
 from studies.shown import against, metric, picture
-from studies.stored import read_results
+from studies.stored import read_runs
 from studies.study import SAMPLING_OPTION, answer, pass_medians, run_of, study_of_parts
 
 if TYPE_CHECKING:
@@ -172,8 +172,7 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
         configs = read(folder / f"chosen-{sampling}.json")["chosen"]
         chosen = {kind: RunConfig.from_dict(config) for kind, config in configs.items()}
         validated, tuned, grid = (
-            {each.config: each for each in summarise(read_results(folder / f"{sampling}-{part}.jsonl"))}
-            for part in ("chosen", "tuned", "grid")
+            read_runs(folder / f"{sampling}-{part}.jsonl") for part in ("chosen", "tuned", "grid")
         )
         rows = [
             [kind, named(run), f"{run.known('score').value:.3f}", f"{run.known('acceptance_length').value:.2f}"]
@@ -186,7 +185,7 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
             f"pictures/relaxing/{sampling}-cost-ratio.svg": _cost_picture(chosen, validated, grid, costs),
         }
         if sampling == "truncated":
-            found["paper"] = _paper(summarise(read_results(folder / f"{sampling}-paper.jsonl")))
+            found["paper"] = _paper([*read_runs(folder / f"{sampling}-paper.jsonl").values()])
     return found
 
 

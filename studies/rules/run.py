@@ -19,7 +19,7 @@ from typing import Any
 from cactus_decoding import Request, load_pair, parse_rule
 from cactus_decoding.lab.evaluation.intervals import Interval, clustered_proportion
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier
 from cactus_decoding.lab.frontier.recording import record_rows
@@ -31,7 +31,7 @@ from scripts.pages import table as as_table
 from scripts.results import read, write
 from studies.rules.frontier import strictest
 from studies.shown import compared, metric
-from studies.stored import read_results
+from studies.stored import read_runs
 from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, run_of, study_of_parts
 
 FOLDER = Path(__file__).with_name("results")
@@ -158,7 +158,7 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
     found = {}
     for sampling in samplings:
         groups: dict[tuple[str, int], list[RunSummary]] = {}
-        for run in summarise(read_results(folder / f"{sampling}.jsonl")):
+        for run in read_runs(folder / f"{sampling}.jsonl").values():
             groups.setdefault((run.config.draft, run.config.problems), []).append(run)
         bundled = sorted((each for each in groups if each[0] == BUNDLED), reverse=True)
         main, tuned = groups[bundled[0]], groups[bundled[-1]]

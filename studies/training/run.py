@@ -31,7 +31,6 @@ from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.reporting.report import number
 from cactus_decoding.lab.training.acceptance.sampling import answer as target_answers
@@ -46,7 +45,7 @@ from scripts.results import read, write
 from studies.constraints.stories import ANSWERABLE, constrained_stories
 from studies.relaxing.run import TEST, longest
 from studies.shown import against, metric, picture
-from studies.stored import read_results
+from studies.stored import read_runs
 from studies.study import SAMPLINGS, answer, run_of, study_of_parts
 
 if TYPE_CHECKING:
@@ -359,7 +358,7 @@ def _long(content: Mapping[str, Any]) -> str:
 
 def _four(configs: Mapping[str, Any], folder: Path, what: str) -> str:
     """Return what each run gave, paired by problem with the first of them."""
-    found = {each.config: each for each in summarise(read_results(folder / "four.jsonl"))}
+    found = read_runs(folder / "four.jsonl")
     runs = {name: found[RunConfig.from_dict(each).asking(seed=0)] for name, each in configs.items()}
     names = {id(run): name for name, run in runs.items()}
     first = next(iter(runs.values()))

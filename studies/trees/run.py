@@ -29,7 +29,7 @@ from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.types import DraftLength
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.run_config import RunConfig, proposing
-from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 from cactus_decoding.lab.reporting.pictures import GREY
 from cactus_decoding.lab.reporting.report import number
 from cactus_decoding.zoo.word_problems import word_problems
@@ -37,7 +37,7 @@ from scripts.pages import table
 from scripts.results import read, write
 from studies.relaxing.run import TEST, VALIDATION
 from studies.shown import compared, picture
-from studies.stored import read_results
+from studies.stored import read_runs
 from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, pass_medians, study_of_parts
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
     found = {"told": yields.table(), "passes": table(("nodes", *names), rows)}
     for sampling in samplings:
         chosen = read(folder / f"chosen-{sampling}.json")["chosen"]
-        held_out = summarise(read_results(folder / f"{sampling}-held-out.jsonl"))
-        found[f"held-out {sampling}"] = _held_out(chosen, {each.config: each for each in held_out}, sampling)
+        held_out = read_runs(folder / f"{sampling}-held-out.jsonl")
+        found[f"held-out {sampling}"] = _held_out(chosen, held_out, sampling)
     return found | {"pictures/trees/where-trees-pay.svg": _picture(yields, passes)}
 
 
