@@ -19,12 +19,12 @@ import signal
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -56,21 +56,17 @@ KEPT = {
 
 @dataclass(frozen=True)
 class Way:
-    """How requests are answered: proposals and configuration of a server, and keys of each request.
-
-    Ways of the same proposals and configuration share a server.
-    """
+    """How requests are answered: proposals of a server, which ways of the same number share, and keys of a request."""
 
     name: str
     num_speculative_tokens: int
-    config: dict[str, Any]
     asked: dict[str, Any]
 
 
 def ways_of(rule: str, lengths: Sequence[int], length: int) -> list[Way]:
     """Return lossless at several lengths, and a rule at one length."""
-    lossless = [Way(f"lossless ×{one}", one, {}, {}) for one in lengths]
-    return [*lossless, Way(f"{rule} ×{length}", length, {}, {"acceptance_rule": rule})]
+    lossless = [Way(f"lossless ×{one}", one, {}) for one in lengths]
+    return [*lossless, Way(f"{rule} ×{length}", length, {"acceptance_rule": rule})]
 
 
 def run_bench(flags: Sequence[str], log: Path) -> None:
@@ -112,63 +108,56 @@ def bench(url: str, way: Way, prompts: Path, given: Mapping[str, Any], seed: int
 
 
 @contextmanager
-def serving(ways: Sequence[Way], max_batch: int) -> Iterator[tuple[dict[str, str], Path]]:
-    """Start the servers of some ways, and end them at the end; yields their addresses by way, and a file of prompts."""
+def serving(ways: Sequence[Way], max_batch: int) -> Iterator[Callable[..., dict[str, float]]]:
+    """Start the servers of some ways, and end them at the end; yields what asks them, as `bench` does."""
     from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 
     if find_spec("pandas") is None:
         raise SystemExit("vllm bench serve reads its prompts with pandas: pip install pandas")
     import_module("vllm.benchmarks.serve")  # once, for all runs
     with tempfile.TemporaryDirectory() as folder, ExitStack() as servers:
-        prompts, urls = Path(folder) / "prompts.jsonl", dict[str, str]()
+        prompts, urls = Path(folder) / "prompts.jsonl", dict[int, str]()
         problems = islice(parse_task("word_problems").problems, 400)
         prompts.write_text("".join(json.dumps({"prompt": problem.prompt}) + "\n" for problem in problems))
-        keys = {way.name: json.dumps([way.num_speculative_tokens, way.config]) for way in ways}
-        for way in ways:
-            if keys[way.name] not in urls:
-                more = ["--additional-config", json.dumps(way.config)] if way.config else []
-                more += [f"--num-speculative-tokens={way.num_speculative_tokens}", f"--max-num-seqs={max_batch}"]
-                server = servers.enter_context(running([*CACTUS, *SMALL, *more], environment=ENVIRONMENT))
-                urls[keys[way.name]] = f"http://127.0.0.1:{server.port}"
-        yield {name: urls[key] for name, key in keys.items()}, prompts
+        for length in dict.fromkeys(way.num_speculative_tokens for way in ways):
+            more = [f"--num-speculative-tokens={length}", f"--max-num-seqs={max_batch}"]
+            server = servers.enter_context(running([*CACTUS, *SMALL, *more], environment=ENVIRONMENT))
+            urls[length] = f"http://127.0.0.1:{server.port}"
+        yield lambda way, *args, **more: bench(urls[way.num_speculative_tokens], way, prompts, *args, **more)
 
 
 def measure(given: Namespace) -> dict[str, Any]:
     """Measure every way at every rate, round by round, and write the result after each round."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that servers end too
-    if given.costs:
-        return measured_costs(given)
     ways, runs = ways_of(str(as_rule(given.rule)), given.lengths, given.length), list[dict[str, Any]]()
+    if given.costs:
+        return measured_costs(given, ways)
     result = {
         "limit_ms": given.limit_ms, "max_batch": given.max_batch, "ways": [asdict(way) for way in ways], "runs": runs,
     }  # fmt: skip
-    with serving(ways, given.max_batch) as (urls, prompts):
-        for number in range(given.rounds):
-            for rate in given.rates:
-                turn, count = number % len(ways), max(2, round(rate * given.seconds))
-                for way in [*ways[turn:], *ways[:turn]]:
-                    how = {"request_rate": rate, "num_prompts": count}
-                    found = bench(urls[way.name], way, prompts, vars(given), number, **how)
-                    runs.append({"way": way.name, "rate": rate, "round": number, **found})
-                    print(f"round {number + 1}, {rate:g}/s, {way.name}: {found['goodput']:.2f} good/s, "
-                          f"{found['e2el_ms']:.0f} ms an answer", flush=True)  # fmt: skip
+    with serving(ways, given.max_batch) as ask:
+        for number, rate in product(range(given.rounds), given.rates):
+            turn = number % len(ways)
+            how = {"request_rate": rate, "num_prompts": max(2, round(rate * given.seconds))}
+            for way in [*ways[turn:], *ways[:turn]]:
+                found = ask(way, vars(given), number, **how)
+                runs.append({"way": way.name, "rate": rate, "round": number, **found})
+                print(f"round {number + 1}, {rate:g}/s, {way.name}: {found['goodput']:.2f} good/s, "
+                      f"{found['e2el_ms']:.0f} ms an answer", flush=True)  # fmt: skip
             write(given.results, result, asked(given))
     return result
 
 
-def measured_costs(given: Namespace) -> dict[str, Any]:
-    """Return a result with how long answers take while fixed numbers of them are under way."""
-    result = read(given.results)
-    ways = [Way(**way) for way in result["ways"]]
+def measured_costs(given: Namespace, ways: Sequence[Way]) -> dict[str, Any]:
+    """Return the stored result with how long answers take while fixed numbers of them are under way."""
     costs: dict[str, dict[str, float]] = {way.name: {} for way in ways}
-    with serving(ways, result["max_batch"]) as (urls, prompts):
-        for batch in given.batches:
-            for way in ways:
-                how = {"max_concurrency": batch, "num_prompts": max(24, 8 * batch), "request_rate": "inf"}
-                found = bench(urls[way.name], way, prompts, result["provenance"]["arguments"], 0, **how)
-                costs[way.name][str(batch)] = found["e2el_mean_ms"] / 1000
-                print(f"{batch} at a time, {way.name}: {found['e2el_mean_ms']:.0f} ms an answer", flush=True)
-    return result | {"seconds_per_answer": costs}
+    with serving(ways, given.max_batch) as ask:
+        for batch, way in product(given.batches, ways):
+            how = {"max_concurrency": batch, "num_prompts": max(24, 8 * batch), "request_rate": "inf"}
+            taken = ask(way, vars(given), 0, **how)["e2el_mean_ms"]
+            costs[way.name][str(batch)] = taken / 1000
+            print(f"{batch} at a time, {way.name}: {taken:.0f} ms an answer", flush=True)
+    return read(given.results) | {"seconds_per_answer": costs}
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -182,17 +171,15 @@ def rates_and_ways(result: dict[str, Any], steps: Mapping[str, Sequence[int]]) -
     limit = result["limit_ms"] / 1000
     head = "offered per second", "way", "good answers per second", "plan", "seconds, half", "plan", "95 %", "plan"
     rows = []
-    for rate in dict.fromkeys(run["rate"] for run in result["runs"]):
-        for way in (one["name"] for one in result["ways"]):
-            runs = [run for run in result["runs"] if (run["rate"], run["way"]) == (rate, way)]
-            planned = ["–"] * 3
-            if way in steps:
-                planned = predicted(steps[way], result["seconds_per_answer"][way], rate, result["max_batch"], limit)
-            measured = [
-                interval([scale * run[key] for run in runs]).shown(2)
-                for key, scale in (("goodput", 1), ("e2el_ms", 0.001), ("e2el_p95_ms", 0.001))
-            ]
-            rows.append([f"{rate:g}", way, *(cell for pair in zip(measured, planned, strict=True) for cell in pair)])
+    for rate, way in product(dict.fromkeys(run["rate"] for run in result["runs"]), result["ways"]):
+        name = way["name"]
+        runs = [run for run in result["runs"] if (run["rate"], run["way"]) == (rate, name)]
+        planned = ["–"] * 3
+        if name in steps:
+            planned = predicted(steps[name], result["seconds_per_answer"][name], rate, result["max_batch"], limit)
+        scales = {"goodput": 1, "e2el_ms": 0.001, "e2el_p95_ms": 0.001}
+        measured = [interval([scale * run[key] for run in runs]).shown(2) for key, scale in scales.items()]
+        rows.append([f"{rate:g}", name, *(cell for pair in zip(measured, planned, strict=True) for cell in pair)])
     return (
         f"Good answers are complete within {limit:g} s. Medians over rounds, with 95 % intervals where these are "
         f"enough to tell; beside them what the plan says.\n\n{table(head, rows, names=2)}"
