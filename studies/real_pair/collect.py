@@ -10,30 +10,37 @@ answer is a file of its own, so that the command can be stopped and goes on wher
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from cactus_decoding import generate, load_pair
-from cactus_decoding.core.files.writing import write_tensors
+from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.sampling.rows import draw
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.run_config import seed_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.evaluation.tasks.task import in_chat
-from cactus_decoding.lab.frontier.recorded_rows import shortened
+from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows, shortened
 from scripts.results import parse, write
-from studies.real_pair.answers import FORMAT, PROTECTED
 
+FORMAT = Format("real_pair", schema=1, described="of rows of a study")
+PROTECTED = ("digits", "numbers_and_operators", "code")
 WHOLE = 97
-_AT_ONCE = 16
+SHORTENED = 0.01
+"""What is put together of either row at most."""
+_AT_ONCE, _PROBABILITIES = 16, 2**21
+"""Positions that are read together, and probabilities of each model that are looked at together."""
 T = TypeVar("T")
 
 
@@ -60,7 +67,7 @@ def tensors_of(
     kept, masses, whole = [], [], dict[int, Tensor]()
     pairs = (pair.float() for block in rows for pair in block.unbind(1))
     for place, (pair, token) in enumerate(zip(pairs, answer, strict=True)):
-        found = shortened(pair[0], pair[1], token)
+        found = shortened(pair[0], pair[1], token, SHORTENED)
         kept.append((found.token_ids.int(), found.target.float(), found.draft.float()))
         masses.append(torch.stack([pair[0, ids].sum() for ids in protected]))
         if (first + place) % WHOLE == 0:
@@ -88,6 +95,80 @@ def queue(tasks: Sequence[str], tokenizer: Any, problems: int) -> Iterator[tuple
 def in_turn(lists: Iterable[Sequence[T]]) -> Iterator[T]:
     """Yield one of each list after the other, then the second of each, and so on."""
     yield from (each for each in chain.from_iterable(zip_longest(*lists)) if each is not None)
+
+
+class Chunk(NamedTuple):
+    """Some positions' rows in float64, ``[positions, columns]``; columns behind a row's own are zeros of token 0."""
+
+    places: Tensor
+    token_ids: Tensor
+    target: Tensor
+    draft: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Answers one after another, those of a task together; what each position has stands in ``[positions]``."""
+
+    about: Sequence[dict[str, Any]]  # what each answer's file says of it
+    problem: Tensor  # which answer a position belongs to, ascending
+    written: Tensor  # the token that stands there
+    counts: Tensor  # how many tokens of its row are kept
+    token_ids: Tensor  # of all rows, one after another, as the probabilities
+    target: Tensor
+    draft: Tensor
+    masses: Tensor  # what whole rows of the target put on each of `PROTECTED`, ``[positions, sets]``
+    whole: dict[int, Tensor]  # pairs of whole rows of some positions, ``[2, vocabulary]``
+
+    def chunks(self, sampling: SamplingParams) -> Iterator[Chunk]:
+        """Yield all positions, those with rows of about the same length together."""
+        starts, order = self.counts.cumsum(0) - self.counts, self.counts.argsort()
+        begin = 0
+        while begin < len(order):
+            end = begin + 1
+            while end < len(order) and (end + 1 - begin) * int(self.counts[order[end]]) <= _PROBABILITIES:
+                end += 1
+            places, begin = order[begin:end], end
+            columns = torch.arange(int(self.counts[places].max()))
+            held = columns < self.counts[places].unsqueeze(1)
+            found = (starts[places].unsqueeze(1) + columns).where(held, 0)
+            rows = (each[found].double().where(held, 0.0) for each in (self.target, self.draft))
+            target, draft = (sampling(row.log()).where(held, 0.0) for row in rows)
+            yield Chunk(places, self.token_ids[found].long().where(held, 0), target, draft)
+
+    def recorded(self, provenance: Mapping[str, Any]) -> RecordedRows:
+        """Return the rows as `cactus frontier` records them: every position as a step of one proposal."""
+        vocabulary, ends = next(iter(self.whole.values())).shape[-1], self.counts.cumsum(0)
+        target, draft = (
+            PackedRows(vocabulary, each, self.token_ids.clone(), ends.clone()) for each in (self.target, self.draft)
+        )
+        generator, drafted = torch.Generator().manual_seed(0), torch.zeros(len(ends), dtype=torch.int32)
+        for chunk in self.chunks(SamplingParams()):
+            picked = draw(chunk.draft, torch.rand(len(chunk.places), generator=generator))
+            drafted[chunk.places] = chunk.token_ids.gather(1, picked.unsqueeze(1)).squeeze(1).int()
+        positions = len(ends)
+        visited, over = torch.ones(positions, dtype=torch.bool), torch.zeros(positions, dtype=torch.bool)
+        settings = {"answers": len(self.about), "positions": positions}
+        steps = torch.arange(positions)
+        return RecordedRows(target, draft, drafted, visited, steps, self.problem, over, settings, provenance)
+
+
+def read_answers(folder: Path, tasks: Sequence[str]) -> Answers:
+    """Return all answers of a folder, task after task."""
+    about, parts, whole, positions = [], [], {}, 0
+    for task in tasks:
+        for path in sorted(folder.glob(f"{task}-*.safetensors")):
+            tensors, said = read_tensors(path, FORMAT)
+            for place, rows in zip(tensors["whole_places"].tolist(), tensors.get("whole", ()), strict=True):
+                whole[positions + place] = rows
+            positions += len(tensors["counts"])
+            about.append(said)
+            parts.append([tensors[key] for key in ("token_ids", "counts", "ids", "target", "draft", "masses")])
+    if not parts:
+        raise FileNotFoundError(2, "there are no answers of these tasks", str(folder))
+    written, counts, ids, target, draft, masses = (torch.cat(each) for each in zip(*parts, strict=True))
+    problem = torch.repeat_interleave(torch.arange(len(parts)), torch.tensor([len(part[0]) for part in parts]))
+    return Answers(about, problem, written, counts, ids, target, draft, masses, whole)
 
 
 def main() -> None:

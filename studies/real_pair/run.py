@@ -34,7 +34,7 @@ from cactus_decoding.lab.frontier.frontier import Frontier, sums_by
 from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, shortened
 from scripts.pages import ROOT, put
 from scripts.results import read, write
-from studies.real_pair.answers import PROTECTED, Answers, read_answers
+from studies.real_pair.collect import PROTECTED, SHORTENED, Answers, read_answers
 from studies.real_pair.page import LENGTHS, TIMED, choices, shown
 from studies.rules.frontier import thinned
 from studies.study import study
@@ -55,10 +55,6 @@ RULES = (
 )  # fmt: skip
 ROUNDS = 4
 """How often a text begins again, so that where it was cut counts for little."""
-SHORTENED = 0.03
-"""What is put together of either row at most: thirty times what was kept, for a tenth of the tokens to look at."""
-RECORDED = 0.01
-"""Likewise in rows for `studies.rules.frontier`."""
 CLASSES: Mapping[str, str] = {
     "digits": r"\d",
     "words": r"[^\W\d_]",
@@ -252,12 +248,12 @@ def children(rows: RecordedRows, positions: int) -> dict[str, Any]:
 def measure(given: Namespace) -> dict[str, Any]:
     """Return all numbers of the page; write the rows, and what is seen of them, if they are asked for."""
     collected = read(given.answers / "collected.json")
+    answers, tokenizer = read_answers(given.answers, TASKS), tokenizer_of(str(given.target))
     if given.rows is not None:
-        recorded = read_answers(given.answers, TASKS, RECORDED).recorded(collected["provenance"] | {"tail": RECORDED})
+        recorded = answers.recorded(collected["provenance"] | {"tail": SHORTENED})
         recorded.save(given.rows)
         about = {"study": "real_pair.children", "positions": given.positions}
         write(given.children, children(recorded, given.positions), about)
-    answers, tokenizer = read_answers(given.answers, TASKS, SHORTENED), tokenizer_of(str(given.target))
     words = Vocabulary.of(tokenizer, max(int(answers.token_ids.max()) + 1, len(tokenizer)))
     learned = None if given.importance is None else read_importance(given.importance)
     result: dict[str, Any] = {"kept_tokens": float(answers.counts.double().mean()), "samplings": {}}

@@ -25,7 +25,7 @@ from cactus_decoding.lab.evaluation.tasks.benchmarks import IN_A_BOX
 from cactus_decoding.lab.frontier.recorded_rows import read_rows
 from scripts.pages import tables_of
 from scripts.results import read
-from studies.real_pair.answers import read_answers
+from studies.real_pair.collect import read_answers
 from studies.real_pair.engines import in_transformers
 from studies.real_pair.page import choices
 from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
