@@ -66,10 +66,8 @@ class ClampedRow:
 
     With r = p / q, tokens below the clamp gain :math:`\sum q (e^{lo} - r)_+`, and those above it lose
     :math:`\sum q (r - e^{lo + width})_+`; gain and loss must agree (but for what p lacks of summing to 1 on the support
-    of
-    q). The logarithm of their quotient is nearly a straight line in lo, which leads close to the root from anywhere;
-    from
-    there on :math:`\sum h - 1` is as straight, and takes fewer passes.
+    of q). The logarithm of their quotient is nearly a straight line in lo, which leads close to the root from anywhere;
+    from there on :math:`\sum h - 1` is as straight, and takes fewer passes.
 
     Both are ``[support]`` in float64, and q is positive. p sums to 1, or to 2 beside tokens that are proposed in any
     case, on which it is the most that they can have.

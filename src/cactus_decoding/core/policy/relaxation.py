@@ -65,18 +65,14 @@ class RejectionMemory(Model):
         """Return whether a position, whose pair is known, may be relaxed after the rejections that have been seen."""
         if seen.count(pair) < self.recurring:
             return False
-        row = _target_row(rule, position)
+        row = position.judged_row(rule)
         return row[pair[0]].item() >= self.ratio * row[pair[1]].item()
 
 
 def pair_at(rule: AcceptanceRule, position: Position) -> Pair:
     draft = position.draft_row
     drafted = position.token_ids[position.drafted] if draft is None else int(draft.argmax())
-    return drafted, int(_target_row(rule, position).argmax())
-
-
-def _target_row(rule: AcceptanceRule, position: Position) -> Tensor:
-    return position.untempered if judges_untempered(rule) else position.target.probs
+    return drafted, int(position.judged_row(rule).argmax())
 
 
 def with_rejection(seen: tuple[Pair, ...], pair: Pair) -> tuple[Pair, ...]:
@@ -167,11 +163,8 @@ def scaled(rule: AcceptanceRule, factor: float) -> AcceptanceRule:
     check_scalable(rule)
     if not isinstance(rule, Rule):
         return rule
-    dataclass_of_knobs: Any = rule
-    knobs = {name: getattr(rule, name) for name in rule.scalable}
-    return cast(
-        "Rule", replace(dataclass_of_knobs, **{name: factor * knob for name, knob in knobs.items() if knob is not None})
-    )
+    knobs = {name: factor * knob for name in rule.scalable if (knob := getattr(rule, name)) is not None}
+    return cast("Rule", replace(cast("Any", rule), **knobs))
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,18 +210,17 @@ class FittedPolicy:
 
         if not self.phases.relaxes(state):
             return None
-        untempered, protection, limit = judges_untempered(rule), self.protection, self.limit
-        if protection is not None and self.token_ids is not None:
-            mass = position.mass(self.token_ids, untempered=untempered)
-            if not may_relax(mass, protection.threshold):
+        if self.protection is not None and self.token_ids is not None:
+            mass = position.mass(self.token_ids, untempered=judges_untempered(rule))
+            if not may_relax(mass, self.protection.threshold):
                 return None
         if self.memory is not None and (pair is None or not self.memory.relaxes(rule, seen, position, pair)):
             return None
-        if self.importance is None or limit is None:
+        if self.importance is None or self.limit is None:
             return rule
-        target, draft = position.untempered if untempered else position.target.probs, position.draft
+        draft = None if position.draft is None else position.draft.probs[None]
         drafted = [position.token_ids[position.drafted]]
-        importance = self.importance(target[None], None if draft is None else draft.probs[None], drafted).item()
-        if importance > limit.max_importance:
+        importance = self.importance(position.judged_row(rule)[None], draft, drafted).item()
+        if importance > self.limit.max_importance:
             return None
-        return scaled(rule, 1 - importance) if limit.scale and not isinstance(rule, Lossless) else rule
+        return scaled(rule, 1 - importance) if self.limit.scale and not isinstance(rule, Lossless) else rule
