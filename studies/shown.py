@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cactus_decoding.lab.evaluation.intervals import (
-    Interval,
-    Numbers,
-    bootstrapped,
-    paired_difference,
-    resampled_sums,
-)
+from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, paired_difference, resampled_sums
 from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary
 from cactus_decoding.lab.reporting.pictures import SIZE, new_figure, to_svg
 from cactus_decoding.lab.reporting.report import number

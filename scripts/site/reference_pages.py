@@ -51,11 +51,7 @@ PARTS = {
         "The one place where rules meet randomness, and what looks at the same distributions: the audit and the meter.",
         ("core.verification", "core.audit", "core.policy", "core.divergences"),
     ),
-    "drafting": Part(
-        "Drafting",
-        "Where proposals come from, and how many of them a step makes.",
-        ("core.drafting",),
-    ),
+    "drafting": Part("Drafting", "Where proposals come from, and how many of them a step makes.", ("core.drafting",)),
     "integrations": Part(
         "Engines",
         "Where models run: translations to other libraries, without mathematics of their own. "
@@ -74,9 +70,7 @@ PARTS = {
         ("lab.tracing", "lab.playground"),
     ),
     "models": Part(
-        "Models",
-        "Caches that can be rolled back, and the forward passes that read tokens into them.",
-        ("core.models",),
+        "Models", "Caches that can be rolled back, and the forward passes that read tokens into them.", ("core.models",)
     ),
     "bundled": Part(
         "The bundled pair",

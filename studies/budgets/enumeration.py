@@ -15,16 +15,7 @@ from typing import Any
 from unittest import mock
 
 from support.exact_enumeration import make_rows
-from support.tree_enumeration import (
-    Charge,
-    Models,
-    Step,
-    charged,
-    divergence,
-    product_law,
-    respond,
-    uniform_shape,
-)
+from support.tree_enumeration import Charge, Models, Step, charged, divergence, product_law, respond, uniform_shape
 from torch import Tensor
 
 from cactus_decoding import Budget, audit, parse_rule

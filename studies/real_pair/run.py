@@ -42,11 +42,7 @@ from studies.study import study
 RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json.gz", "studies/real_pair.md"
 CHOOSING = ROOT / "docs" / "choosing_a_rule.md"
 TASKS = ("gsm8k", "humaneval", "spec_bench", "ifeval")
-SAMPLINGS = {
-    "plain": SamplingParams(),
-    "own": SamplingParams(0.7, 20, 0.8),
-    "paper": SamplingParams(0.6, 20, 0.95),
-}
+SAMPLINGS = {"plain": SamplingParams(), "own": SamplingParams(0.7, 20, 0.8), "paper": SamplingParams(0.6, 20, 0.95)}
 """Temperature 1; that of the target's own generation settings; the Cactus paper's."""
 RULES = (
     "lossless", "clamped:width=0.5", "clamped:width=1.0", "clamped:width=2.0", "clamped:width=3.0", "clamped:width=5.0",

@@ -182,10 +182,7 @@ def pages() -> dict[Path, dict[str, str]]:
     beside = {"frontier": beside_each_other(bundled["table"], real["table"])}
     least_kept = min(each["wanted"] for each in bundled["greedy"])
     some = [row for row in bundled["greedy"] if row["wanted"] == least_kept]
-    return {
-        PAGE: tables,
-        INDEX: beside | {"greedy frontier": columns(some, {"temperature 0": _link} | GIVEN_UP)},
-    }
+    return {PAGE: tables, INDEX: beside | {"greedy frontier": columns(some, {"temperature 0": _link} | GIVEN_UP)}}
 
 
 def _all_rules(rows: Iterable[Row]) -> str:

@@ -101,13 +101,7 @@ PARTS = (
         rules=dict.fromkeys((*PUBLISHED, EXACT), (10, 20)) | {"cactus:delta=0.1": (10,)},
         matched={CACTUS: (10, 20), "cactus:delta=0.1": (10,)},
     ),
-    Part(
-        draft=BUNDLED,
-        problems=300,
-        lossless=(0, 4, 6, 8),
-        rules={CACTUS: (4, 6, 8)},
-        matched={CACTUS: (4, 6, 8)},
-    ),
+    Part(draft=BUNDLED, problems=300, lossless=(0, 4, 6, 8), rules={CACTUS: (4, 6, 8)}, matched={CACTUS: (4, 6, 8)}),
     Part(draft="early_exit:layers=3", **_SIDE),
     Part(draft="ngram", **_SIDE),
 )

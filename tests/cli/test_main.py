@@ -108,8 +108,7 @@ def test_an_interruption_outside_imports_is_an_exception_that_work_can_see(capfd
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("closed", "code", "words"),
-    [("<&-", 2, "standard input is closed"), (">&-", 0, ""), ("2>&-", 0, "")],
+    ("closed", "code", "words"), [("<&-", 2, "standard input is closed"), (">&-", 0, ""), ("2>&-", 0, "")]
 )
 def test_streams_that_are_closed_are_no_reason_to_fail(closed, code, words):
     prompt = "-" if closed == "<&-" else "Question: 1 + 1?\nAnswer:"

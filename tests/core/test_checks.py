@@ -8,12 +8,7 @@ import pytest
 import torch
 
 from cactus_decoding.core.audit import audit
-from cactus_decoding.core.checks import (
-    check_choice,
-    check_integer,
-    check_number,
-    check_token_ids,
-)
+from cactus_decoding.core.checks import check_choice, check_integer, check_number, check_token_ids
 
 
 def test_audit_takes_rows_or_ids_of_the_draft_and_not_both() -> None:

@@ -6,15 +6,7 @@ import pytest
 import torch
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import (
-    Drafter,
-    Fate,
-    ModelDrafter,
-    NgramDrafter,
-    Request,
-    generate,
-    stream,
-)
+from cactus_decoding import Drafter, Fate, ModelDrafter, NgramDrafter, Request, generate, stream
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.lab.frontier.recording import record_rows
 from cactus_decoding.lab.training.importance.collecting import Collection
@@ -84,10 +76,7 @@ def test_what_does_not_go_with_trees_is_refused(settings: dict, wrong: str) -> N
 
 
 def test_relaxed_rules_go_with_even_trees_and_any_recursion() -> None:
-    for settings in (
-        {"verification": "joint", "tree": "static=2.2.2"},
-        {"verification": "recursive"},
-    ):
+    for settings in ({"verification": "joint", "tree": "static=2.2.2"}, {"verification": "recursive"}):
         Request.from_dict({"tree": TREE, "rule": "clamped:width=1"} | settings)
     asked = Request(tree=TREE).as_dict()
     assert (asked["tree"], asked["num_speculative_tokens"]) == (TREE, 3)

@@ -134,13 +134,13 @@ def edits() -> dict[str, dict[str, str]]:
             '    "clamped": ClampedRatio': '    "boosted": Boosted,\n',
         },
         "src/cactus_decoding/__init__.pyi": {
-            "from .core.rules import Cactus as": "from .core.rules import Boosted as Boosted\n",
+            "from .core.rules import Cactus as": "from .core.rules import Boosted as Boosted\n"
         },
         "docs/rules/boosted.md": {
             "": page.replace("ensemble.Ensemble", "boosted.Boosted").replace("ensemble", "boosted")
         },
         "docs/rules/index.md": {
-            "| [`clamped`](clamped.md) | coll": "| [`boosted`](boosted.md) | truncation | factor·q(x) | factor |\n",
+            "| [`clamped`](clamped.md) | coll": "| [`boosted`](boosted.md) | truncation | factor·q(x) | factor |\n"
         },
         "tests/support/rules_under_test.py": {
             '    "ensemble:weight=0"': '    "boosted:factor=1",\n    "boosted:factor=3",\n',

@@ -26,10 +26,7 @@ from scripts.distributions import (
 )
 from scripts.pages import insert
 
-RUNS = {
-    "cactus-decoding": FIRST_ANSWER,
-    "cactus-conform": ("cactus-conform", "--self-test"),
-}
+RUNS = {"cactus-decoding": FIRST_ANSWER, "cactus-conform": ("cactus-conform", "--self-test")}
 """Of each distribution a command that needs nothing but what it is installed with."""
 
 

@@ -71,7 +71,7 @@ def test_a_run_is_continued_without_measuring_anything_again(tmp_path: Path) -> 
     assert sorted(stored["answers"]) == ["0", "1", "2"]
     assert part["answers"].items() <= stored["answers"].items()
     assert list(stored["answers"]["0"]) == [
-        *("plain", "generate", "assisted|2", "lossless|auto", "lossless|2", "Cactus 1|2"),
+        *("plain", "generate", "assisted|2", "lossless|auto", "lossless|2", "Cactus 1|2")
     ]
     assert stored["summary"]["prompts"] == 3
     assert stored["provenance"]["arguments"]["dtype"] == "float32"

@@ -11,13 +11,7 @@ from support.scripts import ROOT
 from cactus_decoding.zoo.word_problems import extract_answer, split_of
 from scripts.results import read
 from studies.constraints import run as constraints
-from studies.constraints.stories import (
-    REFUSAL,
-    ConstrainedStory,
-    constrained_stories,
-    is_refusal,
-    outcome,
-)
+from studies.constraints.stories import REFUSAL, ConstrainedStory, constrained_stories, is_refusal, outcome
 
 RESULTS = ROOT / "studies" / "constraints" / "results" / "constraints.json.gz"
 

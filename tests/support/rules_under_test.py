@@ -207,11 +207,9 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
         case "token_cascade":
             own, (q, p) = (q, p), (raised(row, rule.temperature) for row in (q, torch.where(q > 0, p, 0)))
             best = max(q.tolist())
-            passing = {
-                "v1": p >= best - rule.alpha,
-                "v2": q >= best - rule.alpha,
-                "v3": q >= best - best * rule.alpha,
-            }[rule.version] & (q > 0)
+            passing = {"v1": p >= best - rule.alpha, "v2": q >= best - rule.alpha, "v3": q >= best - best * rule.alpha}[
+                rule.version
+            ] & (q > 0)
             q, p = own
             if rule.coupling == "paper":
                 return torch.where(passing, p, 0) + (1 - p[passing].sum()) * q, one

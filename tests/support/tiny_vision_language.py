@@ -92,13 +92,7 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 MLLAMA = {
     "text_config": PLAIN
-    | {
-        "num_hidden_layers": 3,
-        "cross_attention_layers": [1],
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    },
+    | {"num_hidden_layers": 3, "cross_attention_layers": [1], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
     "vision_config": {
         "hidden_size": 16,
         "intermediate_size": 24,

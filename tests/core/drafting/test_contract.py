@@ -29,14 +29,7 @@ def test_a_drafter_that_breaks_it_is_noticed(wrong):
 
 
 @pytest.mark.parametrize(
-    ("kind", "draws"),
-    [
-        ("model", True),
-        ("tree", True),
-        ("translated", True),
-        ("ngram", False),
-        ("suffix", False),
-    ],
+    ("kind", "draws"), [("model", True), ("tree", True), ("translated", True), ("ngram", False), ("suffix", False)]
 )
 def test_laws_are_checked_where_tokens_are_drawn(kind, draws):
     assert (first_draws(Bench(KINDS[kind]), 2) is not None) == draws

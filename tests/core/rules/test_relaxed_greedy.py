@@ -9,16 +9,7 @@ import pytest
 import torch
 from support.tiny_models import tiny_llama
 
-from cactus_decoding import (
-    Budget,
-    Fate,
-    FixedLength,
-    ModelDrafter,
-    Request,
-    audit,
-    parse_rule,
-    verify,
-)
+from cactus_decoding import Budget, Fate, FixedLength, ModelDrafter, Request, audit, parse_rule, verify
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.policy.decide import Policy
 from cactus_decoding.core.policy.position import Position

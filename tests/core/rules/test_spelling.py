@@ -17,14 +17,7 @@ from support.rules_under_test import SPELLINGS
 from support.tables import all_of
 
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
-from cactus_decoding.core.rules import (
-    RULES,
-    Cactus,
-    ClampedRatio,
-    Typical,
-    as_rule,
-    parse_rule,
-)
+from cactus_decoding.core.rules import RULES, Cactus, ClampedRatio, Typical, as_rule, parse_rule
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.core.types import AcceptanceRule
 

@@ -10,14 +10,7 @@ from support.tables import all_of
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
-from cactus_decoding import (
-    NgramDrafter,
-    Proposal,
-    Request,
-    SamplingParams,
-    generate,
-    speculative_generate,
-)
+from cactus_decoding import NgramDrafter, Proposal, Request, SamplingParams, generate, speculative_generate
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingFn
 from cactus_decoding.engines.transformers.generate_arguments import ProcessedProbs
 from cactus_decoding.zoo.word_problems import word_problems

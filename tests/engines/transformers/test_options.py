@@ -257,10 +257,7 @@ ARGUMENTS: dict[str, list[Case]] = {
         Same({"stopping_criteria": [lambda ids, scores: torch.tensor([ids[0, -1] == 4])]}, {}),
     ],
     "prefix_allowed_tokens_fn": [Same({"prefix_allowed_tokens_fn": lambda batch, ids: [int(ids[-1] + 1) % 8]}, {})],
-    "synced_gpus": [
-        Refused({"synced_gpus": True}, "synced_gpus is not supported"),
-        Same({"synced_gpus": False}),
-    ],
+    "synced_gpus": [Refused({"synced_gpus": True}, "synced_gpus is not supported"), Same({"synced_gpus": False})],
     "assistant_model": [
         Same(MODEL),
         Refused(WIDE, "the target's vocabulary has 8 tokens, but the draft's has 11"),
@@ -312,7 +309,7 @@ ARGUMENTS: dict[str, list[Case]] = {
         Refused({CACHE: FILLED}, "past_key_values or cache is not supported"),
     ],
     "inputs_embeds": [
-        Refused({"inputs": None, "inputs_embeds": torch.zeros(1, 3, 16).double()}, "given inputs_embeds"),
+        Refused({"inputs": None, "inputs_embeds": torch.zeros(1, 3, 16).double()}, "given inputs_embeds")
     ],
     "token_type_ids": [
         Refused({"token_type_ids": torch.zeros_like(PROMPT)}, "not used by the model: .'token_type_ids'"),

@@ -17,12 +17,7 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request, with_default_proposals
 from cactus_decoding.core.session import begin, begin_choice
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.sampling import (
-    GrammarMask,
-    LlamaSampling,
-    Penalties,
-    RowProcessor,
-)
+from cactus_decoding.engines.llama_cpp.sampling import GrammarMask, LlamaSampling, Penalties, RowProcessor
 from cactus_decoding.engines.openai.counters import ResponseCounts
 
 _PENALISED = 64  # how many of the last tokens penalties look at, as in llama.cpp

@@ -188,8 +188,7 @@ class Message(BaseModel):
         default="", description="What is said: a text, or parts that are texts."
     )
     tool_calls: Annotated[
-        list[dict[str, Any]] | None,
-        PlainValidator(_calls, json_schema_input_type=list[dict[str, Any]] | None),
+        list[dict[str, Any]] | None, PlainValidator(_calls, json_schema_input_type=list[dict[str, Any]] | None)
     ] = Field(default=None, description="Functions that an earlier answer called.")
 
     @model_validator(mode="before")

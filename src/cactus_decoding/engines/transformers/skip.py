@@ -13,14 +13,7 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.transformers.skip_choice import choose
-from cactus_decoding.engines.transformers.sublayers import (
-    KINDS,
-    Part,
-    first_layers,
-    layers_of,
-    parts_of,
-    without_parts,
-)
+from cactus_decoding.engines.transformers.sublayers import KINDS, Part, first_layers, layers_of, parts_of, without_parts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -19,15 +19,7 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, Lossless, parse_rule
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import REPORT_KEY
-from cactus_decoding.engines.openai.keys import (
-    ALLOWED,
-    BUDGET_KEY,
-    KEYS,
-    NOT_FROM_CLIENTS,
-    RULE_KEY,
-    Marks,
-    read_keys,
-)
+from cactus_decoding.engines.openai.keys import ALLOWED, BUDGET_KEY, KEYS, NOT_FROM_CLIENTS, RULE_KEY, Marks, read_keys
 
 logger = logging.getLogger("vllm.cactus_decoding")
 

@@ -23,15 +23,7 @@ from cactus_decoding.engines.openai.relaxed_logits import (
     relax_rows,
     relax_tokens,
 )
-from cactus_decoding.engines.vllm.batched_policy import (
-    MAX_ELEMENTS,
-    DraftRows,
-    Group,
-    Layout,
-    admitted,
-    allowed,
-    cost,
-)
+from cactus_decoding.engines.vllm.batched_policy import MAX_ELEMENTS, DraftRows, Group, Layout, admitted, allowed, cost
 
 _MAX_AUDITED = MAX_ELEMENTS // 4  # elements of float64 probabilities that are audited at once
 

@@ -8,15 +8,7 @@ import pytest
 import torch
 from support.grown_trees import GrownTree, UnlikelyDrawsDropped
 from support.tables import all_of
-from support.tree_enumeration import (
-    TREE_SCHEMES,
-    Choices,
-    Models,
-    divergence,
-    lossless_distance,
-    product_law,
-    respond,
-)
+from support.tree_enumeration import TREE_SCHEMES, Choices, Models, divergence, lossless_distance, product_law, respond
 
 from cactus_decoding import BestFirstTree, Budget, StaticTree, parse_rule
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex

@@ -13,11 +13,7 @@ from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
-from cactus_decoding.engines.llama_cpp.server.completion import (
-    _log_once,
-    answer_to,
-    read_completion,
-)
+from cactus_decoding.engines.llama_cpp.server.completion import _log_once, answer_to, read_completion
 from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
 from cactus_decoding.engines.llama_cpp.server.tools import Tools
 from cactus_decoding.engines.openai.tool_calls import FORMATS, HERMES
@@ -25,10 +21,7 @@ from cactus_decoding.zoo.word_problems import EXAMPLES
 
 QUESTION = EXAMPLES[0].prompt
 CHAT = [{"role": "user", "content": EXAMPLES[0].question}]
-ADD = {
-    "name": "add",
-    "parameters": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]},
-}
+ADD = {"name": "add", "parameters": {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}}
 SUB = {"name": "sub", "parameters": ADD["parameters"]}
 TOOLS = [{"type": "function", "function": each} for each in (ADD, SUB)]
 

@@ -12,13 +12,7 @@ from sklearn.metrics import roc_auc_score
 from support.importances import random_importance
 
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.lab.training.importance.fitting import (
-    Examples,
-    auc_with_interval,
-    examples_of,
-    fit,
-    summary,
-)
+from cactus_decoding.lab.training.importance.fitting import Examples, auc_with_interval, examples_of, fit, summary
 
 WORDS = Vocabulary(tuple(f" w{i}" for i in range(12)))
 

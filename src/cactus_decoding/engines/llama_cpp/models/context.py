@@ -92,11 +92,7 @@ class Context:
         )
 
     def read_tree(
-        self,
-        token_ids: np.ndarray[Any, Any],
-        positions: np.ndarray[Any, Any],
-        lies_on: np.ndarray[Any, Any],
-        rows: int,
+        self, token_ids: np.ndarray[Any, Any], positions: np.ndarray[Any, Any], lies_on: np.ndarray[Any, Any], rows: int
     ) -> Tensor:
         """Return logits after the last tokens of a tree, none of which is cached; the next call overwrites them.
 

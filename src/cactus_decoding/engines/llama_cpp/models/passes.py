@@ -201,11 +201,7 @@ class SequenceSlot:
         return self.context.read([portion])
 
     def read_tree(
-        self,
-        token_ids: np.ndarray[Any, Any],
-        positions: np.ndarray[Any, Any],
-        lies_on: np.ndarray[Any, Any],
-        rows: int,
+        self, token_ids: np.ndarray[Any, Any], positions: np.ndarray[Any, Any], lies_on: np.ndarray[Any, Any], rows: int
     ) -> Tensor:
         self._check()
         return self.context.read_tree(token_ids, positions, lies_on, rows)
