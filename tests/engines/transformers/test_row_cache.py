@@ -208,7 +208,7 @@ def test_it_is_transformers_own_up_to_rounding(count, dtype):
     bias = torch.zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
     masks = [mask, bias, mask.expand(1, 6, -1, -1), *([None] if count == 1 else [])]
     for each in masks:
-        own, _ = compatibility.sdpa()(Module(), query, key, value, each, scaling=0.3)
+        own, _ = compatibility.SDPA(Module(), query, key, value, each, scaling=0.3)
         ours, weights = attend(Module(), query, key, value, each, scaling=0.3)
         assert weights is None
         assert ours.shape == own.shape
@@ -222,7 +222,7 @@ def test_it_is_transformers_own_up_to_rounding(count, dtype):
 def test_a_mask_that_is_repeated_in_another_order_shows(monkeypatch):
     """The wrong variant: rows of the mask go to the wrong queries."""
     query, key, value, mask = inputs(7, torch.float64)
-    own, _ = compatibility.sdpa()(Module(), query, key, value, mask, scaling=0.3)
+    own, _ = compatibility.SDPA(Module(), query, key, value, mask, scaling=0.3)
     monkeypatch.setattr(torch.Tensor, "repeat", lambda self, a, b, group, d: self.repeat_interleave(group, 2))
     wrong, _ = attend(Module(), query, key, value, mask, scaling=0.3)
     assert (wrong - own).abs().max() > 0.1
@@ -261,7 +261,7 @@ def test_other_attention_is_left_alone(monkeypatch):
     seen = calls(monkeypatch)
     CachedModel(grouped(attn_implementation="eager")).append([1, 2, 3], 1)
     assert not takes_attention(grouped(num_key_value_heads=4))
-    own = compatibility.sdpa()
+    own = compatibility.SDPA
     replaced = []
 
     def sdpa(*args, **named):

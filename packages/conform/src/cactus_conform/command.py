@@ -36,31 +36,22 @@ examples:
   {0} transformers --output transformers.json
   {0} --models tiny
   {0} http://127.0.0.1:8000 --set draft=bad"""
-_HELP = {
-    "--models FOLDER": "write the tiny models here, as folders and GGUF files, for servers",
-    "--set NAME=VALUE": "a setting of the engine, as JSON or text; may be given several times",
-    "--against ADDRESS": "compare servers of your own model by their texts: ENGINE drafts, this one does not",
-    "--prompts FILE": "prompts for --against, one a line; a few are built in",
-    "--output FILE": "write what was found, with its provenance, here",
-    "--samples N": "responses that a check draws (%(default)s); a few checks draw four times as many",
-    "--false-alarm P": "how often a right engine may be called wrong (%(default)s)",
-    "--seed S": "of the first response (%(default)s)",
-    "--gate": "print the verdict within a minute, as one line of JSON; 0 only if every check was answered and right",
-    "--self-test": "check that engines which are wrong in one way each are caught",
-}
-_KINDS: dict[str, dict[str, Any]] = {
-    "--models": {"type": Path},
-    "--set": {"action": "append", "default": []},
-    "--prompts": {"type": Path},
-    "--output": {"type": Path},
-    "--samples": {"type": int, "default": SAMPLES},
-    "--false-alarm": {"type": float, "default": FALSE_ALARM},
-    "--seed": {"type": int, "default": 0},
-    "--gate": {"action": "store_true"},
-    "--self-test": {"action": "store_true"},
-}
-
-
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "--models FOLDER": {"type": Path, "help": "write the tiny models here, as folders and GGUF files, for servers"},
+    "--set NAME=VALUE": {"action": "append", "default": [],
+                         "help": "a setting of the engine, as JSON or text; may be given several times"},
+    "--against ADDRESS": {"help": "compare servers of your own model by their texts: ENGINE drafts, this one does not"},
+    "--prompts FILE": {"type": Path, "help": "prompts for --against, one a line; a few are built in"},
+    "--output FILE": {"type": Path, "help": "write what was found, with its provenance, here"},
+    "--samples N": {"type": int, "default": SAMPLES,
+                    "help": "responses that a check draws (%(default)s); a few checks draw four times as many"},
+    "--false-alarm P": {"type": float, "default": FALSE_ALARM,
+                        "help": "how often a right engine may be called wrong (%(default)s)"},
+    "--seed S": {"type": int, "default": 0, "help": "of the first response (%(default)s)"},
+    "--gate": {"action": "store_true", "help":
+               "print the verdict within a minute, as one line of JSON; 0 only if every check was answered and right"},
+    "--self-test": {"action": "store_true", "help": "check that engines which are wrong in one way each are caught"},
+}  # fmt: skip
 _ARGPARSE = {
     r"^argument (\S+): invalid int value: (.*)": r"\1 must be an integer, but is \2",
     r"^argument (\S+): invalid float value: (.*)": r"\1 must be a number, but is \2",
@@ -83,10 +74,9 @@ def parser(program: str) -> argparse.ArgumentParser:
                    formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)  # fmt: skip
     named = "transformers, vllm, llama-cpp, cactus, the address of an OpenAI-compatible server, or module:name of a "
     made.add_argument("engine", nargs="?", metavar="ENGINE", help=named + "function of prompt, sampling and seed")
-    none: dict[str, Any] = {}
-    for spelled, text in _HELP.items():
+    for spelled, option in _OPTIONS.items():
         flag, _, metavar = spelled.partition(" ")
-        made.add_argument(flag, help=text, **_KINDS.get(flag, {}), **({"metavar": metavar} if metavar else none))
+        made.add_argument(flag, **(option | {"metavar": metavar} if metavar else option))
     return made
 
 

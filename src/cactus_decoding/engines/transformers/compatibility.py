@@ -27,13 +27,16 @@ try:
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
     from transformers.generation import candidate_generator as generators
     from transformers.generation import utils as generation
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward as _SDPA
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 except ImportError as error:  # a version that has renamed or moved one of them
     tried = f"'transformers>={TRIED[0]},<={TRIED[-1]}'"
     raise ImportError(f"{error}; install a version of transformers that was tried: pip install {tried}") from error
 
+SDPA: Callable[..., Any] = sdpa_attention_forward
+SDPA_MASK: Callable[..., Any] = ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
+"""transformers' own attention, and how it makes masks for it."""
 _CACHES_OF_THEIR_OWN = frozenset({"flaubert", "xlm"})
 """Kinds of models whose ``cache`` is none of transformers', or that are given the whole text beside it."""
 _CANDIDATES = {"input_ids", "assistant_model", "generation_config", "model_kwargs", "logits_processor"}
@@ -167,19 +170,9 @@ def reads_attention_from_registry(model: PreTrainedModel) -> bool:
     return bool(getattr(model, "_supports_attention_backend", False))
 
 
-def sdpa() -> Callable[..., Any]:
-    own: Callable[..., Any] = _SDPA
-    return own
-
-
-def sdpa_mask() -> Callable[..., Any]:
-    made: Callable[..., Any] = ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
-    return made
-
-
 def sdpa_is_own() -> bool:
     """Whether ``sdpa`` still means transformers' own attention."""
-    return ALL_ATTENTION_FUNCTIONS.get("sdpa") is _SDPA
+    return ALL_ATTENTION_FUNCTIONS.get("sdpa") is SDPA
 
 
 def is_spread_over_processes(model: PreTrainedModel) -> bool:

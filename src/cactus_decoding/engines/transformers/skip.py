@@ -31,7 +31,6 @@ class EarlyExit:
         3
     """
 
-    # how many, at least 1 and fewer than the target has
     layers: Annotated[int, Setting("of the target, from the first", ge=1)]
 
     def __post_init__(self) -> None:
@@ -69,11 +68,11 @@ class Skip:
         'skip:layers=3-5,attention=7.9'
     """
 
-    layers: Annotated[str, Setting("skipped whole, such as 3.5-7", metavar="LAYERS")] = ""  # skipped whole
-    attention: Annotated[str, Setting("layers without their attention", metavar="LAYERS")] = ""  # skipped attentions
-    # skipped recurrent parts (linear attention, Mamba) of hybrid models
+    layers: Annotated[str, Setting("skipped whole, such as 3.5-7", metavar="LAYERS")] = ""
+    attention: Annotated[str, Setting("layers without their attention", metavar="LAYERS")] = ""
+    # linear attention and Mamba, of hybrid models
     recurrent: Annotated[str, Setting("layers without their recurrent part", metavar="LAYERS")] = ""
-    mlp: Annotated[str, Setting("layers without their MLP", metavar="LAYERS")] = ""  # skipped MLPs
+    mlp: Annotated[str, Setting("layers without their MLP", metavar="LAYERS")] = ""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -18,9 +18,8 @@ USUAL_CONTEXT_SIZE = 4096  # models are trained for up to a million tokens, whos
 class LlamaCppSettings:
     """How llama.cpp is to run a model."""
 
-    # tokens that the cache holds; as many as the model was trained for, but at most 4,096, if None
+    # as many as the model was trained for, but at most 4,096, if None
     context_size: Annotated[int | None, Setting("that the cache holds", "tokens", ge=1)] = None
-    # layers that a GPU holds, where llama.cpp was built for one; -1 for all
     gpu_layers: Annotated[int, Setting("that a GPU holds, -1 for all", "layers", ge=-1)] = -1
     # of the CPU; torch's own number, if None
     threads: Annotated[int | None, Setting("of the CPU", "threads", ge=1)] = None

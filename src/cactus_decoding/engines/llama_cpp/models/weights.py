@@ -15,15 +15,9 @@ _LOADER, _BEGUN = ThreadPoolExecutor(1), dict[tuple[str, int], Future[int]]()
 
 
 def begin_to_load(file: GgufFile) -> None:
-    """Load a file's weights for the next `load_weights` of it, which hears of what fails."""
+    """Load a file's weights for the next `GgufModel.load` of it, which hears of what fails."""
     asked = str(file.path), file.settings.gpu_layers
     _BEGUN[asked] = _LOADER.submit(_load, *asked)
-
-
-def load_weights(path: str, gpu_layers: int) -> int:
-    """Return the handle of a file's model; raise `ValueError` with llama.cpp's reason."""
-    begun = _BEGUN.pop((path, gpu_layers), None)
-    return _load(path, gpu_layers) if begun is None else begun.result()
 
 
 def _load(path: str, gpu_layers: int) -> int:
@@ -43,8 +37,9 @@ class GgufModel:
     @classmethod
     def load(cls, role: str, path: Path, *, gpu_layers: int = 0, vocab_only: bool = False) -> GgufModel:
         check_version()
+        begun = None if vocab_only else _BEGUN.pop((str(path), gpu_layers), None)
         try:
-            handle = library.load_model(str(path), 0, True) if vocab_only else load_weights(str(path), gpu_layers)
+            handle = begun.result() if begun else library.load_model(str(path), gpu_layers, vocab_only)
         except ValueError as error:
             raise ValueError(f"cannot load the {role} {str(path)!r}: {error}") from None
         try:
