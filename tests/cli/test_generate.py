@@ -7,8 +7,8 @@ import json
 import re
 
 import pytest
+from support.bundled_target import save_target
 from support.tables import all_of
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import Budget, generate, load_pair, parse_rule, zoo
 from cactus_decoding.lab.tracing import read_trace
@@ -218,17 +218,8 @@ def times_are_known(monkeypatch):
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    """The bundled target as anybody's model, with a chat template or without one."""
-
-    def save(template: str | None) -> str:
-        folder = tmp_path_factory.mktemp("model")
-        AutoModelForCausalLM.from_pretrained(zoo.path("target"), dtype="float32").save_pretrained(folder)
-        tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-        tokenizer.chat_template = template
-        tokenizer.save_pretrained(folder)
-        return str(folder)
-
-    return {"base": save(None), "chat": save(TEMPLATE)}
+    folder = tmp_path_factory.mktemp("models")
+    return {name: save_target(folder / name, template) for name, template in (("base", None), ("chat", TEMPLATE))}
 
 
 def test_a_target_that_is_named_alone_drafts_by_look_up_and_says_so(run, target, times_are_known):

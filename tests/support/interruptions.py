@@ -13,6 +13,16 @@ def raise_interrupt() -> None:
     raise KeyboardInterrupt
 
 
+def interrupt_when(is_time: Callable[..., bool]) -> Callable[..., None]:
+    """Return a report of progress that interrupts where something is so of it."""
+
+    def report(*progress: object) -> None:
+        if is_time(*progress):
+            raise_interrupt()
+
+    return report
+
+
 def lines_of(
     run: Callable[[], object], files: Collection[str], strike: int = 0, interrupt: Callable[[], None] = raise_interrupt
 ) -> int:

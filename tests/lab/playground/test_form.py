@@ -9,11 +9,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from support.bundled_target import save_target
 from support.playground_server import asked
 from support.tables import all_of
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from cactus_decoding import RULES, Budget, Request, generate, load_pair, parse_rule, zoo
+from cactus_decoding import RULES, Budget, Request, generate, load_pair, parse_rule
 from cactus_decoding.lab.playground.form import FormLimits, form, read_request, rule
 from cactus_decoding.zoo import RELAXED
 from cactus_decoding.zoo.word_problems import as_prompt, extract_answer
@@ -126,13 +126,11 @@ def test_what_only_the_models_can_refuse_ends_the_stream_with_a_sentence(server,
 
 
 def test_a_chat_model_is_asked_by_its_template_unless_it_is_not_wanted(server, tmp_path):
-    AutoModelForCausalLM.from_pretrained(zoo.path("target")).save_pretrained(tmp_path)
-    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-    tokenizer.chat_template = "{% for each in messages %}{{ each.role }}: {{ each.content }}{% endfor %}"
-    tokenizer.save_pretrained(tmp_path)
+    template = "{% for each in messages %}{{ each.role }}: {{ each.content }}{% endfor %}"
+    target = save_target(tmp_path / "chat", template)
     changes = {"user: Hi": {}, "Hi": {"chat": False}, "system: Be brief.user: Hi": {"system": "Be brief."}}
     for prompt, change in changes.items():
-        wanted = asked(prompt="Hi", target=str(tmp_path), max_new_tokens=2) | change
+        wanted = asked(prompt="Hi", target=target, max_new_tokens=2) | change
         started = next(event for event in server.events(wanted) if event["event"] == "started")
         assert started["sessions"][0]["prompt"] == prompt
 

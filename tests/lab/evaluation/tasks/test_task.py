@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from support.bundled_target import save_target
 from support.result_files import config_of
-from transformers import AutoTokenizer
 
-from cactus_decoding import zoo
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.lab.evaluation.chat import Chat, choose_chat, tokenizer_of
@@ -91,23 +90,8 @@ TEMPLATE = (
 )
 
 
-@pytest.fixture
-def model(tmp_path):
-    """Save the bundled tokenizer with another template, or none; return the folder."""
-
-    def save(template: str | None):
-        tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
-        tokenizer.chat_template = template
-        folder = tmp_path / ("chat" if template else "plain")
-        tokenizer.save_pretrained(folder)
-        (folder / "config.json").write_bytes((zoo.path("target") / "config.json").read_bytes())
-        return str(folder)
-
-    return save
-
-
-def test_a_chat_is_the_default_where_there_is_a_template_and_what_cannot_be_is_said(model):
-    name = model(TEMPLATE)
+def test_a_chat_is_the_default_where_there_is_a_template_and_what_cannot_be_is_said(tmp_path):
+    name = save_target(tmp_path / "chat", TEMPLATE)
     assert choose_chat(None, None, name) == Chat()
     assert choose_chat(True, "Be brief.", name) == choose_chat(None, "Be brief.", name) == Chat("Be brief.")
     assert choose_chat(False, None, name) is None
@@ -116,7 +100,7 @@ def test_a_chat_is_the_default_where_there_is_a_template_and_what_cannot_be_is_s
     system = "--system is the system message of a chat"
     wrong = [(False, "Be brief.", name, system), (None, "Be brief.", "bundled", system),
              (True, "Be brief.", "bundled", "no place for a system message")]  # fmt: skip
-    name = model(None)
+    name = save_target(tmp_path / "plain", None)
     assert choose_chat(None, None, name) is None
     wrong += [(True, None, name, "the target has no chat template: leave out --chat"),
               (None, "Be brief.", name, "the target has no chat template")]  # fmt: skip
@@ -125,8 +109,9 @@ def test_a_chat_is_the_default_where_there_is_a_template_and_what_cannot_be_is_s
             choose_chat(chat, text, target)
 
 
-def test_a_conversation_is_written_as_the_template_of_a_tokenizer_says(model, tmp_path):
-    asked = as_chat_prompt(tokenizer_of(model(TEMPLATE)), "How?", "So.", "And?", system="Be brief.")
+def test_a_conversation_is_written_as_the_template_of_a_tokenizer_says(tmp_path):
+    chat = tokenizer_of(save_target(tmp_path / "chat", TEMPLATE))
+    asked = as_chat_prompt(chat, "How?", "So.", "And?", system="Be brief.")
     assert asked == "[system]Be brief.[user]How?[assistant]So.[user]And?[assistant]"
     assert tokenizer_of("bundled").eos_token == "<eos>"
     with pytest.raises(ValueError, match="cannot load a tokenizer for the target"):

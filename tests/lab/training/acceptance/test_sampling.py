@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.chi_square import rejects
+from support.interruptions import interrupt_when
 from support.tiny_models import tiny_llama
 
 from cactus_decoding.lab.training.acceptance.data import TokenSequence, collate
@@ -57,13 +58,8 @@ def test_an_interruption_changes_no_answer(model, tmp_path):
     answer(model, PROMPTS * 2, whole, **asked)
     expected = read_answers(whole)
     assert len(expected) == 6
-
-    def interrupt(done: int) -> None:
-        if done == 4:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        answer(model, PROMPTS * 2, cut, **asked, report=interrupt)
+        answer(model, PROMPTS * 2, cut, **asked, report=interrupt_when(lambda done: done == 4))
     text = cut.read_text()
     cut.write_text(text[: len(text) - 4])  # as a kill cuts it off
     assert len(read_answers(cut)) == 3

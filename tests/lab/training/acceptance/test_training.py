@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.draft_training import save_tiny_models, settings, write_data
+from support.interruptions import interrupt_when
 from support.tiny_tokenizers import tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
@@ -158,13 +159,8 @@ def test_two_processes_give_the_same_losses_as_one(folder, tmp_path):
 
 def interrupted(asked: TrainingSettings, output: Path, when: Callable[[str, int], bool]) -> None:
     """Train until the progress is of some kind, and press Ctrl-C."""
-
-    def report(stage: str, done: int, total: int, remark: str) -> None:
-        if when(stage, done):
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        train_draft(asked, output, report)
+        train_draft(asked, output, interrupt_when(lambda stage, done, *_: when(stage, done)))
 
 
 def assert_same_weights(*outputs: Path) -> None:

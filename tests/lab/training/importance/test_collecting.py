@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.interruptions import interrupt_when
 from support.tables import all_of
 
 from cactus_decoding import Pair, Request, load_pair, stream
@@ -84,13 +85,8 @@ def test_entries_are_the_same_at_once_in_parts_and_after_a_kill(tmp_path: Path, 
         at_once = collect(pair, TASK, ASKED, journal, "x")
     assert all(len(entry["positions"]) <= 3 for entry in at_once)
     monkeypatch.setattr(collecting, "_AT_ONCE", 2)
-
-    def killed(done: int) -> None:
-        if done == 2:
-            raise KeyboardInterrupt
-
     with kept(tmp_path / "b") as journal, pytest.raises(KeyboardInterrupt):
-        collect(pair, TASK, ASKED, journal, "x", killed)
+        collect(pair, TASK, ASKED, journal, "x", interrupt_when(lambda done: done == 2))
     told: list[int] = []
     with kept(tmp_path / "b") as journal:
         assert collect(pair, TASK, ASKED, journal, "x", told.append) == at_once
