@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
+
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import zoo
 
 
 def save_target(folder: Path, chat_template: str | None) -> str:
-    shutil.copytree(zoo.path("target"), folder)
-    (folder / "chat_template.jinja").unlink()
-    if chat_template is not None:
-        (folder / "chat_template.jinja").write_text(chat_template)
+    """Write it in float32, in which it is read: of another type a note says so."""
+    AutoModelForCausalLM.from_pretrained(zoo.path("target"), dtype="float32").save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
+    tokenizer.chat_template = chat_template
+    tokenizer.save_pretrained(folder)
     return str(folder)
