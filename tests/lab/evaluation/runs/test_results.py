@@ -92,7 +92,7 @@ GOOD = made("lossless", 4).line()
 
 
 @all_of("text, message", [
-    ("hello", "line 1: this is not JSON"),
+    ("hello", "line 1: this is not a result of cactus eval"),
     ('{"prompt": "a"}\n', "line 1: this is not a result of cactus eval"),
     (GOOD + "{broken\n", "line 2: this is not JSON"),
     (GOOD.replace('"lossless"', '"magic"', 1), "line 1: this is not a result of cactus eval: unknown rule 'magic'"),
