@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import indent
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 
 from cactus_decoding import Budget
 from cactus_decoding.lab.evaluation.intervals import Interval, paired_difference, proportion
-from cactus_decoding.lab.reporting.pictures import new_figure, to_svg
 from scripts.pages import Cell, columns, table, with_ends
 from studies.constraints.stories import UNANSWERABLE
+from studies.shown import picture
 
 EVENTS = {"v": "invented a number", "f": "refused falsely", "r": "right"}
 """Outcomes that tables show: the first of stories without an answer, the others of stories with one."""
@@ -128,32 +128,31 @@ def examples(tallies: Sequence[Tally]) -> str:
     return "\n\n".join(f"{tally.name}:\n\n{text}" for tally, text in zip(shown, quoted, strict=True))
 
 
-def picture(tallies: Sequence[Tally]) -> str:
-    """Draw invented numbers, right answers and tokens per step of each setting, with 95 % intervals."""
-    figure = new_figure((10, 0.32 * len(tallies) + 1.2))
-    axes = figure.subplots(1, 3, sharey=True)
+def panel(tallies: Sequence[Tally], event: str, title: str) -> Callable[[Any], None]:
+    """Return what draws how often an outcome happened, with 95 % intervals, or without one the tokens per step."""
     places = np.arange(len(tallies))[::-1]
-    titles = {"v": "invented a number, %", "r": "right answers, %", "": "tokens per step"}
-    for axis, (event, title) in zip(axes, titles.items(), strict=True):
+
+    def value(tally: Tally) -> Sequence[float]:
+        return [100 * each for each in tally.share(event)] if event else [tally.result["acceptance_length"]] * 3
+
+    def draw(axes: Any) -> None:
         for place, tally in zip(places, tallies, strict=True):
             lossless = tally.setting["rule"] == "lossless"
             colour = "0.3" if lossless else next((COLOURS[key] for key in COLOURS if key in tally.setting), "#d55e00")
-            if event:
-                value, low, high = (100 * each for each in tally.share(event))
-                ends = [[value - low], [high - value]]
-                axis.errorbar(value, place, xerr=ends, fmt="o", color=colour, capsize=2, ms=4)
-            else:
-                axis.plot(tally.result["acceptance_length"], place, "o", color=colour, ms=4)
+            middle, low, high = value(tally)
+            ends = [[middle - low], [high - middle]]
+            axes.errorbar(middle, place, xerr=ends, fmt="o", color=colour, capsize=2 if event else 0, ms=4)
+        middle, low, high = value(tallies[0])
         if event:
-            _, low, high = (100 * each for each in tallies[0].share(event))
-            axis.axvspan(low, high, color="0.92", zorder=0)
+            axes.axvspan(low, high, color="0.92", zorder=0)
         else:
-            axis.axvline(tallies[0].result["acceptance_length"], color="0.8", zorder=0)
-        axis.set_title(title, fontsize=10)
-        axis.grid(axis="y", color="0.95")
-    names = [tally.name.replace("`", "").replace("\\|", "|") for tally in tallies]
-    axes[0].set_yticks(places, names, fontsize=8)
-    return to_svg(figure)
+            axes.axvline(middle, color="0.8", zorder=0)
+        axes.set_title(title, fontsize=10)
+        axes.grid(axis="y", color="0.95")
+        names = [tally.name.replace("`", "").replace("\\|", "|") for tally in tallies]
+        axes.set_yticks(places, names if event == "v" else [""] * len(names), fontsize=8)
+
+    return draw
 
 
 def shown(content: Mapping[str, Any]) -> dict[str, str]:
@@ -167,5 +166,8 @@ def shown(content: Mapping[str, Any]) -> dict[str, str]:
         "constraints budgets": budget_table(plain),
         "constraints kinds": kind_table(content, plain),
         "constraints examples": examples(plain),
-        "pictures/constraints.svg": picture(plain),
-    }
+        "pictures/constraints.svg": picture(
+            panel(plain, "v", "invented a number, %"), panel(plain, "r", "right answers, %"),
+            panel(plain, "", "tokens per step"), size=(10, 0.32 * len(plain) + 1.2), grid=False,
+        ),
+    }  # fmt: skip

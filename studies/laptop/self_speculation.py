@@ -22,7 +22,7 @@ from scripts.pages import Cell, columns
 from studies.laptop.benchmark import CONTEXT, in_turn, ours, summary
 from studies.study import study
 
-RESULTS = Path(__file__).with_name("results") / "self_speculation.json"
+RESULTS = Path(__file__).with_name("results") / "self_speculation.json.gz"
 TYPES = ("Q8_0", "Q5_0", "Q4_K_M", "Q4_0", "Q3_K_M", "Q2_K")
 
 

@@ -46,7 +46,7 @@ ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobi
 SMALL = ("--enforce-eager", "--max-model-len=256", "--gpu-memory-utilization=0.2", "--dtype=float32",
          "--generation-config=vllm", "--no-enable-prefix-caching", "--host=127.0.0.1")  # fmt: skip
 MODEL = "word-problems"
-RESULTS = Path(__file__).with_name("results") / "goodput.json"
+RESULTS = Path(__file__).with_name("results") / "goodput.json.gz"
 KEPT = {
     "request_goodput": "goodput", "request_throughput": "throughput", "completed": "completed",
     "mean_e2el_ms": "e2el_mean_ms", "median_e2el_ms": "e2el_ms", "p95_e2el_ms": "e2el_p95_ms",
