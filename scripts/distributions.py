@@ -22,13 +22,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from scripts.pages import put, table  # noqa: E402 - once the path is there
+from scripts.pages import columns, put, table  # noqa: E402 - once the path is there
 from scripts.results import parser, read, write  # noqa: E402
 
 PAGE = ROOT / "docs" / "installation.md"
@@ -76,8 +77,7 @@ def environment(folder: Path, visible: str | None = None) -> Path:
     """Return the scripts of a new environment, in which the packages of another folder may be visible."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     if visible is not None:  # one line, whose own .pth files are not read: what is installed editable stays invisible
-        packages = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
-        (Path(packages) / "visible.pth").write_text(f"{visible}\n")
+        (packages_of(folder) / "visible.pth").write_text(f"{visible}\n")
     return folder / "bin"
 
 
@@ -107,27 +107,25 @@ def tried_in_an_empty_environment(wheels: Sequence[Path]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         folder, elsewhere = Path(temporary) / "environment", Path(temporary) / "elsewhere"
         elsewhere.mkdir()
-        scripts, begun = environment(folder), time.perf_counter()
+        scripts, times = environment(folder), [time.perf_counter()]
         install(scripts, torch, *map(str, wheels))
-        installed_after = time.perf_counter() - begun
-        seconds = []
+        times.append(time.perf_counter())
         for _ in range(2):
-            begun = time.perf_counter()
             answer = run(scripts, *FIRST_ANSWER, folder=elsewhere)
-            seconds.append(round(time.perf_counter() - begun, 1))
+            times.append(time.perf_counter())
+        installing, first, second = (after - before for before, after in pairwise(times))
         command = [*PIP, "--python", str(scripts / "python"), "list", "--format", "json"]
         listed = json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=outside()).stdout)
-        packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-        sizes = {each.name: megabytes(each) for each in packages.iterdir()}
+        sizes = {each.name: megabytes(each) for each in packages_of(folder).iterdir()}
         return {
             "command": f"pip install {torch} {' '.join(path.name for path in wheels)}",
             "packages": {each["name"]: each["version"] for each in listed},
             "megabytes": round(sum(sizes.values()), 1),
             "largest": dict(sorted(sizes.items(), key=lambda each: -each[1])[:6]),
-            "seconds to install": round(installed_after),
+            "seconds to install": round(installing),
             "first command": " ".join(FIRST_ANSWER[:2]),
-            "seconds to the first answer": seconds[0],
-            "seconds to the second answer": seconds[1],
+            "seconds to the first answer": round(first, 1),
+            "seconds to the second answer": round(second, 1),
             "answer": answer,
             "python": platform.python_version(),
             "machine": f"{platform.system()} {platform.machine()}",
@@ -135,10 +133,14 @@ def tried_in_an_empty_environment(wheels: Sequence[Path]) -> dict[str, Any]:
         }
 
 
+def packages_of(folder: Path) -> Path:
+    """Return where an environment's packages are."""
+    return Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+
+
 def megabytes(path: Path) -> float:
     """Return how many millions of bytes lie under a path."""
-    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
-    return round(sum(each.stat().st_size for each in files) / 1e6, 1)
+    return round(sum(each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file()) / 1e6, 1)
 
 
 def resolved(wheels: Sequence[Path], python: str) -> dict[str, str]:
@@ -154,22 +156,21 @@ def resolved(wheels: Sequence[Path], python: str) -> dict[str, str]:
 
 def tables(found: dict[str, Any]) -> str:
     """Return the tables of the page: an empty environment, and newer versions of Python."""
-    empty, resolved = found["empty"], found["resolved"]
+    empty = found["empty"]
     sizes = ", ".join(f"{name} {round(size)}" for name, size in list(empty["largest"].items())[:3])
-    rows = [
-        ("date", empty["date"]),
-        ("Python", empty["python"]),
-        ("machine", empty["machine"]),
-        ("packages", str(len(empty["packages"]))),
-        ("megabytes", f"{empty['megabytes']:,.0f} ({sizes})"),
-        ("seconds to install, downloads included", str(empty["seconds to install"])),
+    taken = table(("what", "found"), [
+        ("date", empty["date"]), ("Python", empty["python"]), ("machine", empty["machine"]),
+        ("packages", len(empty["packages"])), ("megabytes", f"{empty['megabytes']:,.0f} ({sizes})"),
+        ("seconds to install, downloads included", empty["seconds to install"]),
         ("seconds to the first answer", f"{empty['seconds to the first answer']:.1f}"),
         ("seconds to the next one, from a process of its own", f"{empty['seconds to the second answer']:.1f}"),
-    ]
-    taken = table(("what", "found"), rows)
-    named = ("torch", "transformers", "numpy")
-    lines = [(python, *(chosen[name] for name in named), str(len(chosen))) for python, chosen in resolved.items()]
-    return f"{taken}\n\n{table(('Python', *named, 'packages that pip chooses, all of them wheels'), lines)}"
+    ])  # fmt: skip
+    chosen = [*found["resolved"].items()]
+    versions = columns(chosen, {
+        "Python": "{0}", "torch": "{1[torch]}", "transformers": "{1[transformers]}", "numpy": "{1[numpy]}",
+        "packages that pip chooses, all of them wheels": lambda row: len(row[1]),
+    })  # fmt: skip
+    return f"{taken}\n\n{versions}"
 
 
 if __name__ == "__main__":

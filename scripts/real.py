@@ -24,7 +24,7 @@ CACTUS = "import sys; from cactus_decoding.cli import main; sys.exit(main())"
 
 
 class Check(NamedTuple):
-    """A command, what it checks, and the file that it writes, if any."""
+    """What is checked, by a command of `cactus`."""
 
     name: str
     arguments: tuple[str, ...]
@@ -78,6 +78,18 @@ def checks(files: list[Path], work: Path) -> Iterator[Check]:
         print("no two of the files have the same tokens: no pair is checked")
 
 
+def problem_of(check: Check, seconds: float) -> str:
+    """Run a check; return what went wrong, or nothing."""
+    command = [check.python, "-c", CACTUS, *check.arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=max(seconds, 1))
+    except subprocess.TimeoutExpired:
+        return f"not done when {SECONDS} seconds were over"
+    if done.returncode or not done.stdout.strip():
+        return (done.stderr.strip().splitlines() or ["nothing was said"])[-1]
+    return ""
+
+
 def main() -> int:
     """Run the checks; return how many failed."""
     made = ArgumentParser(description=__doc__)
@@ -90,19 +102,10 @@ def main() -> int:
     with TemporaryDirectory() as work:
         for check in checks(files, Path(work)):
             start = time.monotonic()
-            left = SECONDS - (start - began)
-            try:
-                done = subprocess.run([check.python, "-c", CACTUS, *check.arguments], capture_output=True, text=True,
-                                      timeout=max(left, 1))  # fmt: skip
-                problem = done.stderr.strip().splitlines()[-1:] if done.returncode or not done.stdout.strip() else []
-            except subprocess.TimeoutExpired:
-                problem = [f"not done when {SECONDS} seconds were over"]
+            problem = problem_of(check, SECONDS - (start - began))
             failed += bool(problem)
-            print(
-                f"{'FAILED' if problem else 'ok':<7}{time.monotonic() - start:6.0f} s  {check.name}",
-                *problem,
-                flush=True,
-            )
+            took = f"{'FAILED' if problem else 'ok':<7}{time.monotonic() - start:6.0f} s"
+            print(f"{took}  {check.name} {problem}".rstrip(), flush=True)
     print(f"{failed} failed, {time.monotonic() - began:.0f} seconds")
     return min(failed, 1)
 

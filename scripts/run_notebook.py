@@ -23,8 +23,12 @@ NOTEBOOK = Path(__file__).resolve().parents[1] / "docs/notebooks/what_a_rule_cos
 KEPT = ("kernelspec", "language_info")
 
 
-def execute(notebook: nbformat.NotebookNode) -> None:
-    """Run all cells from the beginning, in an empty folder; an error in one of them is an error here."""
+def main() -> None:
+    """Run all cells from the beginning, in an empty folder, and write; an error in one of them is an error here."""
+    output = parse(__doc__, output=NOTEBOOK).output
+    check_writable(output)
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         where = {"metadata": {"path": folder}}
         NotebookClient(notebook, timeout=600, kernel_name="python3", coalesce_streams=True, resources=where).execute()
@@ -33,18 +37,9 @@ def execute(notebook: nbformat.NotebookNode) -> None:
         if cell.cell_type == "code":
             # progress bars of libraries are no results
             cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
-
-
-def main() -> None:
-    """Execute and write."""
-    given = parse(__doc__, output=NOTEBOOK)
-    check_writable(given.output)
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    execute(notebook)
     notebook.metadata = {name: notebook.metadata[name] for name in KEPT if name in notebook.metadata}
     notebook.metadata["provenance"] = provenance({"notebook": NOTEBOOK.name})
-    write_atomically(given.output, nbformat.writes(notebook) + "\n")
+    write_atomically(output, nbformat.writes(notebook) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -82,16 +82,9 @@ def requests(number: int, tools: int = 0) -> list[dict[str, Any]]:
     made, described = [], tools_of_agents(tools)
     for i in range(number):
         turns = [QUESTIONS[(i + turn) % len(QUESTIONS)] for turn in range(1 + i % 3)]
-        said = [
-            {"role": role, "content": text}
-            for turn in turns[:-1]
-            for role, text in (("user", turn), ("assistant", "Well."))
-        ]
-        messages = [
-            {"role": "system", "content": "You are an agent." if tools else f"You are client {i}."},
-            *said,
-            {"role": "user", "content": turns[-1]},
-        ]
+        said = [("system", "You are an agent." if tools else f"You are client {i}.")]
+        said += [each for turn in turns[:-1] for each in (("user", turn), ("assistant", "Well."))]
+        messages = [{"role": role, "content": text} for role, text in [*said, ("user", turns[-1])]]
         called = {"tools": described, "tool_choice": ("auto", "required")[i % 2], "parallel_tool_calls": False}
         body = {"messages": messages, "seed": i, "max_tokens": (64 if tools else 16) + i % 9, "temperature": 1.0}
         made.append(body | (called if tools else {}) | RULES[i % len(RULES)])
@@ -108,12 +101,10 @@ class Soak:
     server: Server
     asked: Sequence[dict[str, Any]]
     expected: Sequence[str]
-    counts: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-    differed: list[int] = field(default_factory=list)
-    up: threading.Event = field(default_factory=threading.Event)
-    over: threading.Event = field(default_factory=threading.Event)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.counts, self.wrong, self.differed = Counter[str](), list[str](), list[int]()
+        self.up, self.over, self.lock = threading.Event(), threading.Event(), threading.Lock()
 
     def send(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
         """Ask, and ask again where the kill broke the answer."""
@@ -224,23 +215,21 @@ def run(given: Namespace) -> dict[str, Any]:
             for each in running_clients:
                 each.result(600)
             answers = server.answers()
-    wrong = [*soak.wrong]
-    wrong += [] if answers else ["the server does not answer at the end"]
-    grown = [each["late"] - each["early"] for each in memory]
-    wrong += [f"memory grew by {grown} bytes"] if max(grown) > given.growth * 2**20 else []
-    seeded, counts = soak.counts["answered"] + len(texts), soak.counts
-    summary = {
-        "requests": counts["answered"] + counts["left"] + counts["malformed"],
-        "cancelled": counts["left"],
-        "lost": counts["lost"],
-        "memory_at_start": start,
+    grown, counts = [each["late"] - each["early"] for each in memory], soak.counts
+    found = {
+        "the server does not answer at the end": not answers,
+        f"memory grew by {grown} bytes": max(grown) > given.growth * 2**20,
+        f"seeded answers that differ from those alone: {soak.differed}": given.exact and soak.differed,
     }
-    if given.exact and soak.differed:
-        wrong.append(f"seeded answers that differ from those alone: {soak.differed}")
+    summary = {
+        "requests": counts["answered"] + counts["left"] + counts["malformed"], "cancelled": counts["left"],
+        "lost": counts["lost"], "memory_at_start": start,
+    }  # fmt: skip
+    seeded = counts["answered"] + len(texts)
     return {
-        "summary": summary, "counts": dict(soak.counts), "seeded": seeded, "equal": seeded - len(soak.differed),
-        "memory": memory,
-        "parallel_1": alone, f"parallel_{CLIENTS}": together, "wrong": wrong,
+        "summary": summary, "counts": dict(counts), "seeded": seeded, "equal": seeded - len(soak.differed),
+        "memory": memory, "parallel_1": alone, f"parallel_{CLIENTS}": together,
+        "wrong": [*soak.wrong, *(said for said, wrong in found.items() if wrong)],
     }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from scripts.distributions import packages_of  # noqa: E402
 from scripts.pages import columns, put  # noqa: E402 - once the path is there
 from scripts.results import parser, read, write  # noqa: E402
 
@@ -70,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = made.parse_args(words[:cut])
     if given.table:
-        return write_table()
+        put(PAGE, {"versions": table_of(results())})
+        return 0
     if not given.versions:
         made.error("name an engine and at least one version of it")
     failed = 0
@@ -81,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
               f"{result['skipped']} skipped, {result['seconds']} s", flush=True)  # fmt: skip
         if not given.no_record:
             record(result)
-            write_table()
+            put(PAGE, {"versions": table_of(results())})
     return 1 if failed else 0
 
 
@@ -91,14 +93,12 @@ def numbers(engine: str, named: Sequence[str]) -> list[str]:
     for name in named:
         if name == "lowest":
             found.append(min((each["version"] for each in results() if each["engine"] == engine), key=Version))
-        elif name == "newest":
-            newest, installed = newest_of(engine), installed_version(engine)
-            if newest != installed:
-                found.append(newest)
-            else:
-                print(f"{engine} {newest}, which is installed, is the newest: no second run is needed", flush=True)
-        else:
+        elif name != "newest":
             found.append(str(Version(name)))
+        elif (newest := newest_of(engine)) != installed_version(engine):
+            found.append(newest)
+        else:
+            print(f"{engine} {newest}, which is installed, is the newest: no second run is needed", flush=True)
     return found
 
 
@@ -115,9 +115,6 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-# --- environments ----------------------------------------------------------------------------------------------------
 
 
 def environment(engine: str, number: str) -> Path:
@@ -145,10 +142,6 @@ def environment(engine: str, number: str) -> Path:
     return python
 
 
-def packages_of(folder: Path) -> Path:
-    return Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
-
-
 def unpack_python(engine: str, number: str, base: Path, into: Path) -> None:
     """Unpack the Python of a build for GPUs beside the compiled modules of the installed build for CPUs."""
     name = engine.replace("-", "_")
@@ -168,9 +161,6 @@ def unpack_python(engine: str, number: str, base: Path, into: Path) -> None:
     (described / "METADATA").write_text(lines)
 
 
-# --- tests -----------------------------------------------------------------------------------------------------------
-
-
 def tried(engine: str, number: str, further: Sequence[str]) -> dict[str, Any]:
     """Run the tests with a version; return what became of them, for the result file."""
     python = environment(engine, number)
@@ -187,22 +177,17 @@ def tried(engine: str, number: str, further: Sequence[str]) -> dict[str, Any]:
         if not report.exists():
             raise SystemExit(f"pytest could not begin with {engine} {number}")
         suite = next(ElementTree.parse(report).getroot().iter("testsuite")).attrib
-    total, skipped = int(suite["tests"]), int(suite["skipped"])
-    failed = int(suite["failures"]) + int(suite["errors"])
+    total, skipped, *wrong = (int(suite[name]) for name in ("tests", "skipped", "failures", "errors"))
+    kernels = KERNELS_OF.get(engine)
     return {
-        "engine": engine,
-        "version": number,
-        "kernels": f"{KERNELS_OF[engine]} {version(KERNELS_OF[engine])}" if engine in KERNELS_OF else None,
-        "passed": total - skipped - failed,
-        "failed": failed,
-        "skipped": skipped,
+        "engine": engine, "version": number,
+        "kernels": f"{kernels} {version(kernels)}" if kernels else None,
+        "passed": total - skipped - sum(wrong), "failed": sum(wrong), "skipped": skipped,
         "seconds": round(float(suite["time"])),
         "pytest": [*further, *TESTS[engine]],
-        "with": versions_beside(engine, python),
-        "python": platform.python_version(),
-        "commit": commit(),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
+        "with": versions_beside(engine, python), "python": platform.python_version(),
+        "commit": commit(), "date": datetime.now(UTC).date().isoformat(),
+    }  # fmt: skip
 
 
 def versions_beside(engine: str, python: Path) -> dict[str, str]:
@@ -219,9 +204,6 @@ def commit() -> str:
     changed = ("git", "-C", str(ROOT), "status", "--porcelain", "src", "tests")
     found, dirty = (subprocess.run(each, capture_output=True, text=True, check=True).stdout for each in (name, changed))
     return found.strip() + "-dirty" * bool(dirty.strip())
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def results() -> list[dict[str, Any]]:
@@ -248,12 +230,6 @@ def table_of(tried: Sequence[dict[str, Any]]) -> str:
         "engine": name, "tests": lambda each: "fast" if "not slow" in each["pytest"] else "all",
         "passed": "{passed:,}", "failed": "{failed:,}", "left out": "{skipped:,}", "date": "{date}",
     })  # fmt: skip
-
-
-def write_table() -> int:
-    """Write the table between the marks of the page."""
-    put(PAGE, {"versions": table_of(results())})
-    return 0
 
 
 if __name__ == "__main__":

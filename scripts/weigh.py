@@ -6,13 +6,14 @@ python scripts/weigh.py FOLDER     another one
 
 from __future__ import annotations
 
-import argparse
 import ast
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+from results import parse
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("code", "docstrings", "comments", "imports", "blank")
@@ -47,38 +48,37 @@ print(f"and executes functions of {len(found)} files of {lines(found)} lines")
 def kinds_of(path: Path) -> Counter[str]:
     """Return how many lines of a file are of each kind."""
     text = path.read_text()
-    lines, tree = text.splitlines(), ast.parse(text)
-    kind = {number: "code" for number in range(1, len(lines) + 1)}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            kind[number] = "blank"
-        elif line.strip().startswith("#"):
-            kind[number] = "comments"
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            kind |= dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), "imports")
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            kind |= dict.fromkeys(range(node.lineno, (node.end_lineno or 0) + 1), "docstrings")
+    stripped = (line.strip() for line in text.splitlines())
+    kind = {
+        number: "comments" if line.startswith("#") else "code" if line else "blank"
+        for number, line in enumerate(stripped, 1)
+    }
+    for node in ast.walk(ast.parse(text)):
+        imports = isinstance(node, (ast.Import, ast.ImportFrom))
+        said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if imports or said:
+            lines = range(node.lineno, (node.end_lineno or 0) + 1)
+            kind |= dict.fromkeys(lines, "imports" if imports else "docstrings")
     return Counter(kind.values())
 
 
 def folders(root: Path) -> Iterator[tuple[str, list[Path]]]:
     """Yield the folders that are counted, and the files in each."""
     package = root / "src" / "cactus_decoding"
-    for top in sorted(each for each in package.iterdir() if each.is_dir() and each.name != "__pycache__"):
-        yield f"src: {top.name}", sorted(top.rglob("*.py"))
-        if top.name in ("core", "lab", "engines"):
-            for room in sorted(each for each in top.iterdir() if each.is_dir() and each.name != "__pycache__"):
-                yield f"src: {top.name}/{room.name}", sorted(room.rglob("*.py"))
+
+    def rooms(folder: Path) -> list[Path]:
+        return sorted(each for each in folder.iterdir() if each.is_dir() and each.name != "__pycache__")
+
+    for top in rooms(package):
+        for each in (top, *(rooms(top) if top.name in ("core", "lab", "engines") else ())):
+            yield f"src: {each.relative_to(package)}", sorted(each.rglob("*.py"))
     yield "src: all", sorted(package.rglob("*.py"))
     for name in ("packages", "tests", "studies", "benchmarks", "scripts", "factory"):
         yield name, sorted((root / name).rglob("*.py"))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("root", nargs="?", type=Path, default=ROOT)
-    root = parser.parse_args().root.resolve()
+    root = parse(__doc__, root=(ROOT, {"nargs": "?", "positional": True, "default": ROOT})).root.resolve()
     print(f"{'folder':<28}{'files':>7}{'lines':>8}" + "".join(f"{kind:>12}" for kind in KINDS))
     for name, paths in folders(root):
         counts = sum((kinds_of(path) for path in paths), Counter[str]())
