@@ -21,7 +21,7 @@ from cactus_decoding.core.divergences.rows import kl_of_rows, normalised
 from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.sampling.rows import SparseProbs
 from cactus_decoding.core.types import judges_untempered
-from cactus_decoding.engines.vllm.batched_policy import admitted as admitted_at_once
+from cactus_decoding.engines.vllm.step import admitted as admitted_at_once
 from cactus_decoding.lab.tracing import PositionRows, what_if
 
 ORDINARY = [text for text in SPELLINGS if not judges_untempered(parse_rule(text))]

@@ -13,7 +13,7 @@ from cactus_decoding import parse_rule
 from cactus_decoding.engines.openai import counters
 from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, BudgetMeter, Counters
 from cactus_decoding.engines.openai.relaxed_logits import costs_of, relax_tokens
-from cactus_decoding.engines.vllm.batched_policy import admitted as admitted_at_once
+from cactus_decoding.engines.vllm.step import admitted as admitted_at_once
 
 
 class Recorder:

@@ -18,17 +18,8 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.engines.openai.counters import BudgetMeter
 from cactus_decoding.engines.vllm import step as stepping
-from cactus_decoding.engines.vllm.batched_policy import (
-    FollowedResponse,
-    Group,
-    Layout,
-    Protected,
-    Weighed,
-    admitted,
-    allowed,
-    append_padding_token,
-)
-from cactus_decoding.engines.vllm.step import RelaxedStep
+from cactus_decoding.engines.vllm.state import FollowedResponse, append_padding_token
+from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep, Weighed, admitted, allowed
 
 CPU, VOCABULARY, DEPTH, REQUESTS = torch.device("cpu"), 6, 4, 3
 DIGITS = torch.tensor([0, 3])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
-from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, append_padding_token
 from cactus_decoding.engines.vllm.extra_args import (
     ServerConfig,
     admitted,
@@ -26,6 +26,54 @@ from cactus_decoding.engines.vllm.extra_args import (
 )
 
 logger = logging.getLogger("vllm.cactus_decoding")
+
+
+def append_padding_token(vocabulary: Vocabulary | None) -> Vocabulary:
+    """Append a token with an empty text, which stands for all tokens that the vocabulary does not know."""
+    known = Vocabulary(()) if vocabulary is None else vocabulary
+    return replace(known, texts=(*known.texts, ""))
+
+
+class FollowedResponse:
+    """Follow one response whose request asks for phases, token by token.
+
+    The vocabulary comes from `append_padding_token`: unknown tokens are read as its last one. The engine appends to
+    ``output_ids``, with negative numbers for tokens that it does not know yet; they are read again on every call.
+    """
+
+    def __init__(
+        self, phases: Phases, vocabulary: Vocabulary, prompt_ids: Sequence[int], output_ids: list[int]
+    ) -> None:
+        self.output_ids = output_ids
+        self._phases, self._vocabulary = phases, vocabulary
+        self._begin = self._state = phases.begin(self._known(prompt_ids), vocabulary)
+        self._num_read = 0
+
+    @property
+    def reads_tokens(self) -> bool:
+        return self._phases.relax_within is not None
+
+    @property
+    def settled(self) -> bool:
+        known = min(self._state.num_emitted, len(self.output_ids))
+        return not self.reads_tokens and known >= self._phases.lossless_tokens
+
+    def relaxable(self, draft_token_ids: Sequence[int]) -> list[bool]:
+        """For each of the next drafted tokens, whether its position may be relaxed."""
+        if len(self.output_ids) < self._num_read:  # the engine took tokens back
+            self._state, self._num_read = self._begin, 0
+        further = self.output_ids[self._num_read :]
+        if min(further, default=0) < 0:
+            return [False] * len(draft_token_ids)
+        self._state = self._phases.after(self._state, self._known(further), self._vocabulary)
+        self._num_read += len(further)
+        return self._phases.relaxable(self._state, self._known(draft_token_ids), self._vocabulary)
+
+    def _known(self, token_ids: Sequence[int]) -> Sequence[int]:
+        if not self._phases.reads_text:
+            return token_ids
+        silence = len(self._vocabulary.texts) - 1
+        return [token if 0 <= token < silence else silence for token in token_ids]
 
 
 @dataclass(frozen=True, eq=False)

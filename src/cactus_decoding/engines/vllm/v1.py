@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.vllm.batched_policy import FollowedResponse, Group, Layout, Protected, Weighed
 from cactus_decoding.engines.vllm.extra_args import ServerConfig, vocabulary_of
 from cactus_decoding.engines.vllm.patches import repair_empty_steps, repair_expansion, repair_generators, replace
 from cactus_decoding.engines.vllm.reports import install_worker
-from cactus_decoding.engines.vllm.state import RequestRules, counters_of
-from cactus_decoding.engines.vllm.step import RelaxedStep
+from cactus_decoding.engines.vllm.state import FollowedResponse, RequestRules, counters_of
+from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep, Weighed
 
 
 def install() -> None:

@@ -21,19 +21,11 @@ from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import Counters
-from cactus_decoding.engines.vllm.batched_policy import (
-    MAX_ELEMENTS,
-    FollowedResponse,
-    Group,
-    Layout,
-    Protected,
-    Weighed,
-)
 from cactus_decoding.engines.vllm.extra_args import ServerConfig, vocabulary_of
 from cactus_decoding.engines.vllm.patches import replace
 from cactus_decoding.engines.vllm.reports import install_worker
-from cactus_decoding.engines.vllm.state import RelaxedRequest, RequestRules, counters_of
-from cactus_decoding.engines.vllm.step import RelaxedStep
+from cactus_decoding.engines.vllm.state import FollowedResponse, RelaxedRequest, RequestRules, counters_of
+from cactus_decoding.engines.vllm.step import MAX_ELEMENTS, Group, Layout, Protected, RelaxedStep, Weighed
 
 NO_RULE = -1
 _NEVER = 1 << 62

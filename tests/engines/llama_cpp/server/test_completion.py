@@ -14,8 +14,7 @@ from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.completion import _log_once, answer_to, read_completion
-from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
-from cactus_decoding.engines.llama_cpp.server.tools import Tools
+from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools
 from cactus_decoding.engines.openai.tool_calls import FORMATS, HERMES
 from cactus_decoding.zoo.word_problems import EXAMPLES
 

@@ -20,8 +20,7 @@ from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
-from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
-from cactus_decoding.engines.llama_cpp.server.tools import Tools, form_of
+from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
 from cactus_decoding.engines.openai.counters import REPORT_KEY
 from cactus_decoding.engines.openai.keys import Marks

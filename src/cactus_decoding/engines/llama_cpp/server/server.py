@@ -44,7 +44,7 @@ from cactus_decoding.engines.llama_cpp.server.completion import (
     read_completion,
 )
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
-from cactus_decoding.engines.llama_cpp.server.marks import CallMarks
+from cactus_decoding.engines.llama_cpp.server.tools import CallMarks
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
 from cactus_decoding.engines.openai.counters import RuleCounters
 from cactus_decoding.engines.openai.description import DetokenizeBody, TokenizeBody, description
