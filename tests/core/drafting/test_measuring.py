@@ -21,6 +21,7 @@ from cactus_decoding.core.drafting import measuring as module
 from cactus_decoding.core.drafting.measuring import measure, pass_times
 from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.zoo.word_problems import word_problems
 
 TIMES = PassTimes(((1, 1.0), (2, 1.1), (4, 1.3), (8, 1.5)), draft=0.05, reading=0.01)
 
@@ -36,13 +37,16 @@ class Timed(CachedModel):
 
     now = 0.0
 
-    def __init__(self, seed: int, takes: Callable[[int, int], float] = lambda count, number: 1 + 0.1 * count) -> None:
-        super().__init__(tiny_llama(seed))
-        self.takes, self.read = takes, list[int]()
+    def __init__(
+        self, seed: int, takes: Callable[[int, int], float] = lambda count, number: 1 + 0.1 * count, **shape: int
+    ) -> None:
+        super().__init__(tiny_llama(seed, **shape))
+        self.takes, self.read, self.tokens = takes, list[int](), list[list[int]]()
 
     def append(self, token_ids, rows, positions=None, mask=None):
         Timed.now += self.takes(len(token_ids), len(self.read))
         self.read.append(len(token_ids))
+        self.tokens.append([*token_ids])
         return super().append(token_ids, rows, positions, mask)
 
 
@@ -114,6 +118,30 @@ def test_a_pair_times_steps_with_and_without_a_proposal(target: CachedModel, mon
     monkeypatch.setattr(Pair, "step_seconds", lambda pair, clock: (100.0, 100.0))
     pair.prepare(AutoLength())
     assert pair.pass_times(AutoLength())["target"][0][1] == pytest.approx(100)  # type: ignore[index]
+
+
+def test_passes_and_steps_are_timed_on_real_text() -> None:
+    """A mixture's pass reads the experts that its tokens ask for: one token again and again would be too cheap."""
+    tokenizer = load_pair(draft="suffix").tokenizer
+    problem = next(word_problems("validation"))
+    text = tokenizer(f"{problem.prompt} {problem.solution}").input_ids
+    model = Timed(0, vocabulary=len(tokenizer))
+    pair = Pair(model, NgramDrafter(), tokenizer, bundled=True)
+    by_the_tests_clock(model, NgramDrafter())
+    context, *passes = model.tokens
+    assert len(set(text[:18])) > 12
+    assert {tuple(each) for each in passes} == {tuple(text[len(context) :][:width]) for width in module.WIDTHS}
+    assert len(passes) >= 2 * len(module.WIDTHS)  # runs are compared with each other
+    model.tokens.clear()
+    with pair.reserve():
+        pair.step_seconds(lambda: Timed.now)
+    assert len({*model.tokens[0]} & {*text}) > 10
+    proposed = [each[1] for each in model.tokens if len(each) == 2]
+    assert len({*proposed} & {*text}) > 5
+    model.sample_text = lambda: [7] * 40  # whatever text the model has is what is read
+    model.tokens.clear()
+    by_the_tests_clock(model, NgramDrafter())
+    assert {token for each in model.tokens for token in each} == {7}
 
 
 def test_what_decided_is_told_and_never_measured_for_it(target: CachedModel) -> None:

@@ -2,18 +2,91 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from support.loop_runs import decided, run
 from support.tiny_models import tiny_llama
-from support.tree_worlds import Taken, World
+from torch import Tensor
 
 from cactus_decoding import AdaptiveTree, ModelDrafter, NgramDrafter
 from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.drafting.trees.adaptive_tree import Chances, WayChooser
+from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, grow
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.types import Proposal, StepRows
+from cactus_decoding.core.verification.match import match
+from cactus_decoding.core.verification.tree import RandomNumbers, Tree
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 GIVEN = "adaptive,nodes=12,depth=4,draft_cost=0.1,token_cost=0.01"
+
+
+VOCABULARY = 12
+
+
+class Taken(NamedTuple):
+    """A step: tokens that were emitted and proposed, and passes of the draft."""
+
+    emitted: int
+    proposed: int
+    passes: int
+
+    def seconds(self, draft_cost: float, token_cost: float) -> float:
+        return 1 + draft_cost * self.passes + token_cost * self.proposed
+
+
+class World:
+    """A world in which shapes draft and are verified losslessly, with rows that are drawn anew after every token.
+
+    The draft's logits are as sharp as ``scale`` says; the target's differ from them by ``noise``.
+    """
+
+    def __init__(self, scale: float = 2.0, noise: float = 0.7, seed: int = 0) -> None:
+        self.scale, self.noise, self.random = scale, noise, torch.Generator().manual_seed(seed)
+
+    def rows(self, count: int) -> tuple[Tensor, Tensor]:
+        """Return logits of the draft and the target, ``[count, vocabulary]``."""
+        draft = torch.randn(count, VOCABULARY, generator=self.random) * self.scale
+        return draft, draft + torch.randn(count, VOCABULARY, generator=self.random) * self.noise
+
+    def acceptance(self) -> float:
+        """Return how likely a token that is drawn alone is kept."""
+        draft, target = self.rows(20_000)
+        return torch.minimum(draft.softmax(-1), target.softmax(-1)).sum(-1).mean().item()
+
+    def step(self, shape: AdaptiveTree) -> Taken:
+        limit, passes, known = shape.begin_step(), 0, dict[int, tuple[Tensor, Tensor]]()
+
+        def read(tree: GrowingTree | None, nodes: list[int]) -> tuple[Tensor, Tensor]:
+            nonlocal passes
+            passes += 1
+            draft, target = self.rows(len(nodes))
+            known.update(zip(nodes, zip(draft, target, strict=True), strict=True))
+            return draft, draft.softmax(-1)
+
+        if limit and shape.branches:
+            proposal = grow(
+                shape, [], limit, read, lambda *given: choose_children(*given[:4], self.random, given[4])
+            ).proposal()
+        else:
+            tokens, goes_on = list[int](), limit > 0
+            while goes_on:
+                logits, probs = read(None, [len(tokens) - 1])
+                tokens.append(int(probs[0].multinomial(1, generator=self.random)))
+                goes_on = len(tokens) < limit and shape.should_continue(logits[0])
+            rows = [known[node - 1][0].softmax(-1) for node in range(len(tokens))]
+            proposal = Proposal(tokens, torch.stack(rows) if rows else None)
+        count = len(proposal.token_ids)
+        shape.end_draft(count)
+        target = torch.stack([known[node][1] if node in known else self.rows(1)[1][0] for node in range(-1, count)])
+        rows = StepRows(target, proposal.token_ids, proposal, *[lambda logits, _: logits.softmax(-1)] * 2)
+        numbers = RandomNumbers.draw(proposal, self.random, target.device)
+        path = match(Tree(rows), lambda position: Lossless(), numbers).path
+        shape.end_walk(path)
+        shape.end_step(len(path))
+        return Taken(len(path) + 1, count, passes)
 
 
 def best_chain(chance: float, draft_cost: float, token_cost: float, most: int) -> float:
