@@ -31,8 +31,6 @@ from cactus_decoding.core.declared import (
 
 @dataclass(frozen=True)
 class Oven:
-    """Something with knobs of every kind."""
-
     heat: Annotated[float, Setting("how hot", "degrees", gt=0, lt=300)]
     trays: Annotated[int, Setting("how many", ge=1, le=4)] = 1
     mode: Annotated[Literal["fan", "grill"], Setting("what heats")] = "fan"
@@ -89,22 +87,17 @@ def test_everything_that_the_page_shows_is_described(described: type) -> None:
 
 
 def shouted(text: str) -> str:
-    """Return a text in capitals."""
     if text == "hush":
         raise ValueError("label must be loud, but is 'hush'")
     return text.upper()
 
 
 class Tray(Model):
-    """A part that there need not be."""
-
     size: Annotated[int, Setting("", "inches", ge=1, le=4, flat="tray")]
     deep: Annotated[bool, Setting(flat="deep_tray")] = False
 
 
 class Kitchen(Model):
-    """A model with fields of every kind, and a part."""
-
     heat: Annotated[float, Setting("", gt=0, lt=300)]
     mode: Literal["fan", "grill"] = "fan"
     label: Annotated[str, BeforeValidator(shouted)] = "NONE"

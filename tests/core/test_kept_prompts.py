@@ -222,7 +222,7 @@ def test_an_interruption_at_any_line_leaves_caches_that_hold_what_they_say(tree,
         *(f"core/models/{name}.py" for name in ("base", "recurrent")),
         *(f"engines/transformers/{name}.py" for name in ("cached_model", "forward", "row_cache")),
         *(f"engines/llama_cpp/models/{name}.py" for name in ("context", "model")),
-        *("core/drafting/model.py", "core/loop.py"),
+        *("core/drafting/model.py", "core/loop.py", "core/pair.py"),
     )
     files = tuple(f"{folder}/{name}" for name in names)
     settings = SETTINGS | {"max_new_tokens": 2}

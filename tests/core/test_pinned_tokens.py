@@ -43,7 +43,6 @@ REQUESTS = (
 
 
 def answer(request: dict, rule: str) -> list[int] | str:
-    """Return the response's tokens, or why there is none."""
     from cactus_decoding import Budget
 
     settings = dict(request)

@@ -42,7 +42,6 @@ def wrong(setting: Declared) -> Iterator[Any]:
 
 
 def beside(name: str) -> dict[str, Any]:
-    """Return what goes with a setting."""
     key = switch(SETTINGS[name].part)
     return {key: GIVEN[key]} if key in GIVEN and key != name else {}
 
@@ -141,7 +140,6 @@ def test_a_setting_stands_wherever_it_can_be_made(name: str) -> None:
 
 
 def groups_of(name: str) -> set[str]:
-    """Return what a setting is of: ``decoding`` for those that calls of other libraries take."""
     return {"decoding"} if name in DECODING else set()
 
 

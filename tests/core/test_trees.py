@@ -83,8 +83,6 @@ def test_relaxed_rules_go_with_even_trees_and_any_recursion() -> None:
 
 
 class Chains(Drafter):
-    """Proposes nothing, and as a chain."""
-
     def propose(self, token_ids, limit, to_probs, generator) -> Proposal:
         return Proposal([], None)
 

@@ -18,31 +18,26 @@ END = 256
 
 
 def byte_vocabulary() -> GrammarVocabulary:
-    """Return a vocabulary of single bytes and an end token."""
     return small_vocabulary(BYTES)
 
 
 def small_vocabulary(tokens: Sequence[bytes], encode: Callable[[str], list[int]] | None = None) -> GrammarVocabulary:
-    """Return a vocabulary of some tokens, and an end token after them."""
     end = len(tokens)
     made = Vocabulary([*tokens, b"</s>"], [], [end], encode)
     return GrammarVocabulary(made.llguidance(), end + 1, [end])
 
 
 def bundled_vocabulary() -> tuple[GrammarVocabulary, Callable[[list[int]], str]]:
-    """Return the bundled tokenizer's vocabulary, and what decodes its tokens."""
     tokenizer = AutoTokenizer.from_pretrained(zoo.path("target"))
     made = GrammarVocabulary.of(tokenizer, len(tokenizer), [tokenizer.eos_token_id])
     return made, lambda ids: tokenizer.decode(ids, skip_special_tokens=True)
 
 
 def json_schema(schema: object, **more: object) -> dict[str, object]:
-    """Return a ``response_format``."""
     return {"type": "json_schema", "json_schema": {"name": "it", "schema": schema} | more}
 
 
 def schema_of(schema: object) -> Grammar:
-    """Return the grammar of a schema."""
     grammar = as_grammar(json_schema(schema))
     assert grammar is not None
     return grammar

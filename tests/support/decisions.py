@@ -17,7 +17,6 @@ from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows, Verdi
 
 
 def as_given(rows: Tensor, token_ids: list[int]) -> Tensor:
-    """Return probabilities as they are."""
     return rows
 
 

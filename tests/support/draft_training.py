@@ -28,7 +28,6 @@ def save_tiny_models(folder: Path) -> None:
 
 
 def write_data(file: Path, count: int = 30, **fields: str) -> Path:
-    """Write word problems with their solutions as JSON Lines."""
     problems = islice(word_problems("train", seed=9), count)
     lines = [{"prompt": each.prompt, "completion": f" {each.solution}"} | fields for each in problems]
     file.write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")

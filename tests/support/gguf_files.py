@@ -20,7 +20,6 @@ PRECISE = "cache=float32"
 
 
 def opened(path: Path, settings: str = PRECISE, **given: bool) -> LlamaCppModel:
-    """Return a file's model with an empty cache."""
     file = parse_gguf(f"{path}:{settings}")
     assert file is not None
     return LlamaCppModel.load("target", file, **given)

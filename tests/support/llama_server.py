@@ -17,8 +17,6 @@ from support.command_line import process
 
 @dataclass
 class LlamaServerProcess:
-    """A server that runs."""
-
     process: subprocess.Popen[str]
     port: int
     log: TextIO
@@ -27,7 +25,6 @@ class LlamaServerProcess:
     def connect(
         self, method: str, path: str, body: object = None, key: str | None = None
     ) -> http.client.HTTPConnection:
-        """Send a request, and return its connection."""
         connection = http.client.HTTPConnection(self.address, self.port, timeout=300)
         headers = {} if body is None else {"Content-Type": "application/json"}
         if key is not None:
@@ -37,7 +34,6 @@ class LlamaServerProcess:
         return connection
 
     def ask(self, method: str, path: str, body: object = None, key: str | None = None) -> tuple[int, Any]:
-        """Return status and JSON, or text, of a request."""
         connection = self.connect(method, path, body, key)
         response = connection.getresponse()
         text = response.read().decode()
@@ -45,7 +41,6 @@ class LlamaServerProcess:
         return response.status, json.loads(text) if "json" in (response.getheader("content-type") or "") else text
 
     def complete(self, **body: object) -> tuple[int, Any]:
-        """Return status and JSON of a completion."""
         return self.ask("POST", "/v1/completions", body)
 
     def stream(self, **body: object) -> Iterator[dict]:
@@ -62,12 +57,10 @@ class LlamaServerProcess:
         return 1024 * int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
 
     def logged(self) -> str:
-        """Return what it has written to stderr."""
         self.log.seek(0)
         return self.log.read()
 
     def counted(self, name: str) -> dict[str, float]:
-        """Return a counter by rule."""
         lines = self.ask("GET", "/metrics")[1].splitlines()
         given = [line.removeprefix(f'{name}_total{{rule="').split('"} ') for line in lines if line.startswith(name)]
         return {rule: float(value) for rule, value in given}

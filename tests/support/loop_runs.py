@@ -39,7 +39,6 @@ def begin(
 
 
 def run(target, drafter, *given, **settings) -> list[Outcome]:
-    """Return the steps of a response; the arguments are those of `begin`."""
     return list(begin(target, drafter, *given, **settings))
 
 

@@ -22,8 +22,6 @@ QUESTION = (
 
 @dataclass
 class Running:
-    """A server that runs, and how to ask it."""
-
     playground: Playground
     port: int
 
@@ -32,7 +30,6 @@ class Running:
         return f"http://127.0.0.1:{self.port}/"
 
     def ask(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None):
-        """Return status, headers and body of a request; bytes are sent as they are."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         given = ({} if body is None else {"Content-Type": "application/json"}) | (headers or {})
@@ -44,7 +41,6 @@ class Running:
             connection.close()
 
     def post(self, path: str, body: object):
-        """Return status and JSON of a request."""
         status, _, answer = self.ask("POST", path, body)
         return status, json.loads(answer)
 
@@ -98,11 +94,9 @@ def running(limits: FormLimits | None = None, *, models: bool = True, hosts=LOOP
 
 
 def asked(*rules: str, **more: object) -> dict:
-    """Return a request."""
     return {"prompt": QUESTION, "rules": list(rules or ["cactus:delta=0.5"]), "seed": 0} | more
 
 
 def tokens(events: list[dict], session: int = 0) -> list[int]:
-    """Return the tokens of an answer that came as events."""
     steps = [event for event in events if event["event"] == "step" and event["session"] == session]
     return [one["token_id"] for step in steps for one in step["positions"] if one["emitted"]]

@@ -29,7 +29,6 @@ def benchmark(name: str) -> ModuleType:
 
 
 def run_benchmark(name: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run a file of `benchmarks/` to its end, and keep what it said."""
     command = [sys.executable, str(ROOT / "benchmarks" / name), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 

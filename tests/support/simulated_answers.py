@@ -43,7 +43,6 @@ class RecordedAnswer:
 
 
 def recorded() -> dict[str, tuple[PassTimes, list[RecordedAnswer]]]:
-    """Return the times and the answers of each pair."""
     found = {}
     for pair, told in json.loads(RECORDED.read_text()).items():
         answers = [
@@ -177,7 +176,6 @@ WAYS = [("draft", 0), *((way, count) for way in ("draft", "suffix", "both") for 
 
 
 def best_fixed(answer: RecordedAnswer, times: PassTimes) -> tuple[float, tuple[str, int]]:
-    """Return the seconds of the best fixed way in hindsight, and the way."""
     return min((fixed(answer, times, *way), way) for way in WAYS)
 
 

@@ -88,8 +88,6 @@ def _next(
 
 
 def _masses(models: Models) -> Callable[[Text], tuple[float, float]]:
-    """Return what gives a block's probabilities under draft and target."""
-
     @cache
     def masses(block: Text) -> tuple[float, float]:
         if not block:

@@ -26,7 +26,6 @@ def thinking_tokenizer(template: str = OPENS) -> Any:
 
 
 def thinking_pair(template: str = OPENS) -> Pair:
-    """Return a pair of a random target and look-ups."""
     tokenizer = thinking_tokenizer(template)
     model = tiny_llama(0, len(tokenizer), positions=512, sharpness=2.0)
     model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id

@@ -39,7 +39,6 @@ def with_each_draft(names):
 
 
 def kl(h, q):
-    """Return KL(h || q) of two rows in nats."""
     return math.fsum(
         a * math.log(a / b) if a > 0 else 0.0 for a, b in zip(h.tolist(), q.tolist(), strict=True) if a > 0
     )

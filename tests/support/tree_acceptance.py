@@ -9,7 +9,6 @@ from support.tree_enumeration import Models, Shape
 
 
 def children_laws(draft: list[float], num_fixed: int) -> tuple[list[int], list[float]]:
-    """Return the fixed tokens, and the law of the drawn one."""
     fixed = sorted(range(len(draft)), key=lambda token: -draft[token])[:num_fixed]
     rest = [0.0 if token in fixed else p for token, p in enumerate(draft)]
     mass = sum(rest)

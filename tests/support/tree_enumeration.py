@@ -164,7 +164,6 @@ class LazyTree:
         return self._positions[node]
 
     def leave(self, node: int) -> None:
-        """Let go of what was worked out there."""
         del self._positions[node]
 
     def children(self, node: int) -> Children | None:
@@ -202,8 +201,6 @@ class LazyTree:
 
 
 class Step(NamedTuple):
-    """What one step may do."""
-
     tokens: tuple[int, ...]
     walk: Walk
     judge: NodeJudge
@@ -211,7 +208,6 @@ class Step(NamedTuple):
 
     @property
     def decisions(self) -> list[Decision]:
-        """What was decided about the nodes on the way."""
         return [self.judge.decisions[trial.parent] for trial in self.walk.trials]
 
 
@@ -284,7 +280,6 @@ def respond(
 
 
 def product_law(row_of: Callable[[tuple[int, ...]], Tensor], vocabulary: int, length: int) -> Law:
-    """Return the law of ``length`` tokens that are drawn one after another."""
     law: Law = {(): 1.0}
     for _ in range(length):
         law = {
@@ -298,18 +293,15 @@ def product_law(row_of: Callable[[tuple[int, ...]], Tensor], vocabulary: int, le
 def lossless_distance(
     scheme: Scheme, models: Models, shape: Shape, length: int, grow: type[LazyTree] = LazyTree
 ) -> float:
-    """Return how far the law of lossless responses is from the target's."""
     law = respond(scheme, Lossless(), models, shape, length, grow=grow).law
     return distance(law, product_law(lambda text: models(text)[0], models.vocabulary, length))
 
 
 def mean_accepted(scheme: Scheme, models: Models, shape: Shape) -> float:
-    """Return how many tokens a lossless step keeps on average."""
     return sum(step.probability * len(step.walk.path) for step in steps(scheme, Lossless(), models, (), shape))
 
 
 def divergence(law: Law, expected: Law) -> float:
-    """Return KL(law || expected) in nats."""
     return sum(p * math.log(p / expected[tokens]) if expected[tokens] else math.inf for tokens, p in law.items() if p)
 
 

@@ -12,7 +12,6 @@ from cactus_decoding.core.models.base import BaseCachedModel
 
 
 def threads_of(model: BaseCachedModel) -> int:
-    """How many threads a model reads with."""
     return torch.get_num_threads() if model.threads is None else model.threads
 
 

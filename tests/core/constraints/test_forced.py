@@ -47,7 +47,6 @@ class Constrained(Models):
         self._variant = variant
 
     def logits(self, text: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the target's and the draft's."""
         generator = torch.Generator().manual_seed(self._seed + sum((t + 1) * 5**i for i, t in enumerate(text)))
         rows = torch.randn(2, 4, generator=generator, dtype=torch.float64) * 1.5
         return rows[0], rows[1]

@@ -85,7 +85,6 @@ def kl(probs: Tensor, target: Tensor) -> float:
 
 
 def large_rows() -> tuple[Tensor, Tensor]:
-    """Rows like a language model's, over 20,000 tokens."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(20_000, dtype=torch.float64, generator=generator) * 3
     noise = torch.randn(20_000, dtype=torch.float64, generator=generator)

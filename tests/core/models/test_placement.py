@@ -24,7 +24,6 @@ HALF = torch.bfloat16
 
 @pytest.fixture
 def flags(monkeypatch: pytest.MonkeyPatch):
-    """Have the processor's instructions said by a test."""
     return lambda *names: monkeypatch.setattr(loading, "instructions", lambda: frozenset(names))
 
 

@@ -37,8 +37,6 @@ def test_a_template_is_needed_and_may_fail():
 
 
 class Rendering:
-    """A tokenizer that is nothing but its template."""
-
     bos_token, bos_token_id = None, None
 
     def __init__(self, template):
@@ -82,8 +80,6 @@ TEXT, AS_READ = [1, 3, 9, 2, 8], [1, 5, 1, 2, 0]
 
 
 class Words:
-    """A tokenizer of some words."""
-
     eos_token_id = 0
 
     def __init__(self, words: list[str]) -> None:

@@ -59,12 +59,10 @@ CLOSE = {"rtol": 0, "atol": 2e-5}
 
 
 def path_to(node: int, parents: list[int]) -> list[int]:
-    """Return the nodes from a root of the tree to a node."""
     return [] if node < 0 else [*path_to(parents[node], parents), node]
 
 
 def tree_inputs(start: int, parents: list[int]) -> tuple[list[int], Tensor]:
-    """Return the positions of a tree's nodes behind ``start`` tokens, and who sees whom."""
     paths = [path_to(node, parents) for node in range(len(parents))]
     mask = torch.zeros(len(parents), start + len(parents), dtype=torch.bool)
     mask[:, :start] = True
@@ -81,7 +79,6 @@ def expected(model: PreTrainedModel, prompt: list[int], tokens: list[int], paren
 
 @pytest.fixture(params=MODELS.values(), ids=MODELS)
 def cached(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> CachedModel:
-    """A model that has read 20 tokens, in chunks."""
     monkeypatch.setattr(forward, "_CHUNK", 6)
     monkeypatch.setattr(row_cache, "MIN_CAPACITY", 4)  # it grows several times
     cached, ids = CachedModel(perturbed(request.param)), random_tokens(20)

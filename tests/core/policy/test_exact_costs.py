@@ -46,7 +46,6 @@ def long_kl(row: Tensor, target: Tensor) -> float:
 
 
 def pair_of_rows(vocabulary: int, seed: int = 0, apart: float = 0.5, sharpness: float = 3.0) -> tuple[Tensor, Tensor]:
-    """Return float32 rows of a target and a draft that resembles it, ``[1, vocabulary]``."""
     generator = torch.Generator().manual_seed(seed)
     logits = sharpness * torch.randn(1, vocabulary, generator=generator)
     other = logits + apart * torch.randn(1, vocabulary, generator=generator)

@@ -67,20 +67,6 @@ def test_a_deterministic_draft_counts_as_a_row_on_its_proposal():
     assert torch.equal(IMPORTANCE(TARGET, None, tokens.tolist()), IMPORTANCE(TARGET, rows, tokens.tolist()))
 
 
-@every_rule(SAMPLED)
-@pytest.mark.parametrize("metered", [False, True])
-def test_the_law_is_the_targets_where_it_is_important_and_the_rules_elsewhere(spelling: str, metered: bool) -> None:
-    rule, where = parse_rule(spelling), expected_importance() <= 0.2
-    made = planned(rule, fitted(), metered=metered)
-    assert made.protected == (~where).tolist()
-    own, _ = enumerate_tokens(rule, TARGET, DRAFT)
-    assert (emitted_by(made.rule, TARGET, DRAFT) - torch.where(where.unsqueeze(1), own, TARGET)).abs().max() < EXACT
-    if metered:
-        costs = torch.tensor(made.costs, dtype=torch.float64)
-        assert costs[~where].eq(0).all()
-        assert torch.allclose(costs[where], audit(rule, TARGET, DRAFT).kl[where].clamp(min=0), atol=1e-9)
-
-
 @every_rule(SCALABLE)
 @pytest.mark.parametrize("metered", [False, True])
 @pytest.mark.parametrize("max_importance", [1.0, 0.6])

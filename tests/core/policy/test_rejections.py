@@ -26,7 +26,6 @@ Decides = Callable[[dict[Pair, int], Pair, int, list[float]], bool]
 
 
 def enumerated(memory: RejectionMemory, models: Models, budget: float | None = None) -> tuple[Law, float]:
-    """Return the distribution of responses by the package's own walk, and what they spend on average."""
     fitted = RelaxationPolicy(memory=memory).fit(None, models.vocabulary)
     policy = Policy(RULE, None if budget is None else Budget(nats=budget), fitted)
     law, spent, _ = respond(SCHEMES["token"], policy, models, uniform_shape(PROPOSALS, 0, 1), LENGTH)

@@ -94,8 +94,6 @@ def test_a_token_cascade_emits_the_paper_s_row_and_its_coupling_accepts_no_less(
 
 
 class Audited(NamedTuple):
-    """An enumerated law, and how likely each token is drafted and accepted."""
-
     output_probs: Tensor
     accepted: Tensor
 
@@ -118,8 +116,6 @@ def test_the_paper_s_coupling_is_no_recovery_from_the_target_and_says_so() -> No
 
 
 def replace_recovery(rule: EmittedRows, other: EmittedRows) -> Rule:
-    """Return a rule that accepts as one and recovers as another."""
-
     class Both(EmittedRows):
         def recovery_target(self, target_probs: Tensor) -> Tensor:
             return other.recovery_target(target_probs)

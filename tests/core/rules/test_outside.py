@@ -91,7 +91,6 @@ WRONG = {
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The current folder holds the module; nothing of it is known yet."""
     (tmp_path / "outside_rules.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -137,7 +137,6 @@ def test_rules_that_need_more_than_rows_are_refused_where_there_is_no_more() -> 
 
 
 def relaxed_of(steps) -> list[int]:
-    """Count each step's tokens that are not the likeliest."""
     return [step.num_relaxed for step in steps]
 
 

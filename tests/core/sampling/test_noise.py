@@ -108,7 +108,6 @@ def test_weights_that_are_no_row_give_no_token(bad: Tensor) -> None:
 
 
 def agreement(p: Tensor, q: Tensor) -> float:
-    """Return how often two rows choose the same token by shared noise."""
     return sum(1 / float(torch.maximum(p / p[i], q / q[i]).sum()) for i in range(len(p)))
 
 

@@ -27,7 +27,6 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def make_batch(seed: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    """Return target rows, draft rows and tokens drawn from them, with cut and nearly one-hot rows among them."""
     target, draft = make_rows(VOCABULARY, BATCH * (PROPOSALS + 1), seed)
     target = target.reshape(BATCH, PROPOSALS + 1, VOCABULARY).to(dtype)
     draft = draft.reshape(BATCH, PROPOSALS + 1, VOCABULARY)[:, :PROPOSALS].to(dtype)

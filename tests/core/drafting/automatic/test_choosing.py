@@ -31,8 +31,6 @@ def fresh(times: PassTimes, *, drafts: bool = True, **given: int) -> Chooser:
 
 
 class Run:
-    """Steps of a response, timed by the given times."""
-
     def __init__(self, times: PassTimes, *, drafts: bool = True) -> None:
         self.chooser, self.times = fresh(times, drafts=drafts), times
         self.seconds, self.tokens, self.ways = 0.0, 0, list[str]()

@@ -95,7 +95,6 @@ def best_chain(chance: float, draft_cost: float, token_cost: float, most: int) -
 
 
 def settled(world: World, draft_cost: float, token_cost: float, steps: int = 2500) -> tuple[float, list[Taken]]:
-    """Return the tokens per second that a shape reaches once it has learnt, and the steps."""
     shape = AdaptiveTree(draft_cost=draft_cost, token_cost=token_cost)
     taken = [world.step(shape) for _ in range(steps)][500:]
     seconds = sum(each.seconds(draft_cost, token_cost) for each in taken)
