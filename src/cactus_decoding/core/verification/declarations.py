@@ -51,7 +51,7 @@ class FlyKnobs(NoKnobs):
 
 
 @dataclass(frozen=True)
-class SchemeDeclaration:
+class SchemeInfo:
     name: str  # as requests spell it
     summary: str  # what it does, in a line
     chains: bool = False  # whether it verifies chains
@@ -67,67 +67,56 @@ class SchemeDeclaration:
     lossy: bool = False  # it relaxes by itself, over several positions: no rule, budget or policy plays a part
 
 
-# every way to verify by its name, the default first
-VERIFICATIONS = MappingProxyType(
-    {
-        each.name: each
-        for each in (
-            SchemeDeclaration(
-                "token", "one proposal after another", chains=True, trees=True, needs_rows=False, judges_steps=False
-            ),
-            SchemeDeclaration(
-                "block",
-                "all of a step jointly, which accepts more (for rules that do not look at the drafted token)",
-                chains=True,
-                counterpart="joint",
-            ),
-            SchemeDeclaration(
-                "hsd",
-                "what block verification does, by branches from the end, to compare",
-                chains=True,
-                counterpart="joint",
-            ),
-            SchemeDeclaration("joint", "the same for a tree", trees=True, counterpart="block", max_drawn=1),
-            SchemeDeclaration(
-                "recursive",
-                "a tree's children one after another without replacement, to compare",
-                trees=True,
-                counterpart="token",
-                judges_steps=False,
-            ),
-            SchemeDeclaration(
-                "multipath",
-                "one of several independent drafts as a block, to compare",
-                chains=True,
-                trees=True,
-                independent=True,
-            ),
-            SchemeDeclaration(
-                "traversal", "a tree's paths from its leaves, to compare", trees=True, counterpart="block"
-            ),
-            SchemeDeclaration(
-                "coupled",
-                "one text per seed, whatever is proposed (for rules that do not look at the drafted token)",
-                chains=True,
-                trees=True,
-                judges_steps=False,
-            ),
-            SchemeDeclaration(
-                "fly",
-                "looks ahead before it rejects, and promises nothing",
-                chains=True,
-                counterpart="token",
-                needs_rows=False,
-                judges_steps=False,
-                knobs=FlyKnobs,
-                lossy=True,
-            ),
-        )
-    }
+_SCHEMES = (
+    SchemeInfo("token", "one proposal after another", chains=True, trees=True, needs_rows=False, judges_steps=False),
+    SchemeInfo(
+        "block",
+        "all of a step jointly, which accepts more (for rules that do not look at the drafted token)",
+        chains=True,
+        counterpart="joint",
+    ),
+    SchemeInfo(
+        "hsd", "what block verification does, by branches from the end, to compare", chains=True, counterpart="joint"
+    ),
+    SchemeInfo("joint", "the same for a tree", trees=True, counterpart="block", max_drawn=1),
+    SchemeInfo(
+        "recursive",
+        "a tree's children one after another without replacement, to compare",
+        trees=True,
+        counterpart="token",
+        judges_steps=False,
+    ),
+    SchemeInfo(
+        "multipath",
+        "one of several independent drafts as a block, to compare",
+        chains=True,
+        trees=True,
+        independent=True,
+    ),
+    SchemeInfo("traversal", "a tree's paths from its leaves, to compare", trees=True, counterpart="block"),
+    SchemeInfo(
+        "coupled",
+        "one text per seed, whatever is proposed (for rules that do not look at the drafted token)",
+        chains=True,
+        trees=True,
+        judges_steps=False,
+    ),
+    SchemeInfo(
+        "fly",
+        "looks ahead before it rejects, and promises nothing",
+        chains=True,
+        counterpart="token",
+        needs_rows=False,
+        judges_steps=False,
+        knobs=FlyKnobs,
+        lossy=True,
+    ),
 )
+VERIFICATIONS = MappingProxyType({each.name: each for each in _SCHEMES})
+"""Every way to verify by its name, the default first."""
 
 
-def read_scheme(text: object) -> tuple[SchemeDeclaration, NoKnobs]:
+def read_scheme(text: object) -> tuple[SchemeInfo, NoKnobs]:
     """Return the way to verify that a text spells, and its knobs; raise `ValueError` for an invalid spelling."""
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
     if isinstance(text, str) and name not in VERIFICATIONS:
