@@ -19,9 +19,8 @@ from cactus_decoding import Request, SamplingParams
 from cactus_decoding.cli import options as command_line
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.models.base import BaseCachedModel
+from cactus_decoding.core.models.base import BaseCachedModel, tree_inputs
 from cactus_decoding.core.policy.relaxation import relaxation_policy
-from cactus_decoding.core.types import tree_inputs
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.runner import pending, run

@@ -11,24 +11,28 @@ from dataclasses import MISSING, FrozenInstanceError, dataclass, fields, is_data
 from functools import cache, cached_property
 from numbers import Integral, Real
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, Self, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    NamedTuple,
+    Self,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+    get_type_hints,
+)
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.validation import choices_of, kinds_of, mistake
+
+if TYPE_CHECKING:
+    from pydantic import ValidationInfo
 
 _STRICT = ConfigDict(frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True)
 

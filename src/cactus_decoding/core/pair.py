@@ -21,15 +21,8 @@ from cactus_decoding.core.drafting.measuring import PROMPTS, text_to_time
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
 from cactus_decoding.core.loop import decode
+from cactus_decoding.core.models import loading
 from cactus_decoding.core.models.base import BaseCachedModel, SavedRoom
-from cactus_decoding.core.models.loading import (
-    checked_device,
-    checked_dtype,
-    device_beside_files,
-    load_cached,
-    load_tokenizer,
-    only_cached,
-)
 from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt, compare_vocabularies
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
@@ -215,11 +208,11 @@ class Pair:
         if named is not None:
             return replace(self, drafter=named.drafter(self.target.model, self._sample_prompt_ids))
         name = zoo.draft_path(draft) or draft
-        local = only_cached("draft", name)
-        theirs = load_tokenizer("draft", name, local=local)
+        local = loading.only_cached("draft", name)
+        theirs = loading.load_tokenizer("draft", name, local=local)
         differing = compare_vocabularies(self.tokenizer, theirs, self.target.name, str(draft))
         dtype = torch.float32 if self.bundled else "auto"
-        model = load_cached("draft", name, dtype, self.target.device, local=local)
+        model = loading.load_cached("draft", name, dtype, self.target.device, local=local)
         return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size, differing))
 
     def sample_prompts(self) -> list[str]:
@@ -287,18 +280,18 @@ def load_pair(
     assert draft is not None
     named = parse_drafter(draft) if isinstance(draft, str) else None
     check_names(target, draft)
-    dtype = checked_dtype(dtype)
-    device = checked_device(device_beside_files(target, None if named else draft, dtype, device))
-    local = only_cached("target", target)
-    tokenizer = load_tokenizer("target", target, local=local)
-    draft_local = named is None and only_cached("draft", draft)
+    dtype = loading.checked_dtype(dtype)
+    device = loading.checked_device(loading.device_beside_files(target, None if named else draft, dtype, device))
+    local = loading.only_cached("target", target)
+    tokenizer = loading.load_tokenizer("target", target, local=local)
+    draft_local = named is None and loading.only_cached("draft", draft)
     differing = None
     if named is None:  # compared first: weights may be large
-        theirs = load_tokenizer("draft", draft, local=draft_local)
+        theirs = loading.load_tokenizer("draft", draft, local=draft_local)
         differing = compare_vocabularies(tokenizer, theirs, str(target), str(draft))
-    verifier = load_cached("target", target, dtype, device, local=local)
+    verifier = loading.load_cached("target", target, dtype, device, local=local)
     if named is not None:
         return Pair(verifier, SuffixDrafter(), tokenizer, bundled, kept_prompts).with_draft(draft)
-    proposing = load_cached("draft", draft, dtype, device, local=draft_local)
+    proposing = loading.load_cached("draft", draft, dtype, device, local=draft_local)
     drafter = ModelDrafter(proposing, verifier.vocabulary_size, differing)
     return Pair(verifier, drafter, tokenizer, bundled, kept_prompts)

@@ -16,18 +16,12 @@ from cactus_decoding.core.keywords import Settings as Settings
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.core.types import (
-    AcceptanceRule,
-    Drafter,
-    DraftLength,
-    LogitsToProbs,
-    check_drafter,
-    judges_untempered,
-)
+from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, check_drafter, judges_untempered
 from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_scheme
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.relaxation import FittedPolicy
+    from cactus_decoding.core.types import LogitsToProbs
     from cactus_decoding.core.verification.walk import Verifier
 
 

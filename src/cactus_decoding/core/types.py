@@ -213,25 +213,6 @@ class StepRows:
         return [*self._token_ids[:before], *self.proposal.tokens_to(node)]
 
 
-def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str, Any]:
-    import torch
-
-    paths: list[list[int]] = []
-    for node, parent in enumerate(parents):
-        paths.append([*(paths[parent] if parent >= 0 else []), node])
-    read = paths[first:]
-    mask = torch.zeros(len(read), length + len(parents), dtype=torch.bool)
-    mask[:, :length] = True
-    rows = [row for row, path in enumerate(read) for _ in path]
-    mask[rows, [length + node for path in read for node in path]] = True
-    return {"positions": [length + len(path) - 1 for path in read], "mask": mask}
-
-
-def path_places(length: int, path: Sequence[int]) -> list[int]:
-    """Return the places of a text and of a path through the tree after it, as `BaseCachedModel.keep` takes them."""
-    return [*range(length), *(length + node for node in path)]
-
-
 @runtime_checkable
 class DraftLength(Protocol):
     """Chooses how many tokens to propose in each step.

@@ -14,21 +14,12 @@ from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, first_to_arrive, grow
 from cactus_decoding.core.drafting.trees.independent import IndependentDrafts
 from cactus_decoding.core.drafting.trees.shape import TreeShape
-from cactus_decoding.core.models.base import BaseCachedModel
+from cactus_decoding.core.models.base import BaseCachedModel, path_places, tree_inputs
 from cactus_decoding.core.models.loading import with_cache
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import is_greedy
 from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one
-from cactus_decoding.core.types import (
-    ROOT,
-    Drafter,
-    DraftLength,
-    LogitsToProbs,
-    Proposal,
-    one_hot,
-    path_places,
-    tree_inputs,
-)
+from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal, one_hot
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

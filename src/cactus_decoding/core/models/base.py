@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.checks import PromptTooLongError
-from cactus_decoding.core.types import Proposal, path_places, tree_inputs
+from cactus_decoding.core.types import Proposal
 
 _ORDER = count()
 
@@ -321,6 +321,23 @@ def check_fits(role: str, window: int | None, prompt_length: int, num_speculativ
         raise PromptTooLongError(
             f"the prompt must be shorter than the {role}'s {window} positions, but has {prompt_length} tokens"
         )
+
+
+def tree_inputs(length: int, parents: Sequence[int], first: int = 0) -> dict[str, Any]:
+    paths: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        paths.append([*(paths[parent] if parent >= 0 else []), node])
+    read = paths[first:]
+    mask = torch.zeros(len(read), length + len(parents), dtype=torch.bool)
+    mask[:, :length] = True
+    rows = [row for row, path in enumerate(read) for _ in path]
+    mask[rows, [length + node for path in read for node in path]] = True
+    return {"positions": [length + len(path) - 1 for path in read], "mask": mask}
+
+
+def path_places(length: int, path: Sequence[int]) -> list[int]:
+    """Return the places of a text and of a path through the tree after it, as `BaseCachedModel.keep` takes them."""
+    return [*range(length), *(length + node for node in path)]
 
 
 def append_proposal(model: BaseCachedModel, text: list[int], proposal: Proposal) -> Tensor:
