@@ -52,11 +52,9 @@ class ConstrainedSampling:
         self._sampling, self._constraint, self._prompt_length = sampling, constraint, prompt_length
 
     def __call__(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return probabilities, ``[rows, vocabulary]``; the last row follows all the tokens."""
         return self._sampling(self._masked(logits, token_ids), token_ids)
 
     def untempered(self, logits: Tensor, token_ids: list[int]) -> Tensor:
-        """Return the masked rows before temperature and cuts."""
         return self._sampling.untempered(self._masked(logits, token_ids), token_ids)
 
     def forced(self, token_ids: list[int], limit: int) -> list[int]:

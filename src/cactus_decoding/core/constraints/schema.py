@@ -30,12 +30,7 @@ _DECIMAL_PLACES = re.compile(re.escape(r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d{0,") + r"(
 
 
 def without_lookahead(pattern: str) -> str:
-    r"""Return an equal pattern that does not look ahead, where one is known; any other as it is.
-
-    Example:
-        >>> without_lookahead(r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d{0,2}0*$")
-        '^[+-]?(\\d+(\\.\\d{0,2}0*)?|\\.(\\d{1,2}0*|0+))$'
-    """
+    """Return an equal pattern that does not look ahead, where one is known; any other as it is."""
     if found := _DECIMAL_PLACES.fullmatch(pattern):
         return rf"^[+-]?(\d+(\.\d{{0,{found[1]}}}0*)?|\.(\d{{1,{found[1]}}}0*|0+))$"
     return _EQUAL.get(pattern, pattern)

@@ -231,10 +231,9 @@ class BaseCachedModel(ABC):
     ) -> Tensor:
         """Feed tokens after the cached ones; return the logits after each of the last ``rows``, ``[rows, vocabulary]``.
 
-        An error or an interruption leaves the cache empty. The tokens are a chain, each of which sees all before it,
-        unless positions and a mask make a tree of them. Positions, ``[n]``, are those of each token in the text that
-        leads to it; the mask, ``[n, length + n]``, is true where a token sees a cached or a new one. Raises
-        `ValueError` for a mask or positions that do not fit, or of a model that cannot take them.
+        An error or an interruption leaves the cache empty. Positions, of each token in the text that leads to it, and a
+        mask make a tree of the tokens, as `Forward.append` takes them. Raises `ValueError` for ones that do not fit, or
+        of a model that cannot take them.
         """
         if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
