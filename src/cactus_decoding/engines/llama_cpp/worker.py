@@ -1,10 +1,15 @@
-"""A process that does what may never end, or end its process, so that it does no harm here."""
+"""A process that does what may never end, or end its process, so that it does no harm here.
+
+One such process runs this file itself: it renders chat templates, without torch.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -14,14 +19,13 @@ from pathlib import Path
 from typing import Any
 
 _START_SECONDS = 60.0
+MEMORY = 2**29  # bytes that a template may take
 
 
 class WorkerProcess:
     """Asks a process of its own, which is ended where a reply takes too long; the next one starts when it is needed.
 
-    Args:
-        script: what it runs: it replies to lines of JSON by lines of JSON, one after another.
-        first: the first line, to which the reply is that it has started.
+    Its script replies to lines of JSON by lines of JSON, one after another; to the first, that it has started.
     """
 
     def __init__(self, script: str | Path, first: bytes, purpose: str) -> None:
@@ -106,3 +110,53 @@ class WorkerProcess:
             with suppress(OSError):
                 if pipe is not None:
                     pipe.close()
+
+
+def rendered(asked: dict[str, Any]) -> dict[str, str]:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        texts, _ = render_jinja_template([asked["conversation"]], chat_template=asked["template"], **asked["options"])
+        text = str(texts[0])
+        if len(text) > asked["most"]:
+            return {"error": f"it writes {len(text):,} characters, of which {asked['most']:,} are allowed"}
+        return {"text": text}
+    except MemoryError:
+        return {"error": "it needs more memory than is allowed"}
+    except Exception as error:  # templates are programs, and raise what they like
+        return {"error": str(error) or type(error).__name__}
+
+
+def limit_memory() -> None:
+    """Let this process take `MEMORY` more than it has, where the system can see to that."""
+    try:
+        import resource
+
+        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
+    except (ImportError, ValueError, OSError):  # such as on Windows, or under a smaller limit
+        pass
+
+
+def render_templates() -> None:
+    """Answer lines of JSON from stdin: first an empty object, and then conversations, one at a time."""
+    sys.modules["torch"] = None  # type: ignore[assignment]  # which takes seconds to import, and renders nothing
+    import transformers.utils.chat_template_utils  # noqa: F401  # so that no template waits for it
+
+    limit_memory()
+    for number, line in enumerate(sys.stdin.buffer):
+        if number == 0:
+            reply: dict[str, Any] = {"ready": True}
+        else:
+            asked = json.loads(line)
+            if hasattr(signal, "alarm"):
+                signal.alarm(math.ceil(asked["seconds"]) + 5)  # where nobody is there to end this process
+            reply = rendered(asked)
+            if hasattr(signal, "alarm"):
+                signal.alarm(0)
+        sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    render_templates()

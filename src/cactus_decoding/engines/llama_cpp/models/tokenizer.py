@@ -8,10 +8,10 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from cactus_decoding.core.models import tokenizers
-from cactus_decoding.engines.llama_cpp.models import library, rendering
+from cactus_decoding.engines.llama_cpp import worker
+from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
-from cactus_decoding.engines.llama_cpp.worker import WorkerProcess
 
 
 def start() -> None:
@@ -26,9 +26,9 @@ def render(template: str, conversation: list[dict[str, Any]], options: Mapping[s
 
 
 @cache
-def _worker() -> WorkerProcess:
+def _worker() -> worker.WorkerProcess:
     """Return the one process, which knows no file: each template comes with its conversation."""
-    made = WorkerProcess(rendering.__file__, b"{}", "renders chat templates")
+    made = worker.WorkerProcess(worker.__file__, b"{}", "renders chat templates")
     atexit.register(made.close)
     return made
 
