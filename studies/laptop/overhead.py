@@ -63,25 +63,23 @@ def write_random(path: Path, layers: int) -> Path:
     writer.add_token_types([TokenType.USER_DEFINED] * VOCABULARY)
     writer.add_token_merges(["a b"])
 
-    def random(rows: int, columns: int, scale: float) -> np.ndarray:
+    def random(rows: int, columns: int, scale: float = 1.0) -> np.ndarray:
         values = generator.standard_normal((rows, columns), dtype=np.float32) * (scale / columns**0.5)
         return quants.quantize(values, q8_0)
 
-    # rows about as peaked as a language model's at temperature 1
-    writer.add_tensor("token_embd.weight", random(VOCABULARY, WIDTH, 4.0), raw_dtype=q8_0)
-    writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32), raw_dtype=f32)
     inner, shared = HEADS * HEAD_WIDTH, KV_HEADS * HEAD_WIDTH
+    # rows about as peaked as a language model's at temperature 1
+    tensors = {"token_embd": random(VOCABULARY, WIDTH, 4.0), "output_norm": np.ones(WIDTH, np.float32)}
     shapes = {
         "attn_q": (inner, WIDTH), "attn_k": (shared, WIDTH), "attn_v": (shared, WIDTH), "attn_output": (WIDTH, inner),
         "ffn_gate": (HIDDEN, WIDTH), "ffn_up": (HIDDEN, WIDTH), "ffn_down": (WIDTH, HIDDEN),
     }  # fmt: skip
-    weights = {name: random(*shape, 1.0) for name, shape in shapes.items()}
     norms = {"attn_norm": WIDTH, "ffn_norm": WIDTH, "attn_q_norm": HEAD_WIDTH, "attn_k_norm": HEAD_WIDTH}
-    for layer in range(layers):
-        for name, values in weights.items():
-            writer.add_tensor(f"blk.{layer}.{name}.weight", values, raw_dtype=q8_0)
-        for name, size in norms.items():
-            writer.add_tensor(f"blk.{layer}.{name}.weight", np.ones(size, np.float32), raw_dtype=f32)
+    each = {name: random(*shape) for name, shape in shapes.items()}
+    each |= {name: np.ones(size, np.float32) for name, size in norms.items()}
+    tensors |= {f"blk.{layer}.{name}": values for layer in range(layers) for name, values in each.items()}
+    for name, values in tensors.items():
+        writer.add_tensor(f"{name}.weight", values, raw_dtype=f32 if values.ndim == 1 else q8_0)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -147,7 +145,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         prompt = as_chat_prompt(pair.tokenizer, QUESTION) if real else prompt
         clock = Clock(library())
         # warms up, the target first, and reads the vocabulary
-        for each in (ALONE[next(iter(ALONE))], {"rule": "clamped:width=1", "protect": "digits"}):
+        for each in (*ALONE.values(), WAYS["clamped:width=1, digits protected"]):
             steps_of(pair, clock, prompt, each, 12)
         ways = WAYS | ALONE if real else WAYS
         rows = [{"way": name} | steps_of(pair, clock, prompt, each, given.tokens) for name, each in ways.items()]
@@ -161,12 +159,11 @@ def shown(result: Any) -> dict[str, str]:
     def share(row: Any) -> str:
         return f"{100 * row['overhead_ms'] / (row['target_ms'] + row['draft_ms'] + row['overhead_ms']):.1f} %"
 
-    heads = {
+    real = any(row["way"].startswith("llama_cpp") for row in result["rows"])
+    return {"overhead_real" if real else "overhead": columns(result["rows"], {
         "way": "{way}", "target's pass, ms": "{target_ms:.1f}", "draft's passes, ms": "{draft_ms:.1f}",
         "all else, ms": "{overhead_ms:.1f}", "share of all else": share,
-    }  # fmt: skip
-    real = any(row["way"].startswith("llama_cpp") for row in result["rows"])
-    return {"overhead_real" if real else "overhead": columns(result["rows"], heads)}
+    })}  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -179,10 +179,8 @@ def main() -> None:
         problems=(100, "at most so many of each task"),
         prompt_tokens=(2048, "longer prompts are left out"),
         max_new_tokens=160,
-        minutes=(1e9, "begin no answer after these"),
     )  # fmt: skip
     torch.set_num_threads(1)
-    until = time.time() + 60 * given.minutes
     names = {"target": Path(given.target).name, "draft": Path(given.draft).name, "max_new_tokens": given.max_new_tokens}
     given.folder.mkdir(parents=True, exist_ok=True)
     write(given.folder / "collected.json", {"settings": names}, names)
@@ -194,8 +192,6 @@ def main() -> None:
         path, prompt = given.folder / f"{task}-{place:04d}.safetensors", pair.tokenizer(problem.prompt).input_ids
         if path.exists() or len(prompt) > given.prompt_tokens:
             continue
-        if time.time() > until:
-            break
         answer = generate(pair, problem.prompt, seed=seed_of(0, place), **asked).token_ids
         about = {"task": task, "place": place, "id": problem.id, "group": problem.group, "prompt_tokens": len(prompt)}
         found = tensors_of(rows_along(pair, prompt, answer), answer, protected, place)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +64,13 @@ LEARNED = "learned"
 """Stands beside `PROTECTED` where an importance is given."""
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """What is known of each position under one sampling, ``[positions, ...]``."""
+Measured = Mapping[str, Mapping[str, Tensor]]
+"""What is known of each position under one sampling, ``[positions, ...]``: ``acceptance`` and ``kl`` by rule.
 
-    acceptance: Mapping[str, Tensor]  # by rule
-    kl: Mapping[str, Tensor]
-    guarded: Mapping[str, Tensor]  # by protected set, or learned importance: whether lossless judges there
-    classes: Tensor  # what target and draft write, and by how much each exceeds the other, ``[..., classes, 4]``
-    ratios: Tensor  # min(1, p/q) of the token that was written
+``guarded`` says by protected set, or learned importance, whether lossless judges there. ``texts`` has the ``classes``
+of what target and draft write, and by how much each exceeds the other, ``[..., classes, 4]``, and ``ratios``, which is
+min(1, p/q) of the token that was written.
+"""
 
 
 def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary, importance: Importance | None) -> Measured:
@@ -81,10 +78,10 @@ def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary, impo
     masks, kinds = {name: Protection(name).mask(words).double() for name in PROTECTED}, kinds_of(words)
     learned = None if importance is None else importance.weights(torch.device("cpu"), torch.float64)
     most = 0.0 if importance is None else ImportanceLimit(importance).max_importance
-    found: dict[tuple[str, str], list[Tensor]] = {}
+    found: dict[str, dict[str, list[Tensor]]] = {}
 
     def keep(kind: str, name: str, values: Tensor) -> None:
-        found.setdefault((kind, name), []).append(values)
+        found.setdefault(kind, {}).setdefault(name, []).append(values)
 
     with counting("Auditing", len(answers.counts)) as report:
         done = 0
@@ -103,18 +100,14 @@ def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary, impo
             more = torch.stack([target, draft, (target - draft).clamp(min=0), (draft - target).clamp(min=0)], -1)
             index = kinds[ids].unsqueeze(-1).expand_as(more)
             sums = torch.zeros(len(places), len(CLASSES) + 1, 4, dtype=torch.float64)
-            keep("classes", "", sums.scatter_add_(1, index, more))
+            keep("texts", "classes", sums.scatter_add_(1, index, more))
             written = (ids == answers.written[places].unsqueeze(1)) & (target + draft > 0)
             q, p = ((row * written).sum(-1) for row in (target, draft))
-            keep("ratios", "", (p / q.clamp(min=1e-300)).clamp(max=1))
-            keep("places", "", places)
+            keep("texts", "ratios", (p / q.clamp(min=1e-300)).clamp(max=1))
+            keep("order", "places", places)
             report(done := done + len(places), "")
-    order = torch.cat(found.pop(("places", ""))).argsort()
-    whole = {key: torch.cat(parts)[order] for key, parts in found.items()}
-    by_name = (
-        {name: each for (of, name), each in whole.items() if of == kind} for kind in ("acceptance", "kl", "guarded")
-    )
-    return Measured(*by_name, whole["classes", ""], whole["ratios", ""])
+    order = torch.cat(found.pop("order")["places"]).argsort()
+    return {kind: {name: torch.cat(parts)[order] for name, parts in by.items()} for kind, by in found.items()}
 
 
 def kinds_of(words: Vocabulary) -> Tensor:
@@ -147,14 +140,14 @@ def short(interval: Iterable[float]) -> list[float]:
 def points(answers: Answers, found: Measured, protected: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield each rule, where it may relax, on each task and on all."""
     texts = len(answers.about)
-    tokens, lossless = torch.bincount(answers.problem, minlength=texts), found.acceptance["lossless"]
+    tokens, lossless = torch.bincount(answers.problem, minlength=texts), found["acceptance"]["lossless"]
     again = torch.cat([each.repeat(ROUNDS) for each in torch.arange(len(lossless)).split(tokens.tolist())])
     for rule in RULES:
         for name in ("", *protected) if rule != "lossless" else ("",):
-            guarded = found.guarded.get(name, torch.zeros_like(lossless, dtype=torch.bool))
-            accepted = torch.where(guarded, lossless, found.acceptance[rule])
+            guarded = found["guarded"].get(name, torch.zeros_like(lossless, dtype=torch.bool))
+            accepted = torch.where(guarded, lossless, found["acceptance"][rule])
             kept, spent = (
-                sums_by(each, answers.problem, texts) for each in (accepted, found.kl[rule].where(~guarded, 0.0))
+                sums_by(each, answers.problem, texts) for each in (accepted, found["kl"][rule].where(~guarded, 0.0))
             )
             steps = [steps_taken(accepted[again], answers.problem[again], length) / ROUNDS for length in LENGTHS]
             for task, mine in tasks_and_all(answers).items():
@@ -172,13 +165,13 @@ def rejections(answers: Answers, found: Measured) -> Iterator[dict[str, Any]]:
     By class: shares of what the target writes, of what is rejected there, and of what is written in its place. By
     protected set: the share of positions that it protects, and of rejections there.
     """
-    rejected, texts = 1 - found.acceptance["lossless"], len(answers.about)
+    rejected, texts = 1 - found["acceptance"]["lossless"], len(answers.about)
     for task, mine in tasks_and_all(answers).items():
         here = torch.isin(answers.problem, mine)
-        sums = found.classes[here].sum(0)
+        sums = found["texts"]["classes"][here].sum(0)
         shares = (sums / sums.sum(0))[:, [0, 3, 2]]
         protected = {}
-        for name, guarded in found.guarded.items():
+        for name, guarded in found["guarded"].items():
             lost, there = (sums_by(each, answers.problem, texts)[mine] for each in (rejected, rejected * guarded))
             positions = float(guarded[here].double().mean())
             protected[name] = {"positions": positions, "rejections": short(ratio_of_sums(there, lost))}
@@ -198,7 +191,9 @@ def along_texts(answers: Answers, found: Measured) -> list[dict[str, float]]:
     longest, lengths = max(LENGTHS), torch.bincount(answers.problem)
     inner = torch.arange(len(answers.problem)) + longest <= lengths.cumsum(0)[answers.problem]
     windows = inner.nonzero() + torch.arange(longest)
-    both = [expected_kept(each[windows]).mean(0) for each in (found.acceptance["lossless"], found.ratios)]
+    both = [
+        expected_kept(each[windows]).mean(0) for each in (found["acceptance"]["lossless"], found["texts"]["ratios"])
+    ]
     names = ("by_acceptance", "exact")
     return [
         {"length": length} | {name: 1 + float(each[length - 1]) for name, each in zip(names, both, strict=True)}
@@ -228,7 +223,7 @@ def categories(answers: Answers, found: Measured) -> Iterator[dict[str, Any]]:
     for name, places in groups(answers, "group").items():
         mine = places[torch.isin(places, ours)]
         here = torch.isin(answers.problem, mine)
-        rules = {rule: float(found.acceptance[rule][here].mean()) for rule in ("lossless", "clamped:width=2.0")}
+        rules = {rule: float(found["acceptance"][rule][here].mean()) for rule in ("lossless", "clamped:width=2.0")}
         if len(mine):
             yield {"category": name, "answers": len(mine), "positions": int(here.sum()), "acceptance": rules}
 
@@ -259,7 +254,7 @@ def measure(given: Namespace) -> dict[str, Any]:
     for name, sampling in SAMPLINGS.items():
         plain = name == "plain"
         found = measured(answers, sampling, words, learned if plain else None)
-        result["samplings"][name] = [*points(answers, found, [*found.guarded] if plain else PROTECTED[:1])]
+        result["samplings"][name] = [*points(answers, found, [*found["guarded"]] if plain else PROTECTED[:1])]
         if plain:
             result["rejections"] = [*rejections(answers, found)]
             result["along_texts"] = along_texts(answers, found)
