@@ -112,7 +112,7 @@ def test_a_recurrent_state_goes_back_to_its_copies(name):
     cached = CachedModel(model)
     with pytest.raises(ValueError, match="models with a recurrent state read chains"):
         cached.append([1, 2], 2, positions=[0, 0])
-    cached.extra_inputs = {"output_hidden_states": True}
+    cached.use_extra_inputs({"output_hidden_states": True})
     with pytest.raises(ValueError, match="keeps a recurrent state, and cannot be asked for output_hidden_states"):
         cached.append([1, 2], 1)
 

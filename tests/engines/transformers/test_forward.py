@@ -63,12 +63,12 @@ def test_a_cache_that_is_not_filled_is_noticed():
 
 def test_extra_inputs_call_for_transformers_pass():
     cached = CachedModel(tiny_llama(0))
-    cached.extra_inputs = {"output_hidden_states": True}
+    cached.use_extra_inputs({"output_hidden_states": True})
     cached.append([1, 2, 3], rows=1)
     assert len(cached.outputs.hidden_states) == 3
-    cached.extra_inputs = {"output_hidden_states": True}  # the same again is no change
+    cached.use_extra_inputs({"output_hidden_states": True})  # the same again is no change
     with pytest.raises(ValueError, match="while the cache is empty, but it holds 3 tokens"):
-        cached.extra_inputs = {}
+        cached.use_extra_inputs({})
     cached.reset()
     cached.append([1, 2, 3], rows=1)
     assert cached.outputs is None

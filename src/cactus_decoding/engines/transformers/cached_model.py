@@ -48,13 +48,8 @@ class CachedModel(BaseCachedModel):
         """Tokens that the model's context window holds, where its configuration says."""
         return context_window(self.model)
 
-    @property
-    def extra_inputs(self) -> dict[str, Any]:
-        """Further keyword arguments of each forward pass until the next `reset`, such as ``output_hidden_states``."""
-        return self._extra_inputs
-
-    @extra_inputs.setter
-    def extra_inputs(self, extra_inputs: dict[str, Any]) -> None:
+    def use_extra_inputs(self, extra_inputs: dict[str, Any]) -> None:
+        """Give further keyword arguments to each forward pass until the next `reset`: ``output_hidden_states=True``."""
         if extra_inputs == self._extra_inputs:
             return
         if self.length:

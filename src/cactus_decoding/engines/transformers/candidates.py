@@ -191,7 +191,7 @@ class CandidateGeneratorDrafter(Drafter):
             if self._target is None:
                 raise ValueError(f"{type(generator).__name__} needs a target: call begin_response with it first")
             self._target.reset()  # it is to have outputs for the whole prompt
-            self._target.extra_inputs = dict(generator.model_kwargs_overrides)
+            self._target.use_extra_inputs(dict(generator.model_kwargs_overrides))
         return generator
 
     def _ask(self, ids: Tensor, kept: int | None) -> tuple[Tensor, Tensor | None]:

@@ -169,7 +169,7 @@ def test_texts_are_saved_and_restored_one_by_one(alone, together):
     saved = models[1]._text.save()
     models[1].reset()
     models[1].append(given[0], 1)
-    models[1]._text.clear()
+    models[1]._text.forget_from(0)
     models[1]._text.restore(saved)
     models[1]._token_ids = list(given[1])
     for model, text in zip(models, given, strict=False):

@@ -64,9 +64,6 @@ class Context:
         library.set_threads(self.handle, count)
         self.threads = count
 
-    def clear(self, sequence: int) -> None:
-        library.forget(self._memory, sequence, -1)
-
     def forget_from(self, sequence: int, length: int) -> bool:
         return library.forget(self._memory, sequence, length)
 

@@ -121,7 +121,7 @@ class LlamaCppModel(BaseCachedModel):
         return LlamaCppModel(self.model, self.settings, copies=self.copies)
 
     def _choose_forward(self) -> Forward:
-        self._text.clear()
+        self._text.forget_from(0)
         forward = LlamaCppForward(self._text, copies=self.copies)
         return RecurrentForward(forward) if self.model.recurrent else forward
 

@@ -171,10 +171,6 @@ class SequenceSlot:
         with self._alone():
             self.context.use_threads(count)
 
-    def clear(self) -> None:
-        with self._alone():
-            self.context.clear(self._sequence)
-
     def forget_from(self, length: int) -> bool:
         with self._alone():
             return self.context.forget_from(self._sequence, length)

@@ -190,5 +190,5 @@ class _SideBySide:
         self._context.restore(i, self._context.save(before))
         if self._context.forget_from(i, shared):
             return shared
-        self._context.clear(i)
+        self._context.forget_from(i, 0)
         return 0
