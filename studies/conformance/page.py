@@ -55,13 +55,13 @@ def engines() -> str:
     alike: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     for name, _, report, provenance in measured():
         samples = provenance["arguments"]["samples"]
-        said = "" if samples == SAMPLES else f", {samples} samples"
         engine, _, draft = name.partition(": ")
-        alike.setdefault((engine + said, _verdict(report)), {})[draft] = report
-    rows = []
-    for (engine, verdict), reports in alike.items():
-        drafts = ", ".join(filter(None, reports))
-        rows.append([f"{engine}{': ' * bool(drafts)}{drafts}", verdict, _excluded(*reports.values())])
+        said = engine if samples == SAMPLES else f"{engine}, {samples} samples"
+        alike.setdefault((said, _verdict(report)), {})[draft] = report
+    rows = [
+        [": ".join(filter(None, (engine, ", ".join(filter(None, reports))))), verdict, _excluded(*reports.values())]
+        for (engine, verdict), reports in alike.items()
+    ]
     return table(("engine: drafts", "verdict", "excluded"), rows, names=2)
 
 
@@ -93,10 +93,8 @@ def _seconds(one: tuple[Any, ...]) -> str:
 def _command(one: tuple[Any, ...]) -> str:
     _, start, _, provenance = one
     given = provenance["arguments"]
-    settings = "".join(
-        f" --set {name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in given["set"].items()
-    )
+    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given["set"].items()}
+    settings = "".join(f" --set {name}={value}" for name, value in values.items())
     command = f"`cactus conform {given['engine']}{settings} --samples {given['samples']}`"
     return command + (f", of `{start}`" if start else "")
 

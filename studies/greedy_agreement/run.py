@@ -25,7 +25,7 @@ import torch
 from cactus_decoding import Pair, generate, load_pair, zoo
 from cactus_decoding.engines.transformers.engine import load_model
 from cactus_decoding.zoo.word_problems import word_problems
-from scripts.pages import Cell, columns
+from scripts.pages import table
 from scripts.results import read
 from studies.study import study
 
@@ -42,11 +42,6 @@ def drafted(pair: Pair, count: int) -> Answer:
     return lambda prompt: generate(pair, prompt, **options).token_ids
 
 
-def proposing(pair: Pair) -> dict[str, Answer]:
-    """Return how this package answers, by the number of proposals."""
-    return {f"proposals {count}": drafted(pair, count) for count in PROPOSALS}
-
-
 @contextmanager
 def transformers(dtype: str) -> Iterator[dict[str, Answer]]:
     """Yield `generate`, its assisted generation, and this package on the same model."""
@@ -58,7 +53,8 @@ def transformers(dtype: str) -> Iterator[dict[str, Answer]]:
         output = model.generate(ids, do_sample=False, max_new_tokens=MAX_NEW_TOKENS, **options)
         return output[0, ids.shape[1] :].tolist()  # type: ignore[no-any-return]
 
-    yield {"alone": own, "assisted": partial(own, assistant_model=pair.drafter.model), **proposing(pair)}
+    ways: dict[str, Answer] = {"alone": own, "assisted": partial(own, assistant_model=pair.drafter.model)}
+    yield ways | {f"proposals {count}": drafted(pair, count) for count in PROPOSALS}
 
 
 @contextmanager
@@ -91,7 +87,7 @@ def gguf(kind: str, cache: str, draft: str) -> Iterator[tuple[Pair, Answer]]:
 def llama_cpp(dtype: str) -> Iterator[dict[str, Answer]]:
     """Yield llama-cpp-python's own greedy decoding, and this package on the same GGUF file."""
     with gguf(dtype, dtype, "draft") as (pair, alone):
-        yield {"alone": alone, **proposing(pair)}
+        yield {"alone": alone} | {f"proposals {count}": drafted(pair, count) for count in PROPOSALS}
 
 
 @contextmanager
@@ -140,9 +136,8 @@ def compared(engine: str, dtype: str, problems: int) -> list[dict[str, Any]]:
             expected = [*alone(problem.prompt)]
             for way, answer in ways.items():
                 found = [*answer(problem.prompt)]
-                if (
-                    found[: len(expected)] == expected[: len(found)]
-                ):  # an engine may leave out the token that ends a text
+                # an engine may leave out the token that ends a text
+                if found[: len(expected)] == expected[: len(found)]:
                     rows[way]["equal"] += 1
                 else:
                     nats = gap(exact, tokenizer(problem.prompt).input_ids, found, expected)
@@ -162,23 +157,15 @@ def measure(given: Namespace) -> dict[str, Any]:
 
 def shown(result: Any) -> dict[str, str]:
     """Return the table: answers that are the engine's own, by number of proposals, and how near ties others were."""
-
-    def cell(way: str) -> Cell:
-        return lambda ways: "{equal} of {problems}".format_map(ways[way]) if way in ways else ""
-
-    def largest_gap(ways: Any) -> str:
-        gaps = [each for row in ways.values() for each in row["gaps"]]
-        return f"{max(gaps):.3f} nats" if gaps else "none"
-
-    rows: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in result["rows"]:
-        rows.setdefault((row["engine"], row["dtype"]), {})[row["way"]] = row
-    return {"agreement": columns(rows.values(), {
-        "engine": lambda ways: "{engine}, {dtype}".format_map(next(iter(ways.values()))),
-        "its own assisted generation": cell("assisted"),
-        **{f"{count} proposed": cell(f"proposals {count}") for count in PROPOSALS},
-        "largest gap": largest_gap,
-    })}  # fmt: skip
+    heads = ["assisted", *(f"proposals {count}" for count in PROPOSALS)]
+    titles = ["engine", "its own assisted generation", *(f"{count} proposed" for count in PROPOSALS), "largest gap"]
+    lines = []
+    for engine, dtype in dict.fromkeys((row["engine"], row["dtype"]) for row in result["rows"]):
+        found = {row["way"]: row for row in result["rows"] if (row["engine"], row["dtype"]) == (engine, dtype)}
+        cells = [f"{found[way]['equal']} of {found[way]['problems']}" if way in found else "" for way in heads]
+        gaps = [each for row in found.values() for each in row["gaps"]]
+        lines.append([f"{engine}, {dtype}", *cells, f"{max(gaps):.3f} nats" if gaps else "none"])
+    return {"agreement": table(titles, lines)}
 
 
 def engine_named(name: str) -> str:

@@ -191,9 +191,8 @@ def along_texts(answers: Answers, found: Measured) -> list[dict[str, float]]:
     longest, lengths = max(LENGTHS), torch.bincount(answers.problem)
     inner = torch.arange(len(answers.problem)) + longest <= lengths.cumsum(0)[answers.problem]
     windows = inner.nonzero() + torch.arange(longest)
-    both = [
-        expected_kept(each[windows]).mean(0) for each in (found["acceptance"]["lossless"], found["texts"]["ratios"])
-    ]
+    chances = (found["acceptance"]["lossless"], found["texts"]["ratios"])
+    both = [expected_kept(each[windows]).mean(0) for each in chances]
     names = ("by_acceptance", "exact")
     return [
         {"length": length} | {name: 1 + float(each[length - 1]) for name, each in zip(names, both, strict=True)}

@@ -34,7 +34,7 @@ import numpy as np
 from benchmarks.servers import CACTUS, running
 from cactus_decoding import zoo
 from cactus_decoding.core.rules import as_rule
-from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_medians
+from cactus_decoding.lab.evaluation.intervals import bootstrapped, resampled_medians
 from scripts.pages import table
 from scripts.results import asked, read, write
 from studies.planning import check
@@ -160,10 +160,10 @@ def measured_costs(given: Namespace, ways: Sequence[Way]) -> dict[str, Any]:
     return read(given.results) | {"seconds_per_answer": costs}
 
 
-def interval(values: Sequence[float]) -> Interval:
+def shown_median(values: Sequence[float]) -> str:
     """Return the median over rounds with its interval."""
     columns = np.array(values, dtype=np.float64)[:, None]
-    return bootstrapped(float(np.median(columns)), resampled_medians(columns)[:, 0], len(values))
+    return bootstrapped(float(np.median(columns)), resampled_medians(columns)[:, 0], len(values)).shown(2)
 
 
 def rates_and_ways(result: dict[str, Any], steps: Mapping[str, Sequence[int]]) -> str:
@@ -178,7 +178,7 @@ def rates_and_ways(result: dict[str, Any], steps: Mapping[str, Sequence[int]]) -
         if name in steps:
             planned = predicted(steps[name], result["seconds_per_answer"][name], rate, result["max_batch"], limit)
         scales = {"goodput": 1, "e2el_ms": 0.001, "e2el_p95_ms": 0.001}
-        measured = [interval([scale * run[key] for run in runs]).shown(2) for key, scale in scales.items()]
+        measured = [shown_median([scale * run[key] for run in runs]) for key, scale in scales.items()]
         rows.append([f"{rate:g}", name, *(cell for pair in zip(measured, planned, strict=True) for cell in pair)])
     return (
         f"Good answers are complete within {limit:g} s. Medians over rounds, with 95 % intervals where these are "
