@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from scripts.pages import Cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+else:
+    Axes = Any  # some environments that only measure lack matplotlib
 
 
 def picture(

@@ -143,18 +143,19 @@ def least(enough: Callable[[float], bool], low: float, high: float, halvings: in
 
 @torch.inference_mode()
 def pass_medians(
-    models: Mapping[str, BaseCachedModel], widths: Sequence[int], rounds: int
+    models: Mapping[str, BaseCachedModel], widths: Sequence[int], rounds: int, *, trees: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Return median seconds of passes after 100 tokens, by model and by the number of tokens, which see only the text.
+    """Return median seconds of passes after 100 tokens, by model and by the number of tokens.
 
-    In a round each is timed once, so that what slows one slows all. The first round warms up, and does not count.
+    In a round each is timed once, so that what slows one slows all. The first round warms up, and does not count. With
+    ``trees`` a token sees the text and itself alone.
     """
     taken: dict[tuple[str, int], list[float]] = {each: [] for each in product(models, widths)}
     for model in models.values():
         model.reset()
         model.append(list(range(5, 105)), rows=1)
     for name, width in [*taken] * (rounds + 1):
-        given = tree_inputs(100, [-1] * width)
+        given = tree_inputs(100, [-1] * width) if trees else {}
         began = time.perf_counter()
         models[name].append([7] * width, rows=width, **given)
         taken[name, width].append(time.perf_counter() - began)

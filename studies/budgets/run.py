@@ -12,7 +12,7 @@ import math
 from argparse import Namespace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.progress import track
@@ -21,11 +21,8 @@ from cactus_decoding import Budget, generate, load_pair
 from cactus_decoding.lab.evaluation.score import Score
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import columns
-from studies.shown import picture
+from studies.shown import Axes, picture
 from studies.study import study
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 RESULTS = Path(__file__).with_name("results") / "budgets.json.gz"
 BUDGETS = (0.005, 0.02, 0.1, 0.5, 2.0, 5.0)

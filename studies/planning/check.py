@@ -16,18 +16,15 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cactus_decoding.lab.reporting.pictures import style_of
 from scripts.pages import table
 from studies.planning.fleet import Served, StepTimes, Workload, capacity, simulate
-from studies.shown import picture
+from studies.shown import Axes, picture
 from studies.study import study
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 RESULTS = Path(__file__).with_name("results") / "check.json.gz"
 RUNS = (("lossless", 4), ("lossless", 6), ("clamped:width=2", 4))

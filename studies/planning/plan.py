@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -30,10 +30,8 @@ from cactus_decoding.lab.reporting.report import read_all
 from scripts.pages import table as as_table
 from scripts.results import parser
 from studies.planning.fleet import Served, StepTimes, Workload, capacity, simulate
+from studies.shown import Axes
 from studies.shown import picture as picture_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 DASHES = ("-", "--", ":", "-.")
 REQUESTS = 2000

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +28,9 @@ from cactus_decoding.lab.reporting.pictures import GREY
 from cactus_decoding.lab.reporting.report import escape
 from scripts.pages import columns, table
 from scripts.results import read, write
-from studies.shown import against, metric, picture
+from studies.shown import Axes, against, metric, picture
 from studies.stored import read_runs
 from studies.study import SAMPLING_OPTION, answer, pass_medians, run_of, study_of_parts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 FOLDER = Path(__file__).with_name("results")
 DRAFT = "bundled:worded"

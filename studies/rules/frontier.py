@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,11 +38,8 @@ from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting.pictures import style_of
 from scripts.pages import ROOT, columns, put, table
 from scripts.results import parse, read, write
-from studies.shown import picture
+from studies.shown import Axes, picture
 from studies.study import least
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 RESULTS = {kind: Path(__file__).with_name("results") / f"{kind}frontier.json.gz" for kind in ("", "real_")}
 """Of the bundled pair, and of a real one."""

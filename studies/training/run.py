@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,12 +44,9 @@ from scripts.pages import columns, table
 from scripts.results import read, write
 from studies.constraints.stories import ANSWERABLE, constrained_stories
 from studies.relaxing.run import TEST, longest
-from studies.shown import against, metric, picture
+from studies.shown import Axes, against, metric, picture
 from studies.stored import read_runs
 from studies.study import SAMPLINGS, answer, run_of, study_of_parts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 FOLDER = Path(__file__).with_name("results")
 WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "training"

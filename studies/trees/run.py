@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -36,12 +36,9 @@ from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import table
 from scripts.results import read, write
 from studies.relaxing.run import TEST, VALIDATION
-from studies.shown import compared, picture
+from studies.shown import Axes, compared, picture
 from studies.stored import read_runs
 from studies.study import SAMPLING_OPTION, SAMPLINGS, answer, pass_medians, study_of_parts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 FOLDER = Path(__file__).with_name("results")
 DRAFT = "bundled:worded"
@@ -181,7 +178,7 @@ def time_passes() -> dict[str, dict[str, float]]:
         "bundled draft": CachedModel(pair.drafter.model),
         "Qwen3-0.6B's shape, bfloat16": CachedModel(qwen3(torch.bfloat16)),
     }
-    return pass_medians(models, NODES, PASSES)
+    return pass_medians(models, NODES, PASSES, trees=True)
 
 
 def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
