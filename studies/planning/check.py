@@ -22,7 +22,7 @@ import numpy as np
 
 from cactus_decoding.lab.reporting.pictures import style_of
 from scripts.pages import table
-from studies.planning.fleet import Served, StepTimes, Workload, capacity, simulate
+from studies.planning.fleet import Served, Workload, capacity, simulate, step_seconds
 from studies.shown import Axes, picture
 from studies.study import study
 
@@ -132,7 +132,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         engine.steps_of(prompts[:5])  # the first passes are slow
         steps = engine.steps_of(prompts)
         seconds, prompt = engine.costs(prompts)
-        most = capacity(StepTimes(seconds), statistics.fmean(steps), max_batch=MAX_BATCH, prompt=prompt)
+        most = capacity(step_seconds(seconds, MAX_BATCH), statistics.fmean(steps), prompt)
         served = [
             {"load": load, "rate": load * most, "latencies": engine.serve(prompts, load * most, seed)}
             for seed, load in enumerate(LOADS)
@@ -182,10 +182,10 @@ def shown(content: dict[str, Any]) -> dict[str, str]:
 
 def planned(run: dict[str, Any], rate: float, max_batch: int) -> Served:
     """Return what the simulation says of a run at a rate, from its recorded steps and their times."""
-    times = StepTimes({int(batch): seconds for batch, seconds in run["seconds"].items()})
+    times = step_seconds({int(batch): seconds for batch, seconds in run["seconds"].items()}, max_batch)
     # many requests, so that the plan is not a matter of chance; the measured ones are as few as they are
     workload = Workload(rate, np.array(run["steps"]), 20_000)
-    return simulate(workload, times, replicas=1, max_batch=max_batch, prompt=run["prompt"])
+    return simulate(workload, times, replicas=1, prompt=run["prompt"])
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from heapq import heappop, heappush
@@ -19,28 +19,23 @@ WARM_UP = 0.2
 """Share of the requests that come before the measured ones: the fleet begins empty."""
 
 
-@dataclass(frozen=True)
-class StepTimes:
-    """Seconds of a step by the number of requests that share it: linear between the sizes that are known.
+def step_seconds(by_batch: Mapping[int, float], max_batch: int) -> list[float]:
+    """Return the seconds of a step by the number of requests that share it, from 0 to the most.
 
-    Below the smallest size a step takes as long as there; above the largest it grows as between the last two.
+    It is linear between the sizes that are known. Below the smallest a step takes as long as there; above the largest
+    it grows as between the last two.
     """
-
-    by_batch: Mapping[int, float]
-
-    def __call__(self, batch: int) -> float:
-        """Return the seconds of one step."""
-        sizes = sorted(self.by_batch)
-        seconds = [self.by_batch[size] for size in sizes]
-        if batch <= sizes[-1]:
-            return float(np.interp(batch, sizes, seconds))
-        slope = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]) if len(sizes) > 1 else seconds[-1] / sizes[-1]
-        return float(seconds[-1] + max(slope, 0.0) * (batch - sizes[-1]))
+    sizes = sorted(by_batch)
+    seconds = [by_batch[size] for size in sizes]
+    slope = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2]) if len(sizes) > 1 else seconds[-1] / sizes[-1]
+    batches = np.arange(max_batch + 1)
+    found = np.interp(batches, sizes, seconds) + max(slope, 0.0) * (batches - sizes[-1]).clip(min=0)
+    return [0.0, *found[1:].tolist()]
 
 
-def capacity(times: StepTimes, steps: float, *, max_batch: int, prompt: float) -> float:
+def capacity(seconds: Sequence[float], steps: float, prompt: float) -> float:
     """Return how many requests a second one replica answers at most: max over b of b / (steps T(b) + b prompt)."""
-    return max(batch / (steps * times(batch) + batch * prompt) for batch in range(1, max_batch + 1))
+    return max(batch / (steps * seconds[batch] + batch * prompt) for batch in range(1, len(seconds)))
 
 
 @dataclass(frozen=True)
@@ -86,20 +81,20 @@ class Served:
         return float(np.quantile(self.latencies, share))
 
 
-def simulate(workload: Workload, times: StepTimes, *, replicas: int, max_batch: int, prompt: float = 0.0) -> Served:
+def simulate(workload: Workload, seconds: Sequence[float], *, replicas: int, prompt: float = 0.0) -> Served:
     """Return what a fleet does with a workload; every request is answered.
 
     A request goes to the less loaded of two random replicas ("power of two choices", Mitzenmacher 2001). Whoever waits
     there joins at the next step, as far as there is room; all advance by a step together.
 
-    ``times`` are of a step, by batch size; ``prompt`` is seconds that a joining request adds to its first step.
+    ``seconds`` are of a step, by batch size, which they limit; ``prompt`` is what a joining request adds to its first.
     """
     from simpy import Environment  # here: engines are measured in environments without it
 
     environment = Environment()
     arrivals, steps = workload.drawn
     begins, ends = arrivals[workload.measured.start], arrivals[-1]
-    finished, step_seconds = np.full(workload.count, np.nan), [0.0, *map(times, range(1, max_batch + 1))]
+    finished, max_batch = np.full(workload.count, np.nan), len(seconds) - 1
     choices = np.random.default_rng((workload.seed, 1)).integers(replicas, size=(workload.count, 2))
     waiting = [deque[int]() for _ in range(replicas)]
     running = [list[tuple[int, int]]() for _ in range(replicas)]  # heaps: the step that ends a request, and which
@@ -116,11 +111,11 @@ def simulate(workload: Workload, times: StepTimes, *, replicas: int, max_batch: 
             for _ in range(joining):
                 request = queue.popleft()
                 heappush(batch, (taken + int(steps[request]), request))
-            seconds = step_seconds[len(batch)] + joining * prompt
-            yield environment.timeout(seconds)
+            taking = seconds[len(batch)] + joining * prompt
+            yield environment.timeout(taking)
             taken += 1
             if begins <= environment.now <= ends:
-                measured.append((seconds, len(batch)))
+                measured.append((taking, len(batch)))
             while batch and batch[0][0] <= taken:
                 finished[heappop(batch)[1]] = environment.now
 

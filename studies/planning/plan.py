@@ -29,7 +29,7 @@ from cactus_decoding.lab.reporting.pictures import plain, style_of
 from cactus_decoding.lab.reporting.report import read_all
 from scripts.pages import table as as_table
 from scripts.results import parser
-from studies.planning.fleet import Served, StepTimes, Workload, capacity, simulate
+from studies.planning.fleet import Served, Workload, capacity, simulate, step_seconds
 from studies.shown import Axes
 from studies.shown import picture as picture_of
 
@@ -44,9 +44,9 @@ Amount = Annotated[float, Field(ge=0, lt=math.inf)]
 
 
 class Costs(NamedTuple):
-    """Seconds of a replica's step by the number of proposals, 0 without a draft, and what a prompt adds to one."""
+    """Seconds of a step by the number of proposals, 0 without a draft, and by batch size; what a prompt adds to one."""
 
-    steps: Mapping[int, StepTimes]
+    steps: Mapping[int, Mapping[int, float]]
     prompt: float = 0.0
 
 
@@ -55,7 +55,7 @@ def read_costs(path: Path) -> Costs:
     try:
         content = json.loads(path.read_text())
         steps = {
-            int(length): StepTimes({int(batch): float(seconds) for batch, seconds in table.items()})
+            int(length): {int(batch): float(seconds) for batch, seconds in table.items()}
             for length, table in content["steps"].items()
         }
         return Costs(steps, float(content.get("prompt", 0.0)))
@@ -106,9 +106,9 @@ class Paper(Model):
             verifying = forward(self.target, batch * (k + 1), batch * self.context * self.cache_bytes)
             return verifying + k * forward(self.draft, batch)
 
-        sizes = sorted({*(2**power for power in range(max_batch.bit_length())), max_batch})
+        sizes = range(1, max_batch + 1)
         reading = 2 * self.prompt * (self.target + self.draft) / operations / self.efficiency
-        return Costs({k: StepTimes({size: step(k, size) for size in sizes}) for k in lengths}, reading)
+        return Costs({k: {size: step(k, size) for size in sizes} for k in lengths}, reading)
 
 
 def read_paper(text: str) -> Paper:
@@ -169,9 +169,9 @@ def plan(
 def _planned(
     summary: RunSummary, costs: Costs, max_batch: int, rate: float, goal: Goal, replicas: int | None
 ) -> Planned:
-    times, prompt = costs.steps[int(summary.config.num_speculative_tokens)], costs.prompt
+    seconds = step_seconds(costs.steps[int(summary.config.num_speculative_tokens)], max_batch)
     steps = np.concatenate([result.column("steps") for result in summary.group.results]).astype(np.int64)
-    latency = goal.latency if replicas is None else times(1) * float(steps.mean()) + prompt
+    latency = goal.latency if replicas is None else seconds[1] * float(steps.mean()) + costs.prompt
     if 5 * rate * latency > MOST:
         raise ValueError(
             f"{rate:g} requests a second that take up to {latency:g} s are too many to simulate: at most "
@@ -181,14 +181,13 @@ def _planned(
 
     @cache
     def served(count: int) -> Served:
-        return simulate(workload, times, replicas=count, max_batch=max_batch, prompt=prompt)
+        return simulate(workload, seconds, replicas=count, prompt=costs.prompt)
 
     if replicas is not None:
         return Planned(summary, rate, replicas, served(replicas))
-    fastest = min(times(batch) for batch in range(1, max_batch + 1))
-    if not goal.is_kept(fastest * workload.drawn[1][workload.measured] + prompt):  # even if nobody waited
+    if not goal.is_kept(min(seconds[1:]) * workload.drawn[1][workload.measured] + costs.prompt):  # if nobody waited
         return Planned(summary, rate, None, None)
-    least = math.ceil(rate / capacity(times, float(steps.mean()), max_batch=max_batch, prompt=prompt))
+    least = math.ceil(rate / capacity(seconds, float(steps.mean()), costs.prompt))
     counts = range(least, max(least, workload.count) + 1)  # more of them do better
     place = bisect_left(counts, True, key=lambda count: goal.is_kept(served(count).latencies))
     return Planned(summary, rate, *((counts[place], served(counts[place])) if place < len(counts) else (None, None)))

@@ -38,7 +38,7 @@ from cactus_decoding.lab.evaluation.intervals import bootstrapped, resampled_med
 from scripts.pages import table
 from scripts.results import asked, read, write
 from studies.planning import check
-from studies.planning.fleet import StepTimes, Workload, simulate
+from studies.planning.fleet import Workload, simulate, step_seconds
 from studies.study import study
 
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1",
@@ -191,8 +191,8 @@ def predicted(
 ) -> list[str]:
     """Return what a plan says of one replica: good answers per second, and seconds of half and of 95 % of them."""
     each = np.array(steps)
-    times = StepTimes({int(batch): answer / each.mean() for batch, answer in seconds.items()})
-    served = simulate(Workload(rate, each, 20_000), times, replicas=1, max_batch=max_batch)
+    times = step_seconds({int(batch): answer / each.mean() for batch, answer in seconds.items()}, max_batch)
+    served = simulate(Workload(rate, each, 20_000), times, replicas=1)
     good = rate * float((served.latencies <= limit).mean())
     return [f"{value:.2f}" for value in (good, served.quantile(0.5), served.quantile(0.95))]
 

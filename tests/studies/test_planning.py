@@ -9,10 +9,10 @@ import pytest
 from support.result_files import made, several, write
 
 from cactus_decoding.lab.evaluation.runs.summary import summarise
-from studies.planning.fleet import StepTimes, Workload, capacity, simulate
+from studies.planning.fleet import Workload, capacity, simulate, step_seconds
 from studies.planning.plan import GPUS, Costs, Goal, Paper, main, plan, read_paper
 
-COSTS = Costs({4: StepTimes({1: 0.01, 16: 0.04}), 8: StepTimes({1: 0.012, 16: 0.06})})
+COSTS = Costs({4: {1: 0.01, 16: 0.04}, 8: {1: 0.012, 16: 0.06}})
 
 
 def test_one_fewer_breaks_the_promise():
@@ -39,8 +39,8 @@ def test_fewer_steps_take_fewer_replicas_and_come_first():
 
 
 def test_capacity_is_that_of_the_best_batch():
-    assert capacity(StepTimes({1: 1.0, 2: 1.0, 4: 4.0}), 1.0, max_batch=4, prompt=0.0) == 2.0
-    assert capacity(StepTimes({1: 1.0}), 2.0, max_batch=1, prompt=0.5) == 1 / 2.5
+    assert capacity(step_seconds({1: 1.0, 2: 1.0, 4: 4.0}, 4), 1.0, prompt=0.0) == 2.0
+    assert capacity([0.0, 1.0], 2.0, prompt=0.5) == 1 / 2.5
 
 
 def test_runs_of_other_lengths_are_left_out():
@@ -65,8 +65,8 @@ def test_the_script_prints_tables_and_draws_a_picture(tmp_path, capsys):
 
 
 def test_times_are_linear_between_what_is_known():
-    times = StepTimes({4: 2.0, 2: 1.0, 8: 6.0})
-    assert [times(batch) for batch in (1, 2, 3, 4, 6, 8, 10)] == [1.0, 1.0, 1.5, 2.0, 4.0, 6.0, 8.0]
+    assert step_seconds({4: 2.0, 2: 1.0, 8: 6.0}, 10) == [0.0, 1.0, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    assert step_seconds({2: 1.0}, 4) == [0.0, 1.0, 1.0, 1.5, 2.0]
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -74,8 +74,8 @@ def test_a_small_batch_waits_for_memory_and_a_large_one_for_arithmetic(gpu):
     paper = Paper(gpu, target=8e9, cache_bytes=1e5, context=100, efficiency=0.5)
     costs = paper.costs({3}, max_batch=4096)
     bandwidth, operations = GPUS[gpu]
-    assert costs.steps[3](1) == pytest.approx((16e9 + 1e7) / bandwidth / 0.5, rel=1e-12)
-    assert costs.steps[3](4096) == pytest.approx(2 * 8e9 * 4096 * 4 / operations / 0.5, rel=1e-12)
+    assert costs.steps[3][1] == pytest.approx((16e9 + 1e7) / bandwidth / 0.5, rel=1e-12)
+    assert costs.steps[3][4096] == pytest.approx(2 * 8e9 * 4096 * 4 / operations / 0.5, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,22 @@ def timetable(times, steps):
     return Timetable(1.0, np.array(steps), len(times), times=times)
 
 
-TIMES = StepTimes({1: 1.0, 2: 1.5, 3: 2.5})
+SECONDS = (0.0, 1.0, 1.5, 2.5, 3.5)
 
 
 def test_who_arrives_during_a_step_joins_the_next_one():
-    found = simulate(timetable((0.0, 0.5), [2, 1]), TIMES, replicas=1, max_batch=4, prompt=0.25)
+    found = simulate(timetable((0.0, 0.5), [2, 1]), SECONDS, replicas=1, prompt=0.25)
     # a step of one and a prompt until 1.25; then one of two and a prompt, until 3
     assert found.latencies.tolist() == [3.0, 2.5]
 
 
 def test_a_full_batch_makes_others_wait_in_turn():
-    found = simulate(timetable((0.0, 0.25, 0.5), [2, 1, 1]), TIMES, replicas=1, max_batch=1)
+    found = simulate(timetable((0.0, 0.25, 0.5), [2, 1, 1]), SECONDS[:2], replicas=1)
     assert found.latencies.tolist() == [2.0, 2.75, 3.5]
 
 
 def test_whoever_is_done_makes_room_at_once():
-    found = simulate(timetable((0.0, 0.25, 0.5), [2, 2, 1]), TIMES, replicas=1, max_batch=2)
+    found = simulate(timetable((0.0, 0.25, 0.5), [2, 2, 1]), SECONDS[:3], replicas=1)
     # 0: alone until 1; 0 and 1 until 2.5, which ends 0; 1 and 2 until 4
     assert found.latencies.tolist() == [2.5, 3.75, 3.5]
 
@@ -137,9 +137,7 @@ def test_waiting_is_what_queueing_theory_says():
     """
     rho, service = 0.6, 10 * 0.01
     means = [
-        simulate(
-            Workload(rho / service, np.array([10]), 3000, seed), StepTimes({1: 0.01}), replicas=1, max_batch=1
-        ).latencies.mean()
+        simulate(Workload(rho / service, np.array([10]), 3000, seed), [0.0, 0.01], replicas=1).latencies.mean()
         for seed in range(60)
     ]
     mean, error = np.mean(means), np.std(means, ddof=1) / np.sqrt(len(means))
