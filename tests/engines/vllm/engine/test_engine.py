@@ -42,7 +42,10 @@ def law_job(rule: str | None) -> dict:
 def one_worker(prompts: list[list[int]]) -> list[dict]:
     laws = [law_job(rule) for rule in RULES]
     refused = {"prompts": prompts, "sampling": sampled("top_k:k=5", 5)}
-    return run_jobs([*greedy_jobs(prompts), *laws, refused])
+    seeded = [sampled(SHARED_RULE, 40) | {"seed": seed} for seed in range(len(prompts))]
+    reporting = [each | {"extra_args": each["extra_args"] | {"acceptance_report": True}} for each in seeded]
+    reports = [{"prompts": prompts, "sampling": sampling} for sampling in (seeded, reporting)]
+    return run_jobs([*greedy_jobs(prompts), *laws, *reports, refused])
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +68,10 @@ def test_greedy_requests_do_not_notice_a_rule(one_worker: list[dict]) -> None:
 @smoke
 def test_a_rule_that_vllm_cannot_follow_is_refused_by_name(one_worker: list[dict]) -> None:
     assert "top_k" in one_worker[-1]["error"]
+
+
+def test_asking_for_a_report_changes_no_token(one_worker: list[dict]) -> None:
+    assert one_worker[-3]["token_ids"] == one_worker[-2]["token_ids"]
 
 
 def test_two_workers_emit_the_same_greedy_tokens_and_the_audited_law(one_worker, two_workers) -> None:
