@@ -181,6 +181,8 @@ def test_a_threshold_of_zero_never_stops_and_goes_with_a_number(target, draft):
         given = {"assistant_confidence_threshold": 0.0, "num_assistant_tokens": 4, "do_sample": sampled}
         assert one_step(target, draft, **given) == 4
     assert one_step(target, draft, assistant_confidence_threshold=0.001, num_speculative_tokens=4) == 4
+    given = {"assistant_confidence_threshold": 0.99, "num_assistant_tokens": 10, "do_sample": True, "seed": 0}
+    assert 0 < one_step(target, draft, **given) < 10, "also where tokens are drawn"
 
 
 # --- a draft with other tokens ---------------------------------------------------------------------------------------

@@ -59,6 +59,8 @@ def test_a_draft_with_other_tokens(target):
 def test_refusals(target):
     for given, message in (
         ({}, "a draft is missing"),
+        ({"drafter": NgramDrafter(), "token_healing": True, "tokenizer": LETTERS}, "token_healing is not supported"),
+        ({"drafter": NgramDrafter(), "cache_implementation": "paged"}, "but is 'paged'"),
         ({"drafter": NgramDrafter(), "rules": "lossless"}, "not used by the model: .'rules'"),
         ({"drafter": NgramDrafter(), "stop_strings": ["a"]}, "stop_strings need the target's tokenizer"),
     ):
