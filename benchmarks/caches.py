@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from argparse import Namespace
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -65,7 +66,7 @@ def passes(given: Namespace) -> Iterator[dict[str, Any]]:
                     forward.append(ids, context, len(ids))
                     forward.keep(context + len(ids), context, [])
 
-                timed = {name: (lambda forward=forward: one(forward)) for name, forward in named.items()}
+                timed = {name: partial(one, forward) for name, forward in named.items()}
                 found = summary(in_turn(timed, given.rounds, "process", warm_ups=1), "transformers")
                 yield {"dtype": dtype, "context": context, "block": block} | found
 

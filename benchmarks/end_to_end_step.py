@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import statistics
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from pairing import benchmark, in_turn
 from shapes import VOCABULARY, narrow_draft, qwen3
@@ -30,17 +31,12 @@ def times_of(
     sampling = SamplingParams(temperature=0.6, top_p=0.95, top_k=20)
     request, to_probs = Request(sampling=sampling, num_speculative_tokens=proposals), SamplingFn(sampling)
     cached, drafter = CachedModel(target), ModelDrafter(draft)
+    verifier = request.verifier(to_probs, SamplingFn(SamplingParams()), sampling)
     steps = decode(
-        cached,
-        drafter,
-        prompt,
-        request.verifier(to_probs, SamplingFn(SamplingParams()), sampling),
-        to_probs,
-        length=request.num_speculative_tokens,
-        max_length=context + 2 * (rounds + 2) * (proposals + 1) + 8,
-        stopping_criteria=lambda ids: False,
+        cached, drafter, prompt, verifier, to_probs, length=request.num_speculative_tokens,
+        max_length=context + 2 * (rounds + 2) * (proposals + 1) + 8, stopping_criteria=lambda ids: False,
         generator=torch.Generator().manual_seed(0),
-    )
+    )  # fmt: skip
     next(steps)  # reads the prompt
     cache = DynamicCache(config=target.config)
     # the content of a cache does not matter for time: this saves reading the prompt again
@@ -65,26 +61,20 @@ def times_of(
         target(input_ids=torch.tensor([block]), past_key_values=cache, use_cache=True)
         cache.crop(-len(block))
 
-    wall, cpu = (
-        in_turn({
-            "step": lambda: next(steps), "target forward": target_forward, "draft forwards": draft_forwards,
-            "target forward of transformers": transformers_forward,
-        }, rounds, clock)
-        for clock in ("wall", "process")
-    )  # fmt: skip
-    return {"context": context, "proposals": proposals, "wall": _ratios(wall), "cpu": _ratios(cpu)}
+    functions = {
+        "step": lambda: next(steps), "target forward": target_forward, "draft forwards": draft_forwards,
+        "target forward of transformers": transformers_forward,
+    }  # fmt: skip
+    wall, cpu = (ratios(in_turn(functions, rounds, clock)) for clock in ("wall", "process"))
+    return {"context": context, "proposals": proposals, "wall": wall, "cpu": cpu}
 
 
-def _ratios(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    def ratio(above: Iterable[float], below: Iterable[float]) -> float:
-        return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 3)
-
-    own, theirs = times["target forward"], times["target forward of transformers"]
-    forwards = [target + draft for target, draft in zip(own, times["draft forwards"], strict=True)]
+def ratios(times: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    step, target, draft, theirs = map(np.array, times.values())
     return {
         "ms": {name: round(statistics.median(each) * 1e3, 2) for name, each in times.items()},
-        "step over its forwards": ratio(times["step"], forwards),
-        "transformers' target forward over ours": ratio(theirs, own),
+        "step over its forwards": round(float(np.median(step / (target + draft))), 3),
+        "transformers' target forward over ours": round(float(np.median(theirs / target)), 3),
     }
 
 

@@ -149,22 +149,11 @@ def _epsilon_and_constant(old: LlamaConfig, shape: Shape, dtype: torch.dtype) ->
 
 
 def _config(old: LlamaConfig, shape: Shape, epsilon: float) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.feed_forward,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_heads,
-        head_dim=old.head_dim,
-        rms_norm_eps=epsilon,
-        rope_parameters=old.rope_parameters,
-        max_position_embeddings=old.max_position_embeddings,
-        tie_word_embeddings=True,
-        bos_token_id=old.bos_token_id,
-        eos_token_id=old.eos_token_id,
-        pad_token_id=old.pad_token_id,
-    )
+    return LlamaConfig.from_dict(old.to_dict() | {
+        "vocab_size": shape.vocabulary, "hidden_size": shape.hidden, "intermediate_size": shape.feed_forward,
+        "num_hidden_layers": shape.layers, "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.key_heads, "rms_norm_eps": epsilon,
+    })  # fmt: skip
 
 
 def _check(old: LlamaConfig, shape: Shape) -> None:

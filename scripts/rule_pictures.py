@@ -14,6 +14,7 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from torch import Tensor
 
 sys.path[:0] = [str(Path(__file__).parent)]
 
-from pages import ROOT, columns, put  # noqa: E402
+from pages import ROOT, Cell, columns, put  # noqa: E402
 from pages import table as as_table  # noqa: E402
 from results import parse, read, write  # noqa: E402
 
@@ -82,19 +83,17 @@ def compute(shown: list[str]) -> dict[str, Any]:
 def _lift(rule: str) -> list[list[float]]:
     """Return [q(n), h(n)] where the draft is sure of n."""
     places = [10 ** (-6 + i / 20) for i in range(120)] + [0.999]
-    judged = parse_rule(rule)
-    token = torch.zeros(1, dtype=torch.long)
+    judged, token = parse_rule(rule), torch.zeros(1, dtype=torch.long)
     return [[q, min(judged.judge(rows_with(q), None, token).relaxed_prob.item(), 1.0)] for q in places]
 
 
 def _audits(rule: str) -> dict[str, dict[str, float]]:
+    """Return acceptance and costs on the standard pair by sampling, or what is given up at temperature 0."""
     if parse_rule(rule).judges_untempered:
         return {"temperature 0": _greedy(rule)}
-    found = {}
-    for name, sampling in SAMPLINGS.items():
-        result = audit(rule, *(sampling(logits) for logits in standard_pair()))
-        found[name] = {key: getattr(result, key).item() for key in ("acceptance", "kl", "tv", "max_log_ratio")}
-    return found
+    found = {name: audit(rule, *map(sampling, standard_pair())) for name, sampling in SAMPLINGS.items()}
+    keys = ("acceptance", "kl", "tv", "max_log_ratio")
+    return {name: {key: getattr(each, key).item() for key in keys} for name, each in found.items()}
 
 
 def _cost(rule: str) -> list[float]:
@@ -178,30 +177,24 @@ def _look(rule: str) -> dict[str, Any]:
 
 def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
     """Return what the audit says of a rule's spellings on the standard pair."""
-    if RULES[name].judges_untempered:
-        audits = [result["audit"][rule]["temperature 0"] | {"rule": rule} for rule in shown]
-        return columns(audits, {
-            "rule": "`{rule}`", "acceptance": "{acceptance:.3f}", "nats given up, mean": "{given_up:.4f}",
-            "at most": "{most:.3f}",
-        })  # fmt: skip
-    return _audited(shown, result, "all tokens")
+    if not RULES[name].judges_untempered:
+        return audited(shown, result, "all tokens")
+    return columns((result["audit"][rule]["temperature 0"] | {"rule": rule} for rule in shown), {
+        "rule": "`{rule}`", "acceptance": "{acceptance:.3f}", "nats given up, mean": "{given_up:.4f}",
+        "at most": "{most:.3f}",
+    })  # fmt: skip
 
 
-def long_table(shown: dict[str, list[str]], result: dict[str, Any]) -> str:
-    """Return the same of all rules at temperatures above 0, truncated."""
-    rules = [rule for name in shown if not RULES[name].judges_untempered for rule in shown[name]]
-    return _audited(rules, result, "top-p 0.95")
+def audited(rules: list[str], result: dict[str, Any], sampling: str) -> str:
+    """Return what the audit says of rules at temperatures above 0."""
 
+    def finite(key: str, spelled: str, of: Callable[[float], float]) -> Cell:
+        return lambda row: spelled.format(of(value)) if math.isfinite(value := number_of(row[key])) else "∞"
 
-def _audited(rules: list[str], result: dict[str, Any], sampling: str) -> str:
-    rows = []
-    for rule in rules:
-        found = result["audit"][rule][sampling]
-        kl, ratio = (number_of(found[key]) for key in ("kl", "max_log_ratio"))
-        cells = [f"{found['acceptance']:.3f}", _number(abs(kl), "{:.4f}"), f"{found['tv']:.3f}"]
-        cells.append(_number(math.exp(ratio), "{:,.1f}"))
-        rows.append([f"`{rule}`", *cells])
-    return as_table(("rule", "acceptance", "KL, nats", "TV", "most times as likely"), rows)
+    return columns((result["audit"][rule][sampling] | {"rule": rule} for rule in rules), {
+        "rule": "`{rule}`", "acceptance": "{acceptance:.3f}", "KL, nats": finite("kl", "{:.4f}", abs), "TV": "{tv:.3f}",
+        "most times as likely": finite("max_log_ratio", "{:,.1f}", math.exp),
+    })  # fmt: skip
 
 
 def rule_table() -> str:
@@ -212,10 +205,6 @@ def rule_table() -> str:
         for preset in rule.presets
     ]
     return as_table(("rule", "for example", "guarantee at a position", "choose it"), rows, names=4)
-
-
-def _number(value: float, spelled: str) -> str:
-    return "∞" if math.isinf(value) else spelled.format(value)
 
 
 def main() -> None:
@@ -239,7 +228,8 @@ def main() -> None:
             f"pictures/{name}_cost.svg": cost_picture(name, result),
         })  # fmt: skip
     put(given.pages / "index.md", {"rules": rule_table()})
-    put(given.long, {"truncated": long_table(shown, result)})
+    rules = [rule for name in shown if not RULES[name].judges_untempered for rule in shown[name]]
+    put(given.long, {"truncated": audited(rules, result, "top-p 0.95")})
 
 
 if __name__ == "__main__":

@@ -12,73 +12,52 @@ PACKAGE = "cactus_decoding"
 
 
 class Part(NamedTuple):
-    """A page.
-
-    Attributes:
-        title: its heading.
-        about: what it is about.
-        modules: those that it describes, in this order, each with all that lies below it and is not named elsewhere.
-    """
+    """A page: its heading, what it is about, and modules, each with all below it that is not named elsewhere."""
 
     title: str
     about: str
-    modules: tuple[str, ...]
+    modules: str = ""
 
 
 PARTS = {
     "generating": Part(
-        "Generating",
-        "Load a pair of models, generate or stream a response, read what was counted.",
-        (
-            "core.generate",
-            "core.session",
-            "core.request",
-            "core.pair",
-            "core.loop",
-            "core.metrics",
-            "core.sampling",
-            "core.constraints",
-        ),
+        "Generating", "Load a pair of models, generate or stream a response, read what was counted.",
+        "core.generate core.session core.request core.pair core.loop core.metrics core.sampling core.constraints",
     ),
     "rules": Part(
-        "Rules",
-        "Every rule is a frozen dataclass with two pure functions behind one protocol; "
-        "[their pages](../rules/index.md) say what each does and costs.",
-        ("core.types", "core.rules", "core.spelling"),
+        "Rules", "Every rule is a frozen dataclass with two pure functions behind one protocol; "
+        "[their pages](../rules/index.md) say what each does and costs.", "core.types core.rules core.spelling",
     ),
     "verifying": Part(
         "Verifying, auditing, budgets",
         "The one place where rules meet randomness, and what looks at the same distributions: the audit and the meter.",
-        ("core.verification", "core.audit", "core.policy", "core.divergences"),
+        "core.verification core.audit core.policy core.divergences",
     ),
-    "drafting": Part("Drafting", "Where proposals come from, and how many of them a step makes.", ("core.drafting",)),
+    "drafting": Part(
+        "Drafting", "Where proposals come from, and how many of them a step makes.", "core.drafting",
+    ),
     "integrations": Part(
-        "Engines",
-        "Where models run: translations to other libraries, without mathematics of their own. "
-        "[Hugging Face](../hugging_face.md) and [vLLM](../vllm.md) have pages of their own.",
-        ("engines",),
+        "Engines", "Where models run: translations to other libraries, without mathematics of their own. "
+        "[Hugging Face](../hugging_face.md) and [vLLM](../vllm.md) have pages of their own.", "engines",
     ),
     "evaluation": Part(
-        "Evaluation",
-        "What `cactus eval`, `frontier`, `calibrate` and `report` are made of.",
-        ("lab.evaluation", "lab.reporting", "lab.frontier", "lab.tuning", "core.files.provenance"),
+        "Evaluation", "What `cactus eval`, `frontier`, `calibrate` and `report` are made of.",
+        "lab.evaluation lab.reporting lab.frontier lab.tuning core.files.provenance",
     ),
     "traces": Part(
-        "Traces and playground",
-        "What happened at every position of a response, and the two pages that show it: see "
-        "[traces and playground](../traces_and_playground.md).",
-        ("lab.tracing", "lab.playground"),
+        "Traces and playground", "What happened at every position of a response, and the two pages that show it: see "
+        "[traces and playground](../traces_and_playground.md).", "lab.tracing lab.playground",
     ),
     "models": Part(
-        "Models", "Caches that can be rolled back, and the forward passes that read tokens into them.", ("core.models",)
+        "Models", "Caches that can be rolled back, and the forward passes that read tokens into them.", "core.models",
     ),
     "bundled": Part(
         "The bundled pair",
         "The models that ship with the package, the problems that they know, and what trains drafts and importance.",
-        ("zoo", "lab.training"),
+        "zoo lab.training",
     ),
-    "others": Part("All other modules", "What the parts above share, and what is built on top of them.", ()),
-}
+    "others": Part("All other modules", "What the parts above share, and what is built on top of them."),
+}  # fmt: skip
 CONFORM = ("suite.conform", "engine.Sampling", "engine.Engine", "engine.Query", "engine.EngineAnswer",
            "report.ConformanceReport", "models.write_models", "truth.expected_token",
            "truth.arrival_times")  # fmt: skip
@@ -107,14 +86,13 @@ def reference_pages() -> dict[str, str]:
     every = [
         each.name.removeprefix(f"{PACKAGE}.") for each in pkgutil.walk_packages(cactus_decoding.__path__, f"{PACKAGE}.")
     ]
-    named = [*LEFT_OUT, *(name for part in PARTS.values() for name in part.modules)]
-    pages = {}
+    named = [*LEFT_OUT, *(name for part in PARTS.values() for name in part.modules.split())]
+    pages, packages = {}, {each.rpartition(".")[0] for each in every}
     for key, part in PARTS.items():
-        if part.modules:
-            modules = [each for name in part.modules for each in every if _is_below(each, name)]
-        else:
+        modules = [each for name in part.modules.split() for each in every if _is_below(each, name)]
+        if not modules:
             modules = [each for each in every if not any(_is_below(each, name) for name in named)]
-        sections = [_section(module, module in {e.rpartition(".")[0] for e in every}) for module in modules]
+        sections = [_section(module, module in packages) for module in modules]
         pages[key] = "\n\n".join([f"# {part.title}", part.about, *sections]) + "\n"
     about = "What `import cactus_conform` offers: see [Is an engine lossless?](../conformance.md)."
     described = [f"## {name.partition('.')[2]}\n\n::: cactus_conform.{name}" for name in CONFORM]
