@@ -11,7 +11,7 @@ import numpy as np
 
 from cactus_decoding import Budget
 from cactus_decoding.lab.evaluation.intervals import Interval, paired_difference, proportion
-from scripts.pages import Cell, columns, table, with_ends
+from scripts.pages import Cell, columns, crossed, table, with_ends
 from studies.constraints.stories import UNANSWERABLE
 from studies.shown import picture
 
@@ -101,15 +101,13 @@ def budget_table(tallies: Sequence[Tally]) -> str:
 def kind_table(content: Mapping[str, Any], tallies: Sequence[Tally]) -> str:
     """Return how often a number was invented, by what is wrong with the story; in per cent."""
 
-    def invented(kind: str) -> Cell:
-        def share(one: Tally) -> str:
-            answered = zip(one.result["outcomes"], content["kinds"], strict=False)
-            found = [outcome == "v" for outcome, each in answered if each == kind]
-            return with_ends(proportion(sum(found), len(found)), 1, 100) if found else "–"
+    def invented(one: Tally, kind: str) -> str:
+        answered = zip(one.result["outcomes"], content["kinds"], strict=False)
+        found = [outcome == "v" for outcome, each in answered if each == kind]
+        return with_ends(proportion(sum(found), len(found)), 1, 100) if found else "–"
 
-        return share
-
-    return columns(tallies, {"setting": lambda one: one.name} | {kind: invented(kind) for kind in UNANSWERABLE})
+    rows = {tally.name: tally for tally in tallies}
+    return crossed("setting", rows, {kind: kind for kind in UNANSWERABLE}, invented)
 
 
 def check_table(content: Mapping[str, Any]) -> str:

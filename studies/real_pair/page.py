@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from scripts.pages import RESULTS as BENCHMARKS
-from scripts.pages import Cell, columns, table, with_ends
+from scripts.pages import Cell, columns, crossed, table, with_ends
 from scripts.results import read
 from studies.stored import read_results
 
@@ -52,22 +52,42 @@ def shown(result: Mapping[str, Any]) -> dict[str, str]:
             "rule": "`{rule}`", "acceptance": lambda one: with_ends(one["acceptance"], 3), "nats a position": _nats,
             **{f"×{length}": _steps_cell(length) for length in LENGTHS},
         }),
-        "protected": _protected(points),
+        "protected": crossed(
+            "rule", _spelled(GUARDED), _sets({protect for _, _, protect, _ in points}),
+            lambda rule, name: _steps_and_nats(points["plain", rule, name, "all"], 4),
+        ),
         "tasks": _tasks(points, rejections),
-        "rejections": _rejections(rejections),
+        "rejections": crossed(
+            "", {TASKS[each["task"]]: each["protected"] for each in rejections},
+            {f"{title}: positions / rejections": name for title, name in _sets(rejections[-1]["protected"]).items()},
+            _protection,
+        ),
         "classes": columns(_by_rejection(rejections[-1]), {
             "class": "{0}", "what the target writes": "{1:.1f} %", "what is rejected": "{2:.1f} %",
             "what is written in its place": "{3:.1f} %",
         }),
-        "classes by task": _classes_by_task(rejections),
-        "samplings": _samplings(points),
-        "time": _time(points),
+        "classes by task": crossed(
+            "class", {name: name for name, *_ in _by_rejection(rejections[-1])},
+            {f"{TASKS[each['task']]}: written / rejected": each["classes"] for each in rejections[:-1]},
+            lambda name, shares: f"{100 * shares[name][0]:.1f} / {100 * shares[name][1]:.1f} %",
+        ),
+        "samplings": crossed(
+            "rule", _spelled(("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0")),
+            {f"{title}: acceptance; tokens a step of 7; nats": name for name, title in SAMPLINGS.items()},
+            lambda rule, sampling: _sampled(points[sampling, rule, "", "all"]),
+        ),
+        "time": crossed(
+            "rule", _spelled(TIMED), curves(), lambda rule, curve: _best(points["plain", rule, "", "all"], curve)
+        ),
         "categories": columns(ordered, {
             "category": "{category}", "answers": "{answers}", "positions": "{positions}",
             **{SHORT[rule]: _accepts(rule) for rule in ("lossless", "clamped:width=2.0")},
         }),
         "checks": _checks(result),
-        "children": _children(_read("children")["rules"]),
+        "children": columns(
+            [(rule, kind, kept) for rule, kinds in _read("children")["rules"].items() for kind, kept in kinds.items()],
+            {"rule": "`{0}`", "children": "{1}", **{str(n): f"{{2[{n - 1}][0]:.3f}}" for n in (1, 2, 3, 4, 8)}},
+        ),
         "transformers": columns(engines["transformers"].items(), {
             "precision": lambda one: one[0].removeprefix("torch."),
             "texts that are `generate`'s": "{1[equal]} of {1[texts]}",
@@ -90,13 +110,17 @@ def shown(result: Mapping[str, Any]) -> dict[str, str]:
 
 def choices(result: Mapping[str, Any]) -> str:
     """Return the table of the page on choosing a rule: tokens a step of 7, and nats a position in brackets."""
-    points, rows = points_of(result), []
-    for rule in TIMED:
-        digits = "" if rule == "lossless" else "digits"
-        found = (points[*key, "all"] for key in (("plain", rule, ""), ("plain", rule, digits), ("paper", rule, "")))
-        rows.append([f"`{rule}`", *(f"{_of_seven(each):.2f} ({each['kl'][0]:.3f})" for each in found)])
-    what = "tokens per step with 7 proposals (nats per position)"
-    return table([what, SAMPLINGS["plain"], "digits protected", SAMPLINGS["paper"]], rows)
+    points, asked = points_of(result), {SAMPLINGS["plain"]: ("plain", ""), "digits protected": ("plain", "digits")}
+    asked[SAMPLINGS["paper"]] = ("paper", "")
+
+    def cell(rule: str, how: tuple[str, str]) -> str:
+        return _steps_and_nats(points[how[0], rule, "" if rule == "lossless" else how[1], "all"], 3)
+
+    return crossed("tokens per step with 7 proposals (nats per position)", _spelled(TIMED), asked, cell)
+
+
+def _spelled(rules: Iterable[str]) -> dict[str, str]:
+    return {f"`{rule}`": rule for rule in rules}
 
 
 def _of_seven(point: Point) -> float:
@@ -122,13 +146,13 @@ def _percent(interval: Sequence[Any]) -> str:
     return with_ends(interval, 0, 100) + " %"
 
 
-def _protected(points: Points) -> str:
-    sets = [name for name in SETS if ("plain", GUARDED[0], name, "all") in points]
-    rows = []
-    for rule in GUARDED:
-        found = (points["plain", rule, name, "all"] for name in sets)
-        rows.append([f"`{rule}`", *(f"{_of_seven(each):.2f} ({each['kl'][0]:.4f})" for each in found)])
-    return table(["rule", *(SETS[name] for name in sets)], rows)
+def _steps_and_nats(point: Point, digits: int) -> str:
+    return f"{_of_seven(point):.2f} ({point['kl'][0]:.{digits}f})"
+
+
+def _sets(protected: Container[str]) -> dict[str, str]:
+    """Return what was protected, by its title: sets of tokens, and what an importance was learned for, if it was."""
+    return {title: name for name, title in SETS.items() if name in protected}
 
 
 def _tasks(points: Points, found: Sequence[Mapping[str, Any]]) -> str:
@@ -157,38 +181,18 @@ def _answers(summaries: Iterable[RunSummary]) -> str:
     return table(head, rows)
 
 
-def _rejections(found: Sequence[Mapping[str, Any]]) -> str:
-    names = [name for name in SETS if name in found[-1]["protected"]]
-    rows = []
-    for each in found:
-        cells = (each["protected"][name] for name in names)
-        shares = (f"{100 * cell['positions']:.0f} % / {_percent(cell['rejections'])}" for cell in cells)
-        rows.append([TASKS[each["task"]], *shares])
-    return table(["", *(f"{SETS[name]}: positions / rejections" for name in names)], rows)
-
-
 def _by_rejection(found: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     """Return classes with their shares in per cent, those that are rejected most first."""
     ordered = sorted(found["classes"].items(), key=lambda item: -item[1][1])
     return [(name, *(100 * share for share in shares)) for name, shares in ordered]
 
 
-def _classes_by_task(found: Sequence[Mapping[str, Any]]) -> str:
-    def both(task: Mapping[str, Any]) -> Cell:
-        shares = {name: f"{written:.1f} / {rejected:.1f} %" for name, written, rejected, _ in _by_rejection(task)}
-        return lambda each: shares[each[0]]
-
-    heads = {f"{TASKS[each['task']]}: written / rejected": both(each) for each in found[:-1]}
-    return columns(_by_rejection(found[-1]), {"class": "{0}", **heads})
+def _sampled(point: Point) -> str:
+    return "; ".join([with_ends(point["acceptance"], 3), str(_steps_cell(SEVEN)(point)), _nats(point)])
 
 
-def _samplings(points: Points) -> str:
-    rows = []
-    for rule in ("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0"):
-        found = (points[sampling, rule, "", "all"] for sampling in SAMPLINGS)
-        cells = ((with_ends(each["acceptance"], 3), _steps_cell(SEVEN)(each), _nats(each)) for each in found)
-        rows.append([f"`{rule}`", *("; ".join(cell) for cell in cells)])
-    return table(["rule", *(f"{title}: acceptance; tokens a step of 7; nats" for title in SAMPLINGS.values())], rows)
+def _protection(shares: Mapping[str, Any], name: str) -> str:
+    return f"{100 * shares[name]['positions']:.0f} % / {_percent(shares[name]['rejections'])}"
 
 
 def curves() -> dict[str, tuple[Mapping[int, float], float]]:
@@ -204,17 +208,12 @@ def curves() -> dict[str, tuple[Mapping[int, float], float]]:
     }
 
 
-def _time(points: Points) -> str:
-    rows = []
-    for rule in TIMED:
-        tokens = [each[0] for each in points["plain", rule, "", "all"]["tokens_per_step"]]
-        cells = []
-        for passes, draft in curves().values():
-            per_token = ((passes[k + 1] + k * draft) / each for k, each in zip(LENGTHS, tokens, strict=True))
-            taken, best = min(zip(per_token, LENGTHS, strict=True))
-            cells.append(f"{taken:.2f} ({best})")
-        rows.append([f"`{rule}`", *cells])
-    return table(["rule", *curves()], rows)
+def _best(point: Point, curve: tuple[Mapping[int, float], float]) -> str:
+    """Return the least time of a token, and the number of proposals that takes it."""
+    passes, draft = curve
+    steps = zip(LENGTHS, point["tokens_per_step"], strict=True)
+    taken, best = min(((passes[k + 1] + k * draft) / each[0], k) for k, each in steps)
+    return f"{taken:.2f} ({best})"
 
 
 def _checks(result: Mapping[str, Any]) -> str:
@@ -227,17 +226,6 @@ def _checks(result: Mapping[str, Any]) -> str:
         "Tokens of a lossless step from any position:",
         columns(result["along_texts"], along),
     ])  # fmt: skip
-
-
-def _children(rules: Mapping[str, Any]) -> str:
-    """Return how often one of some children is kept, with one that is drawn and with fixed ones alone."""
-    counts = (1, 2, 3, 4, 8)
-    rows = (
-        [f"`{rule}`", kind, *(f"{kept[count - 1][0]:.3f}" for count in counts)]
-        for rule, kinds in rules.items()
-        for kind, kept in kinds.items()
-    )
-    return table(["rule", "children", *counts], rows)
 
 
 def _tuned(found: Mapping[str, Any]) -> str:
