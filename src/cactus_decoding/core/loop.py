@@ -12,8 +12,8 @@ import torch
 from cactus_decoding.core.drafting.lengths import LengthFactory, TimedLength
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
-from cactus_decoding.core.sampling.rows import check_drawn
-from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Outcome, Proposal, with_forced
+from cactus_decoding.core.sampling.rows import check_drawn, one_hot
+from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
 from cactus_decoding.core.verification.walk import Verifier
 
 if TYPE_CHECKING:
@@ -136,6 +136,29 @@ def decode(
             target_seconds=read - drafted,
             verify_seconds=verified - read,
         )
+
+
+def with_forced(before: list[int], proposal: Proposal, after: list[int]) -> Proposal:
+    """Return a proposal between tokens that must come before it and, if it is a chain, tokens that must come after it.
+
+    Where a constraint allows a single token, the rows of both models have probability 1 there. So a forced token is
+    proposed as one that was drawn from such a row, and every rule keeps it.
+    """
+    if not before and not after:
+        return proposal
+    inner = proposal.token_ids
+    first, end = len(before), len(before) + len(inner)
+    token_ids = [*before, *inner, *after]
+    forced = frozenset([*range(first), *range(end, len(token_ids))])
+    if not inner or (proposal.probs is None and not proposal.branches):
+        return Proposal(token_ids, None, forced=forced)
+    parents = [*range(ROOT, first - 1), *(first + parent for parent in proposal.parents)]
+    parents += range(end - 1, len(token_ids) - 1)
+    probs, drawn = proposal.probs, [proposal.probs is not None] * len(token_ids)
+    drawn[first:end] = proposal.drawn
+    if probs is not None:
+        probs = torch.cat([one_hot(before, probs), probs, one_hot(after, probs)])
+    return Proposal(token_ids, probs, parents, drawn, forced, proposal.drafts)
 
 
 def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:

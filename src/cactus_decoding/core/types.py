@@ -5,7 +5,7 @@ Probabilities are float tensors with the vocabulary last; leading dimensions are
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -97,39 +97,6 @@ class Proposal:
         for parent in self.parents:
             depths.append(1 + (depths[parent] if parent >= 0 else 0))
         return max(depths, default=0)
-
-
-def with_forced(before: list[int], proposal: Proposal, after: list[int]) -> Proposal:
-    """Return a proposal between tokens that must come before it and, if it is a chain, tokens that must come after it.
-
-    Where a constraint allows a single token, the rows of both models have probability 1 there. So a forced token is
-    proposed as one that was drawn from such a row, and every rule keeps it.
-    """
-    if not before and not after:
-        return proposal
-    inner = proposal.token_ids
-    first, end = len(before), len(before) + len(inner)
-    token_ids = [*before, *inner, *after]
-    forced = frozenset([*range(first), *range(end, len(token_ids))])
-    if not inner or (proposal.probs is None and not proposal.branches):
-        return Proposal(token_ids, None, forced=forced)
-    parents = [*range(ROOT, first - 1), *(first + parent for parent in proposal.parents)]
-    parents += range(end - 1, len(token_ids) - 1)
-    probs, drawn = proposal.probs, [proposal.probs is not None] * len(token_ids)
-    drawn[first:end] = proposal.drawn
-    if probs is not None:
-        import torch
-
-        probs = torch.cat([one_hot(before, probs), probs, one_hot(after, probs)])
-    return Proposal(token_ids, probs, parents, drawn, forced, proposal.drafts)
-
-
-def one_hot(token_ids: Sequence[int], like: Tensor) -> Tensor:
-    """Return rows in which each token has all the probability, ``[tokens, vocabulary]``, of the kind of other rows."""
-    import torch
-
-    ids = torch.tensor(token_ids, dtype=torch.long, device=like.device)
-    return like.new_zeros(len(token_ids), like.shape[-1]).scatter_(1, ids.view(-1, 1), 1.0)
 
 
 LogitsToProbs = Callable[["Tensor", list[int]], "Tensor"]

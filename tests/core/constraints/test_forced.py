@@ -16,10 +16,11 @@ from support.tree_enumeration import TREE_SCHEMES, Choices, Models, distance, pr
 
 from cactus_decoding import generate, stream
 from cactus_decoding.core.constraints.base import ConstrainedSampling, Grammar
+from cactus_decoding.core.loop import with_forced
 from cactus_decoding.core.policy.decide import Policy
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
-from cactus_decoding.core.types import Proposal, StepRows, with_forced
+from cactus_decoding.core.types import Proposal, StepRows
 from cactus_decoding.core.verification.tree import Tree
 from cactus_decoding.core.verification.walk import NodeJudge
 

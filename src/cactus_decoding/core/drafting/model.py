@@ -18,8 +18,8 @@ from cactus_decoding.core.models.base import BaseCachedModel, path_places, tree_
 from cactus_decoding.core.models.loading import with_cache
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import is_greedy
-from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one
-from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal, one_hot
+from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one, one_hot
+from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

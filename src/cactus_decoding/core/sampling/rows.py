@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,12 @@ def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:
     """Raise `ValueError` if `draw` found NaN, or no weights: the token that it returns does not exist."""
     if token_id >= probs.shape[-1]:
         raise ValueError(f"the {role}'s logits after {length} tokens give no probabilities (NaN or infinite)")
+
+
+def one_hot(token_ids: Sequence[int], like: Tensor) -> Tensor:
+    """Return rows in which each token has all the probability, ``[tokens, vocabulary]``, of the kind of other rows."""
+    ids = torch.tensor(token_ids, dtype=torch.long, device=like.device)
+    return like.new_zeros(len(token_ids), like.shape[-1]).scatter_(1, ids.view(-1, 1), 1.0)
 
 
 class SparseProbs(NamedTuple):
