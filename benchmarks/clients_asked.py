@@ -472,7 +472,6 @@ def ask(client: str, address: str) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print what came back, as JSON."""
     logging.disable()
     address, *clients = sys.argv[1:]
     rows = [row for client in clients or CLIENTS for row in ask(client, address)]

@@ -121,7 +121,6 @@ def stored(paths: list[Path]) -> dict[str, list[dict[str, Any]]]:
 
 
 def main() -> None:
-    """Collect, or count and write."""
     given = parse(
         __doc__,
         way=(str, {"choices": ["collect", "replay", "beside"]}),

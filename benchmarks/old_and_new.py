@@ -99,7 +99,6 @@ def asked(part: str, seeds: int, tree: Path, models: Path) -> list[Any]:
 
 
 def main() -> int:
-    """Compare both trees."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("revision", help="of git")
     parser.add_argument("--parts", default=",".join(PARTS))

@@ -264,7 +264,6 @@ CASES = {
 
 
 def main(given: Namespace) -> None:
-    """Measure and write each case."""
     torch.set_num_threads(given.threads)
     for case in given.cases:
         measure, name = CASES[case]

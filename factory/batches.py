@@ -22,17 +22,9 @@ _BATCHES_PER_CHUNK = 16
 class Problem(Protocol):
     """What a row of a batch is made of."""
 
-    @property
-    def prompt(self) -> str:
-        """What the model is given."""
-
-    @property
-    def solution(self) -> str:
-        """What it learns to write."""
-
-    @property
-    def num_steps(self) -> int:
-        """Lines before the last one."""
+    prompt: str  # what the model is given
+    solution: str  # what it learns to write
+    num_steps: int  # lines before the last one
 
 
 ProblemSource = Callable[[int], Iterator[Problem]]

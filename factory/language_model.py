@@ -24,30 +24,21 @@ _MICRO_BATCH = 48
 class TrainingPlan:
     """How long and how fast to train.
 
-    Attributes:
-        learning_rate: peak; reached after ``warmup`` steps, held, and brought linearly to zero over the last ``decay``.
-        warmup: steps of linear rise.
-        decay: fraction of the steps that the fall takes.
-        emphasis: weight of result digits in the loss, against 1 for other tokens of a solution. Most of the loss is the
-            free choice among wordings, which is learned early; the digits decide whether an answer is right.
-        emphasis_after: step from which on the emphasis holds.
-        drills_after: step from which on a third of each batch are bare equations; None for never.
-        long: whether two of three problems take at least four steps.
-        habit: how often a sentence of a solution is told in its kind's dominant way, rather than in any.
-        all_numbers: whether the emphasis is on operands too, and not on results alone.
+    Most of the loss is the free choice among wordings, which is learned early; the digits decide whether an answer is
+    right.
     """
 
     steps: int
     batch_size: int = 96
-    learning_rate: float = 4e-3
+    learning_rate: float = 4e-3  # reached after ``warmup`` steps, held, and brought to zero over the last ``decay``
     warmup: int = 50
-    decay: float = 0.4
-    emphasis: float = 1.0
-    emphasis_after: int = 0
-    drills_after: int | None = None
-    long: bool = False
-    habit: float = 0.0
-    all_numbers: bool = False
+    decay: float = 0.4  # a fraction of the steps
+    emphasis: float = 1.0  # weight of result digits in the loss, against 1 for other tokens of a solution
+    emphasis_after: int = 0  # so many steps
+    drills_after: int | None = None  # step from which a third of each batch are bare equations
+    long: bool = False  # whether two of three problems take at least four steps
+    habit: float = 0.0  # how often a sentence is told in its kind's dominant way, rather than in any
+    all_numbers: bool = False  # whether the emphasis is on operands too
     seed: int = 0
 
     def rate_at(self, step: int) -> float:
@@ -144,12 +135,8 @@ def _save(
     path: Path, model: LlamaForCausalLM, optimizers: list[torch.optim.Optimizer], plan: TrainingPlan, step: int
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    state = {
-        "step": step,
-        "plan": asdict(plan),
-        "model": model.state_dict(),
-        "optimizers": [o.state_dict() for o in optimizers],
-    }
+    state = {"step": step, "plan": asdict(plan), "model": model.state_dict()}
+    state["optimizers"] = [each.state_dict() for each in optimizers]
     with replacing(path) as part:  # an interrupted save leaves the previous checkpoint whole
         torch.save(state, part)
 

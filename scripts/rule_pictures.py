@@ -208,7 +208,6 @@ def rule_table() -> str:
 
 
 def main() -> None:
-    """Compute unless told otherwise, then render."""
     given = parse(
         __doc__,
         results=RESULTS,

@@ -141,7 +141,6 @@ def compare(
 
 
 def main() -> None:
-    """Compare, and add what is found to the output file."""
     given = parse(
         __doc__,
         models=([], "target and draft, GGUF files; the bundled pair by default",

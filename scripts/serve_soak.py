@@ -234,7 +234,6 @@ def run(given: Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Soak, print what was found, and say whether it was as it ought to be."""
     given = parser(
         __doc__,
         target=(str, "a GGUF file, with settings as for cactus serve"),

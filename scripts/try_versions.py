@@ -59,7 +59,6 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try versions; return 1 where a test failed."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     cut = words.index("--") if "--" in words else len(words)
     made = parser(

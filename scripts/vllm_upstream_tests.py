@@ -94,7 +94,6 @@ def set_up(mode: str) -> None:
 
 
 def main() -> int:
-    """Compare the modes."""
     folder = fetch()
     fates = {mode: run(folder, mode) for mode in MODES}
     for mode, results in fates.items():
