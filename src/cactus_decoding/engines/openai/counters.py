@@ -223,13 +223,12 @@ def _judged(outcome: Outcome) -> list[Visit]:
 
 class ResponseCounts:
     def __init__(self) -> None:
-        self._counts, self._drafted, self._accepted = [0.0] * len(REPORTED), list[int](), list[int]()
-        self._steps = 0
+        self._counts = [0.0] * len(REPORTED)
+        self._drafted, self._accepted = list[int](), list[int]()  # of each step
 
     def add(self, outcome: Outcome) -> None:
         judged = _judged(outcome)
         unmeasured = any(visit.nats is None and not isinstance(visit.rule, Lossless) for visit in judged)
-        self._steps += 1
         step = (
             math.nan if unmeasured else sum(outcome.nats),  # without a budget nobody measures
             len(judged),
@@ -239,14 +238,14 @@ class ResponseCounts:
             outcome.num_protected,
         )
         self._counts = [old + new for old, new in zip(self._counts, step, strict=True)]
-        for counts, number in ((self._drafted, outcome.num_drafted), (self._accepted, outcome.num_accepted)):
-            counts += [0] * (number - len(counts))
-            for place in range(number):
-                counts[place] += 1
+        self._drafted.append(outcome.num_drafted)
+        self._accepted.append(outcome.num_accepted)
 
     def report(self) -> dict[str, Any]:
-        missing = [0] * (len(self._drafted) - len(self._accepted))
-        return report_of(self._counts, self._drafted, self._accepted + missing, self._steps)
+        places = range(max(self._drafted, default=0))
+        counted = self._drafted, self._accepted
+        drafted, accepted = ([sum(number > place for number in each) for place in places] for each in counted)
+        return report_of(self._counts, drafted, accepted, len(self._drafted))
 
 
 def conditional_nats(visit: Visit) -> float:
