@@ -7,13 +7,11 @@ import math
 import pytest
 import torch
 from support.exact_enumeration import enumerate_tokens, make_rows
-from support.rules_under_test import RejectsEverything, every_rule
+from support.rules_under_test import Always, every_rule
 from support.tables import all_of
-from torch import Tensor
 
 from cactus_decoding.core.audit import Audit, audit
 from cactus_decoding.core.rules import parse_rule
-from cactus_decoding.core.types import Verdict
 
 
 def assert_same(given: Audit, expected: Audit) -> None:
@@ -72,7 +70,7 @@ def test_cactus_can_emit_more_than_its_budget_on_average_over_the_draft() -> Non
 
 def test_without_a_residual_the_target_is_emitted() -> None:
     row = torch.tensor([0.0, 0.3, 0.7], dtype=torch.float64)
-    result = audit(RejectsEverything(), row, row)
+    result = audit(Always(0.0), row, row)
     torch.testing.assert_close(result.output_probs, row, rtol=0, atol=1e-15)
     assert result.acceptance.item() == 0
 
@@ -84,23 +82,9 @@ def test_token_that_is_never_emitted_has_a_ratio_of_zero() -> None:
     assert result.kl.isfinite()
 
 
-class AcceptsEverything:
-    """A rule that breaks what every registered one keeps: it emits tokens that the target excludes."""
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        one = torch.ones(token_ids.shape, dtype=torch.float64)
-        return Verdict(one, one)
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return target_probs
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
-        return None
-
-
 def test_emission_outside_the_target_s_support_costs_infinitely_much() -> None:
     target, draft = torch.tensor([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0]]), torch.tensor([[0.5, 0.3, 0.2], [0.5, 0.5, 0.0]])
-    result = audit(AcceptsEverything(), target, draft)
+    result = audit(Always(1.0), target, draft)  # which emits tokens that the target excludes
     torch.testing.assert_close(result.output_probs, draft.double())
     assert result.kl.tolist() == [math.inf, 0.0]
     assert result.max_log_ratio.tolist() == [math.inf, 0.0]

@@ -22,6 +22,7 @@ from cactus_decoding import (
     SuffixDrafter,
     generate,
     load_pair,
+    speculative_generate,
     stream,
     zoo,
 )
@@ -267,3 +268,32 @@ def test_a_constraint_may_be_anything_that_says_what_is_allowed(pair, prompts):
 def test_a_form_that_is_none_is_refused(pair, prompts):
     with pytest.raises(TypeError, match="response_format must be an object or a Constraint, but is 'json'"):
         generate(pair, prompts[0], response_format="json")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"device": "cuda:9"}, "device must be one that this machine has, but is 'cuda:9'"),
+        ({"device": "gpu"}, "device must be"),
+        ({"device": 3.5}, "device must be"),
+        ({"dtype": "float33"}, "dtype must be 'auto' or one of floating point"),
+        ({"dtype": "int8"}, "dtype must be"),
+        ({"dtype": "Tensor"}, "dtype must be"),
+    ],
+    ids=str,
+)
+def test_devices_and_types_that_are_none(given, words):
+    with pytest.raises(ValueError, match=words):
+        load_pair(**given)
+
+
+def test_metrics_must_be_metrics(pair):
+    inputs = pair.tokenizer("Question:", return_tensors="pt", return_token_type_ids=False)
+    with pytest.raises(TypeError, match="metrics must be a Metrics"):
+        pair.target.model.generate(
+            **inputs,
+            custom_generate=speculative_generate,
+            assistant_model=pair.drafter.model,
+            max_new_tokens=4,
+            metrics={},
+        )

@@ -297,12 +297,15 @@ class Altered:
         return self.right.relaxed_target(target_probs, draft_probs)
 
 
-class RejectsEverything:
-    """A rule without a residual wherever draft and target agree."""
+class Always:
+    """A rule that says the same of every token: with 0 nothing is left where models agree, with 1 nothing excluded."""
+
+    def __init__(self, relaxed_prob: float) -> None:
+        self._relaxed_prob = relaxed_prob
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        zero = torch.zeros(token_ids.shape, dtype=torch.float64)
-        return Verdict(zero, zero + 1)
+        one = torch.ones(token_ids.shape, dtype=torch.float64)
+        return Verdict(self._relaxed_prob * one, one)
 
     def recovery_target(self, target_probs: Tensor) -> Tensor:
         return target_probs

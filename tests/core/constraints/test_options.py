@@ -46,16 +46,9 @@ TOGETHER = {
 }  # fmt: skip
 
 
-@all_of("case", APART)
-def test_options_that_exclude_each_other_are_seen(case):
-    options, whole = APART[case]
-    assert exclude_each_other(options, whole)
-
-
-@all_of("case", TOGETHER)
-def test_options_that_may_have_a_value_together_are_not_taken_for_others(case):
-    options, whole = TOGETHER[case]
-    assert not exclude_each_other(options, whole)
+@all_of("case", [*APART, *TOGETHER])
+def test_options_that_exclude_each_other_are_seen_and_no_others(case):
+    assert exclude_each_other(*(APART | TOGETHER)[case]) is (case in APART)
 
 
 def test_an_answer_fits_exactly_one_option():

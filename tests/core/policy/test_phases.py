@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import pytest
 from support.tables import all_of
+from support.tiny_tokenizers import tiny_tokenizer
 
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from tests.support.tiny_tokenizers import tiny_tokenizer
 
 CHARACTERS = Vocabulary(tuple("<>/tx "))
 MARKS = ("<t>", "</t>")

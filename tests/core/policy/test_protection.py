@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support.decisions import chain_rows
+from support.tiny_tokenizers import TOKENIZERS, tiny_tokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from cactus_decoding import Lossless, load_pair
@@ -17,7 +18,6 @@ from cactus_decoding.core.policy.protection import PATTERNS, Protection, may_rel
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.types import ROOT
-from tests.support.tiny_tokenizers import TOKENIZERS, tiny_tokenizer
 
 SAID = {
     "digits": ("7", " 12", "x3", "٣"),
