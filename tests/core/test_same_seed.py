@@ -41,18 +41,12 @@ def compared(count: int, seed: int, verification: str = "coupled") -> dict[str, 
     return compare(pool, requests(count, seed, PROMPTS, FITTED, trees=True), FITTED, 24, verification)
 
 
-def test_the_text_is_that_of_plain_sampling() -> None:
-    found = compared(60, seed=1)
+@pytest.mark.parametrize(("count", "seed"), [(60, 1), pytest.param(240, 2, marks=pytest.mark.slow)])
+def test_the_text_is_that_of_plain_sampling(count: int, seed: int) -> None:
+    found = compared(count, seed)
     assert found["apart"] == []
-    assert found["equal"] >= 58  # else ties are not what parts them
-    assert found["accepted"] > 200
-
-
-@pytest.mark.slow
-def test_many_texts_are_those_of_plain_sampling() -> None:
-    found = compared(240, seed=2)
-    assert found["apart"] == []
-    assert found["equal"] >= 236
+    assert found["equal"] >= 0.96 * count  # else ties are not what parts them
+    assert found["accepted"] > 3 * count
 
 
 def test_texts_of_another_verification_part_where_nothing_is_tied() -> None:
@@ -86,14 +80,6 @@ def test_a_margin_is_that_of_scores_or_of_a_cut() -> None:
     assert near(logits, (0, 1), top_p=float(row[:2].sum())) == pytest.approx(0, abs=1e-6)
     assert near(logits, (0, 1), min_p=float(row[1] / row[0])) == pytest.approx(0, abs=1e-6)
     assert min(near(logits, (0, 1), top_k=2), near(logits, (0, 1), top_p=0.5), near(logits, (0, 1), min_p=0.5)) > 0.01
-
-
-def test_with_another_way_to_verify_the_text_depends_on_the_draft() -> None:
-    texts = set()
-    for name in ("model", "itself", "ngram"):
-        pair = Pair(CachedModel(tiny_llama(0)), DRAFTERS[name](), LETTERS)
-        texts.add(generate(pair, "abc", seed=1, num_speculative_tokens=4, max_new_tokens=24).text)
-    assert len(texts) > 1
 
 
 class Independent(Drafter):

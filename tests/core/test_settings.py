@@ -130,17 +130,13 @@ def test_a_setting_stands_wherever_it_can_be_made(name: str) -> None:
     fields = [each["name"] for part in form(FormLimits(), models=True)["settings"] for each in part["fields"]]
     assert (name in fields) is (name != "rule")  # which the page chooses in its own way
     assert name in Settings.__annotations__
-    assert name in inspect.signature(speculative_generate).parameters or not {"decoding"} & groups_of(name)
+    assert name in inspect.signature(speculative_generate).parameters or name not in DECODING
     assert name in Request(budget=Budget(1, max_relaxed=1), rule="relaxed_greedy:margin=1", sampling=GREEDY).as_dict()
     if setting.setting.from_clients:
         own = {"sampling", "answer"} & set(setting.groups)
         assert setting.key in KEYS or own
         assert setting.key in REQUEST_KEYS or own
         read_completion({"prompt": "Hi", setting.key: None}, {}, chat=False)  # which is as good as absent
-
-
-def groups_of(name: str) -> set[str]:
-    return {"decoding"} if name in DECODING else set()
 
 
 def test_what_no_call_of_another_library_takes_is_its_own() -> None:

@@ -53,9 +53,6 @@ def test_a_margin_lets_almost_as_likely_tokens_through(pair, prompts: list[str])
     assert 0 < response.metrics.nats <= 2.0
 
 
-# What is refused
-
-
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [

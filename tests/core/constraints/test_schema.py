@@ -10,8 +10,6 @@ from support.tables import all_of
 from cactus_decoding.core.constraints.base import MAX_BYTES, Grammar, as_grammar, schema_grammar
 from cactus_decoding.core.constraints.schema import MAX_DEPTH, checked_schema
 
-PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-
 
 def nested(depth: int) -> dict:
     schema: dict = {"type": "integer"}

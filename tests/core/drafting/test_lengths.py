@@ -20,8 +20,6 @@ from cactus_decoding import (
 )
 from cactus_decoding.core.drafting.registry import as_draft_length
 
-# What is asked for
-
 
 @pytest.mark.parametrize(
     ("given", "expected"),
@@ -70,9 +68,6 @@ def test_confidence_is_the_probability_of_the_likeliest_token():
     assert ConfidenceStop(threshold=0).should_continue(logits)
 
 
-# The law, by enumeration of every draft
-
-
 def stopping_tree(stop: ConfidenceStop, discards: bool) -> type[LazyTree]:
     """Return chains that end after a row that is not sure, or, if it is discarded, before a token is drawn from it."""
 
@@ -96,9 +91,6 @@ def test_a_confidence_stop_leaves_the_law_alone(threshold, discards):
         grow = stopping_tree(ConfidenceStop(threshold=threshold), discards)
         law = respond(TREE_SCHEMES["token"], parse_rule("lossless"), models, uniform_shape(3, 0, 1), 4, grow=grow).law
         assert distance(law, product_law(lambda text, models=models: models(text)[0], 3, 4)) < 1e-12
-
-
-# The loop over real models
 
 
 def test_an_unsure_row_is_discarded_before_a_token_is_drawn_from_it(target, draft):
