@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, NamedTuple
 
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.trees.shape import ChildCounts, TreeShape
-from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import ROOT
 
 _STEP = 1.3  # factor by which a price changes at first while the right one is sought
@@ -245,7 +244,6 @@ def sureness(probabilities: list[float], beside: int) -> float:
 class PricedTree(TreeShape):
     """A tree whose levels get the children that are worth more than a price; see `PricedGrowth`."""
 
-    name: ClassVar[str]
     nodes: int
     depth: int
     width: int
@@ -256,9 +254,6 @@ class PricedTree(TreeShape):
         check_fields(self)
         if not self.width and not self.drawn:
             raise ValueError("a tree needs children: width and drawn must not both be 0")
-
-    def __str__(self) -> str:
-        return spell(self.name, self).replace(":", ",")
 
     @property
     def max_draft_tokens(self) -> int:

@@ -13,7 +13,6 @@ from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.trees.growing import GrowingTree
 from cactus_decoding.core.drafting.trees.shape import MAX_NODES, Growth, TreeShape
 from cactus_decoding.core.sampling.rows import check_drawn
-from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import ROOT
 
 
@@ -38,16 +37,13 @@ class IndependentDrafts(TreeShape):
     drafts: Annotated[int, Setting("that are drawn, each by itself", ge=1, le=64)] = 4
     depth: Annotated[int, Setting("of each", "tokens", ge=1, le=100)] = 6
 
-    name: ClassVar[str] = "independent"
+    name = "independent"
     independent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.max_nodes > MAX_NODES:
             raise ValueError(f"a tree may have at most {MAX_NODES} tokens, but {self} has up to {self.max_nodes}")
-
-    def __str__(self) -> str:
-        return spell(self.name, self).replace(":", ",")
 
     @property
     def max_draft_tokens(self) -> int:

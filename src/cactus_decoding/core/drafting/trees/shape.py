@@ -50,8 +50,12 @@ class Growth(Protocol):
 class TreeShape(StatelessLength, ABC):
     """Chooses the tree that each step proposes: a draft length that also says how a tree grows."""
 
+    name: ClassVar[str]
     fixed: ClassVar[bool] = False
     independent: ClassVar[bool] = False  # whether it is several drafts, each drawn by itself
+
+    def __str__(self) -> str:
+        return spell(self.name, self).replace(":", ",")
 
     @property
     @abstractmethod
