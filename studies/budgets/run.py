@@ -1,6 +1,6 @@
 """What budgets cost and buy on the bundled pair: regenerates the table and the picture of docs/studies/budgets.md.
 
-    python -m studies.budgets.run                 everything: about an hour on one core
+    python -m studies.budgets.run                 everything: about an hour on one core, can be continued
     python -m studies.budgets.run --only-render   table and picture again, from the result file
 
 Needs matplotlib (`pip install -e .[dev]`).
@@ -8,6 +8,7 @@ Needs matplotlib (`pip install -e .[dev]`).
 
 from __future__ import annotations
 
+import json
 import math
 from argparse import Namespace
 from itertools import islice
@@ -17,9 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.progress import track
 
-from cactus_decoding import Budget, generate, load_pair
+from cactus_decoding import Budget, Pair, generate, load_pair
+from cactus_decoding.lab.evaluation.runs.results import Journal, journal_of
 from cactus_decoding.lab.evaluation.score import Score
-from cactus_decoding.zoo.word_problems import word_problems
+from cactus_decoding.zoo.word_problems import WordProblem, word_problems
 from scripts.pages import columns
 from studies.shown import Axes, picture
 from studies.study import study
@@ -41,21 +43,34 @@ def measure(given: Namespace) -> dict[str, Any]:
     for nats in BUDGETS:
         greedy = {"name": "greedy", "rule": RULE, "nats": nats}
         settings += [greedy, greedy | {"name": "paced", "expected_tokens": given.expected_tokens}]
-    pair, found = load_pair(draft="bundled:draft"), []
+    pair = load_pair(draft="bundled:draft")
     problems = list(islice(word_problems("test", given.seed), given.problems))
-    for setting in settings:
-        budget, score, spent = None, Score(), []
-        if setting["nats"] is not None:
-            budget = Budget(nats=float(setting["nats"]), expected_tokens=setting.get("expected_tokens"))
-        how = {"rule": setting["rule"], "budget": budget, "verification": setting.get("verification", "token")}
-        for i, problem in enumerate(track(problems, f"{setting['name']} {setting['nats'] or ''}")):
-            response = generate(pair, problem.prompt, seed=given.seed + i, **how)
-            score.add(problem, response)
-            spent.append(response.metrics.nats)
-        if budget is not None and max(spent) > budget.limit:
-            raise AssertionError(f"a response spent {max(spent)} nats of {budget.limit}")
-        found.append({"setting": setting, "score": score.as_dict(), "most_nats": max(spent)})
+    keys = [json.dumps([setting, given.problems, given.seed]) for setting in settings]
+    journal, done = Journal(journal_of(given.results)), list[str]()
+    try:  # what is finished is kept, for the same command to go on from
+        for key, setting in zip(keys, settings, strict=True):
+            if not journal.entries(key):
+                journal.add(key, answered(setting, problems, pair, given.seed))
+        found = [journal.entries(key)[0] for key in keys]
+        done = keys
+    finally:
+        journal.finish(done)
     return {"settings": found}
+
+
+def answered(setting: dict[str, Any], problems: list[WordProblem], pair: Pair, seed: int) -> dict[str, Any]:
+    """Answer the problems with one setting; raise `AssertionError` if a response overspends."""
+    budget, score, spent = None, Score(), []
+    if setting["nats"] is not None:
+        budget = Budget(nats=float(setting["nats"]), expected_tokens=setting.get("expected_tokens"))
+    how = {"rule": setting["rule"], "budget": budget, "verification": setting.get("verification", "token")}
+    for i, problem in enumerate(track(problems, f"{setting['name']} {setting['nats'] or ''}")):
+        response = generate(pair, problem.prompt, seed=seed + i, **how)
+        score.add(problem, response)
+        spent.append(response.metrics.nats)
+    if budget is not None and max(spent) > budget.limit:
+        raise AssertionError(f"a response spent {max(spent)} nats of {budget.limit}")
+    return {"setting": setting, "score": score.as_dict(), "most_nats": max(spent)}
 
 
 def shown(result: dict[str, Any]) -> dict[str, str]:
