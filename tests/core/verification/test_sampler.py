@@ -1,6 +1,6 @@
 """Chi-square tests of `verify` itself: that its random numbers are drawn and used as the enumeration supposes.
 
-What is emitted for given numbers is compared elsewhere: with the walk (test_lazy.py), whose law is enumerated
+What is emitted for given numbers is compared elsewhere: with the walk (test_places.py), whose law is enumerated
 (test_exactness.py). Each test here fails by chance with probability 1e-6 over the choice of its seed, and there are
 fewer than 40 of them. Generators are fixed: a pass stays a pass.
 """
