@@ -3,17 +3,19 @@ on hover, and addresses that pages had before."""
 
 from __future__ import annotations
 
+import base64
+import json
 import re
+from html import unescape
 from pathlib import Path
 from textwrap import indent
+from typing import Any
 
-from command_page import command_page
-from formulas import to_mathml
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from notebook_page import notebook_page
-from reference_pages import names_page, reference_pages
+from reference_pages import command_page, names_page, reference_pages
 
 from cactus_decoding.core.rules import RULES
 
@@ -35,6 +37,7 @@ FOUND_BY = {
     "vocabulary.md": ["drafter", "verifier", "lossy", "nats", "total variation"],
 }
 """What pages were called before, and words that they explain, for the search."""
+FORMULA = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
 INTERVAL = re.compile(r"\d \([-−+]?[\d.]+ to [-−+]?[\d.]+\)")
 MOVED = {
     "laptop_benchmarks": "performance/#gguf-files",
@@ -74,6 +77,29 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def notebook_page(text: str) -> str:
+    """Return the Markdown of a notebook in Jupyter's format 4."""
+    parts = []
+    for cell in json.loads(text)["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        elif source.strip():
+            parts.append(f"```python\n{source}\n```")
+            parts += [_shown(output) for output in cell["outputs"]]
+    return "\n\n".join(parts) + "\n"
+
+
+def _shown(output: dict[str, Any]) -> str:
+    """Return an output: a picture as one file with the page, everything else as text."""
+    data = output.get("data", {})
+    if "image/svg+xml" in data:
+        picture = base64.b64encode("".join(data["image/svg+xml"]).encode()).decode()
+        return f"![the picture that this cell draws](data:image/svg+xml;base64,{picture})"
+    lines = "".join(output.get("text", data.get("text/plain", ""))).rstrip("\n")
+    return f"```text\n{lines}\n```"
+
+
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     """Let links that are right in the repository be right on the site too, and explain words on hover."""
     text = re.sub(r"\]\(\.\./benchmarks/results/", "](benchmarks/results/", markdown)
@@ -100,6 +126,13 @@ def rule_details() -> str:
 def on_page_content(html: str, **_: object) -> str:
     """Turn the formulas of a page into MathML, and keep each number beside its interval."""
     return INTERVAL.sub(lambda found: found[0].replace(" ", "&nbsp;"), to_mathml(html))
+
+
+def to_mathml(html: str) -> str:
+    """Replace the formulas that Markdown's arithmatex has marked; browsers draw MathML without scripts or fonts."""
+    return FORMULA.sub(
+        lambda found: f'<div class="formula">{convert(unescape(found[1]).strip(), display="block")}</div>', html
+    )
 
 
 def on_post_build(config: MkDocsConfig) -> None:
