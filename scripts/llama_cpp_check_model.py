@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 from gguf import GGUFWriter, TokenType
+from results import parse
 
 WIDTH, TOKENS = 16, ["<unk>", "<s>", "</s>", "▁", "ab", *"abcdefghijklmnopqrstuvwxyz", "▁a"]
 SHAPES = {
@@ -55,4 +55,4 @@ def write(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(parse(__doc__, path=Path).path)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +95,7 @@ def set_up(mode: str) -> None:
 
 
 def main() -> int:
+    ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
     folder = fetch()
     fates = {mode: run(folder, mode) for mode in MODES}
     for mode, results in fates.items():
