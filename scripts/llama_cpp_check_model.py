@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from gguf import GGUFWriter, TokenType
-from results import parse
 
 WIDTH, TOKENS = 16, ["<unk>", "<s>", "</s>", "▁", "ab", *"abcdefghijklmnopqrstuvwxyz", "▁a"]
 SHAPES = {
@@ -55,4 +54,6 @@ def write(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    from results import parse  # tests import this file from elsewhere
+
     write(parse(__doc__, path=Path).path)
