@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scripts.pages import ROOT, Cell, columns
-from scripts.results import read, write
+from scripts.results import parse, read, write
 
 Row = NDArray[np.float64]
 OUTPUT = ROOT / "docs" / "results" / "conformance" / "published_acceptance.json"
@@ -126,4 +126,8 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    write(OUTPUT, {"cases": measured()}, {"seed": 0, "pairs": PAIRS, "vocabulary": VOCABULARY})
+    write(
+        parse(__doc__, output=OUTPUT).output,
+        {"cases": measured()},
+        {"seed": 0, "pairs": PAIRS, "vocabulary": VOCABULARY},
+    )
