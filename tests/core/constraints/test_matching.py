@@ -61,6 +61,9 @@ UNREADABLE = {
     "nowhere": ({"$ref": "#/$defs/x"}, "'/\\$defs/x' does not exist"),
     "ahead": ({"type": "string", "pattern": "^(?=a).*$"}, "look-around"),
     "again": ({"type": "string", "pattern": r"^(a)\1$"}, "backreferences"),
+    "too many patterns": (
+        {"allOf": [{"type": "string", "pattern": f"{i}.*{i}"} for i in range(30)]}, "too hard to combine",
+    ),
     "an example": ({"required": True}, "'required', got true"),
 }  # fmt: skip
 TEXTS = {
