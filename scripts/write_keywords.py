@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 '''
 CLASSES = {
     "RequestKeywords": "What `Request` takes by name.",
-    "Settings": "The settings of a request by their flat names, which `Request.from_dict` takes.",
+    "RequestSettings": "The settings of a request by their flat names, which `Request.from_dict` takes.",
 }
 
 
@@ -72,7 +72,7 @@ def keywords() -> str:
     """Return the text of the file."""
     fields = {
         "RequestKeywords": [(each.name, *accepted(each)) for each in fields_of(Request)],
-        "Settings": [*settings()],
+        "RequestSettings": [*settings()],
     }
     imports, classes = set(), ""
     for name, doc in CLASSES.items():

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from cactus_decoding import Pair, generate, load_pair, zoo
-from cactus_decoding.engines.transformers.engine import load_model
+from cactus_decoding.engines.transformers.loader import load_model
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import table
 from scripts.results import read

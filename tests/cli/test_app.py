@@ -22,7 +22,7 @@ from cactus_decoding.cli.app import app
 from cactus_decoding.cli.display import styles, write
 from cactus_decoding.cli.help import commands_of
 from cactus_decoding.cli.play import PORT, _listen
-from cactus_decoding.core.models.tokenizers import TextPart
+from cactus_decoding.core.models.tokenizers import DecodedPart
 from cactus_decoding.engines.openai.serving import listen
 from cactus_decoding.lab.tuning.profile import Profile
 
@@ -105,11 +105,11 @@ def test_every_fate_has_a_look_of_its_own_and_controls_do_nothing():
         console = Console(file=file, force_terminal=True, color_system=colours, _environ={})
         look = styles(console)
         for fate in Fate:
-            write(console, [TextPart("x", fate)], look)
+            write(console, [DecodedPart("x", fate)], look)
         assert len(set(file.getvalue().split("x"))) == len(Fate) + 1
     cues = {style.rpartition(" ")[0] for style in look.values()}
     assert len(cues) == len(Fate)  # they differ without colours, too
-    write(console, [TextPart("\x1b[2J\x07\x9b\n", Fate.BONUS)], look)
+    write(console, [DecodedPart("\x1b[2J\x07\x9b\n", Fate.BONUS)], look)
     assert "\x1b[2J" not in file.getvalue()
     assert "␛[2J␇." in file.getvalue()
 

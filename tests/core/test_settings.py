@@ -16,7 +16,7 @@ from cactus_decoding import Budget, Request, SamplingParams, speculative_generat
 from cactus_decoding.cli.app import MISTAKE, app, run
 from cactus_decoding.cli.help import commands_of
 from cactus_decoding.core.declared import Declared, settings_of, switch
-from cactus_decoding.core.keywords import Settings
+from cactus_decoding.core.keywords import RequestSettings
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.request import DECODING, SETTINGS
 from cactus_decoding.engines.llama_cpp.server.completion import read_completion
@@ -129,7 +129,7 @@ def test_a_setting_stands_wherever_it_can_be_made(name: str) -> None:
     assert {option.name for option in commands_of(app)["generate"].params} >= {name}
     fields = [each["name"] for part in form(FormLimits(), models=True)["settings"] for each in part["fields"]]
     assert (name in fields) is (name != "rule")  # which the page chooses in its own way
-    assert name in Settings.__annotations__
+    assert name in RequestSettings.__annotations__
     assert name in inspect.signature(speculative_generate).parameters or name not in DECODING
     assert name in Request(budget=Budget(1, max_relaxed=1), rule="relaxed_greedy:margin=1", sampling=GREEDY).as_dict()
     if setting.setting.from_clients:

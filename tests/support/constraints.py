@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
 from cactus_decoding.core.constraints.base import Grammar, as_grammar
-from cactus_decoding.core.constraints.compiling import Vocabulary
+from cactus_decoding.core.constraints.compiling import CompilerVocabulary
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary
 
 BYTES = [bytes([i]) for i in range(256)]
@@ -23,7 +23,7 @@ def byte_vocabulary() -> GrammarVocabulary:
 
 def small_vocabulary(tokens: Sequence[bytes], encode: Callable[[str], list[int]] | None = None) -> GrammarVocabulary:
     end = len(tokens)
-    made = Vocabulary([*tokens, b"</s>"], [], [end], encode)
+    made = CompilerVocabulary([*tokens, b"</s>"], [], [end], encode)
     return GrammarVocabulary(made.llguidance(), end + 1, [end])
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from cactus_decoding import Fate, Outcome, Response
-    from cactus_decoding.core.models.tokenizers import TextPart, Tokenizer
+    from cactus_decoding.core.models.tokenizers import DecodedPart, Tokenizer
     from cactus_decoding.core.types import Choice
     from cactus_decoding.lab.tracing import TracedStep
 
@@ -71,7 +71,7 @@ def show(steps: Iterable[Outcome | TracedStep], tokenizer: Tokenizer, stop: Sequ
     console.file.write("\n")
 
 
-def write(console: Console, parts: list[TextPart[Fate]], look: dict[str, str]) -> None:
+def write(console: Console, parts: list[DecodedPart[Fate]], look: dict[str, str]) -> None:
     """Write parts of a text to a console, each in the style of its token's fate; plain if it is not a terminal."""
     for part in parts:
         if console.is_terminal:

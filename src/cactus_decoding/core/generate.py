@@ -10,7 +10,7 @@ from cactus_decoding.core.choices import enum_choices
 from cactus_decoding.core.constraints.base import Constraint, as_grammar
 from cactus_decoding.core.constraints.thinking import Thinking
 from cactus_decoding.core.loop import cut_at_stop
-from cactus_decoding.core.request import Request, Settings, with_default_proposals
+from cactus_decoding.core.request import Request, RequestSettings, with_default_proposals
 from cactus_decoding.core.session import Session, begin, begin_choice, within
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def stream(
     response_format: Mapping[str, Any] | Constraint | None = None,
     choices: Sequence[str] | None = None,
     thinking_budget: int | None = None,
-    **settings: Unpack[Settings],
+    **settings: Unpack[RequestSettings],
 ) -> Response:
     r"""Return a response to iterate over step by step; its arguments and errors are those of `generate`.
 
@@ -154,7 +154,7 @@ def generate(
     response_format: Mapping[str, Any] | Constraint | None = None,
     choices: Sequence[str] | None = None,
     thinking_budget: int | None = None,
-    **settings: Unpack[Settings],
+    **settings: Unpack[RequestSettings],
 ) -> Response:
     """Generate a whole response by drafting and verifying.
 

@@ -32,7 +32,7 @@ class RequestKeywords(TypedDict, total=False):
     seed: int | None
 
 
-class Settings(TypedDict, total=False):
+class RequestSettings(TypedDict, total=False):
     """The settings of a request by their flat names, which `Request.from_dict` takes."""
 
     budget: Budget | float | None

@@ -12,7 +12,7 @@ from cactus_decoding.core.declared import Model, Setting, build, settings_of, va
 from cactus_decoding.core.drafting.lengths import FixedLength, LengthFactory
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.keywords import RequestKeywords
-from cactus_decoding.core.keywords import Settings as Settings
+from cactus_decoding.core.keywords import RequestSettings as RequestSettings
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams

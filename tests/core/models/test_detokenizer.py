@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from cactus_decoding import Fate, zoo
-from cactus_decoding.core.models.tokenizers import IncrementalDetokenizer, TextPart
+from cactus_decoding.core.models.tokenizers import DecodedPart, IncrementalDetokenizer
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def test_a_character_of_several_tokens_is_shown_whole_and_once(tokenizer):
     assert "".join(part.text for part in parts) == "Zoë pays 12€ – 漢字 🌵!"
     assert not any("�" in part.text for part in parts)
     fate_of_the_last = list(Fate)[(len(ids) - 1) % len(Fate)]
-    assert parts[-1] == TextPart("!", fate_of_the_last)
+    assert parts[-1] == DecodedPart("!", fate_of_the_last)
 
 
 def test_each_token_keeps_its_own_text(tokenizer):

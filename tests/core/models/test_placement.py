@@ -15,7 +15,7 @@ from cactus_decoding import load_pair, zoo
 from cactus_decoding.core.models import loading
 from cactus_decoding.core.models.loading import MEMORY_SHARE, SMALL, fastest_dtype
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.engine import faster_dtype, lay_out_for_small_products, stored_dtype
+from cactus_decoding.engines.transformers.loader import faster_dtype, lay_out_for_small_products, stored_dtype
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 LARGE = SMALL + 1

@@ -9,7 +9,7 @@ import torch
 
 from cactus_decoding import load_pair, zoo
 from cactus_decoding.core.models.loading import check_model_name, only_cached, sentence_of
-from cactus_decoding.engines.transformers.engine import load_model
+from cactus_decoding.engines.transformers.loader import load_model
 
 WORDS = ["bundled", "ngram", "early_exit"]
 

@@ -9,7 +9,7 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import ModelDrafter, SamplingParams
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.engine import load_model
+from cactus_decoding.engines.transformers.loader import load_model
 from cactus_decoding.engines.transformers.sublayers import PartialHead, propose_from
 
 PART = [0, 2, 3, 6]

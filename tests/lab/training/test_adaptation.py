@@ -21,7 +21,7 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.models.loading import load_tokenizer
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.engine import load_model
+from cactus_decoding.engines.transformers.loader import load_model
 from cactus_decoding.lab.training import adaptation as adaptation_module
 from cactus_decoding.lab.training.acceptance.data import TokenSequence
 from cactus_decoding.lab.training.acceptance.row_cache import likeliest
@@ -279,7 +279,7 @@ def test_the_share_of_the_time_holds_over_all_processes(tmp_path: Path, monkeypa
 
 
 def test_of_a_draft_in_16_bits_no_step_is_too_small_to_last(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("cactus_decoding.engines.transformers.engine.fastest_dtype", lambda stored, *_, **__: stored)
+    monkeypatch.setattr("cactus_decoding.engines.transformers.loader.fastest_dtype", lambda stored, *_, **__: stored)
     source, folder = tmp_path / "source", tmp_path / "adapted"
     load_model("draft", zoo.path("worded"), torch.bfloat16, torch.device("cpu")).save_pretrained(source)
     load_tokenizer("draft", zoo.path("worded")).save_pretrained(source)

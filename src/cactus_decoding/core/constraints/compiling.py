@@ -38,7 +38,7 @@ _TRIED_TOKENS = 16
 _WORKER_STACK, _WORKER_MEMORY = 2**20, 4 * 2**30
 
 
-class Vocabulary:
+class CompilerVocabulary:
     """The part of a tokenizer that llguidance asks for.
 
     Args:
@@ -170,7 +170,7 @@ def work() -> None:
     threading.stack_size(_WORKER_STACK)
     given, tokenizer = json.loads(sys.stdin.buffer.readline()), None
     tokens = [token.encode("latin-1") for token in given["tokens"]]
-    tokenizer = Vocabulary(tokens, given["special"], given["ends"]).llguidance()
+    tokenizer = CompilerVocabulary(tokens, given["special"], given["ends"]).llguidance()
     _reply({"ready": True})
     for line in sys.stdin.buffer:
         asked, answers = json.loads(line), list[dict[str, str]]()

@@ -138,7 +138,7 @@ def _only(mask: np.ndarray[Any, Any]) -> int | None:
     return 8 * int(places[0]) + byte.bit_length() - 1
 
 
-def vocabulary_of(tokenizer: Any, ends: Sequence[int]) -> compiling.Vocabulary:
+def vocabulary_of(tokenizer: Any, ends: Sequence[int]) -> compiling.CompilerVocabulary:
     """Return the tokens of a tokenizer that knows their bytes, as of a GGUF file, or spells them as SentencePiece."""
     if hasattr(tokenizer, "piece"):
         unused = frozenset(tokenizer.unused_ids)
@@ -147,13 +147,13 @@ def vocabulary_of(tokenizer: Any, ends: Sequence[int]) -> compiling.Vocabulary:
         def encode(text: str) -> list[int]:
             return list(tokenizer(text, add_special_tokens=False).input_ids)
 
-        return compiling.Vocabulary(tokens, tokenizer.all_special_ids, ends, encode)
+        return compiling.CompilerVocabulary(tokens, tokenizer.all_special_ids, ends, encode)
     names = [str(tokenizer.convert_ids_to_tokens(i) or "") for i in range(len(tokenizer))]
     if not any(name.startswith("▁") for name in names):
         raise ValueError(
             f"cannot constrain responses of a {type(tokenizer).__name__}: it does not tell its tokens' bytes"
         )
-    return compiling.Vocabulary([_sentence_piece(name) for name in names], tokenizer.all_special_ids, ends)
+    return compiling.CompilerVocabulary([_sentence_piece(name) for name in names], tokenizer.all_special_ids, ends)
 
 
 def _sentence_piece(name: str) -> bytes:

@@ -17,7 +17,7 @@ from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
 from cactus_decoding.core.drafting.trees.independent import IndependentDrafts
 from cactus_decoding.core.drafting.trees.shape import StaticTree, TreeShape
-from cactus_decoding.core.models.loading import check_model_name, engines
+from cactus_decoding.core.models.loading import check_model_name, loaders
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.core.types import Drafter, DraftLength
 from cactus_decoding.zoo import BUNDLED
@@ -33,7 +33,7 @@ class NamedDrafter(Protocol):
 DRAFTERS: dict[str, type[Any]] = {
     "suffix": SuffixDrafter,
     "ngram": NgramDrafter,
-    **{name: drafter for engine in engines() for name, drafter in engine.drafters.items()},
+    **{name: drafter for loader in loaders() for name, drafter in loader.drafters.items()},
 }
 """Drafters that need no weights of their own, by name: each has a method ``drafter`` that fits it to a target.
 

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 
-GROUP = "cactus_decoding.engines"  # the entry points by which engines register, this package's own among them
+GROUP = "cactus_decoding.engines"  # the entry points by which engines register their loaders, ours too
 _LONGEST = 300
 
 
-class Engine(Protocol):
+class ModelLoader(Protocol):
     """Reads models.
 
-    ``suffix`` is how the names of its files end, in small letters; it is empty for the engine of folders and of the
-    hub. ``rows_on_cpu`` says whether its logits are on the CPU, whatever computes them.
+    ``suffix`` is how the names of its files end, in small letters; it is empty for that of folders and of the hub.
+    ``rows_on_cpu`` says whether its logits are on the CPU, whatever computes them.
     """
 
     suffix: str
@@ -56,19 +56,19 @@ class Engine(Protocol):
 
 
 @cache
-def engines() -> tuple[Engine, ...]:
-    """The engine of folders and of the hub comes last."""
-    found: list[Engine] = [point.load()() for point in entry_points(group=GROUP)]
+def loaders() -> tuple[ModelLoader, ...]:
+    """Return what reads models; that of folders and of the hub comes last."""
+    found: list[ModelLoader] = [point.load()() for point in entry_points(group=GROUP)]
     return tuple(sorted(found, key=lambda each: (each.suffix == "", each.suffix)))
 
 
-def engine_of(name: str | Path) -> Engine:
+def loader_of(name: str | Path) -> ModelLoader:
     """Text may give settings after a file, such as ``model.gguf:threads=2``."""
-    *of_files, of_folders = engines()
+    *of_files, of_folders = loaders()
     text = str(name).lower()
-    for engine in of_files:
-        if (text.endswith(engine.suffix) or f"{engine.suffix}:" in text) and not Path(name).is_dir():
-            return engine
+    for loader in of_files:
+        if (text.endswith(loader.suffix) or f"{loader.suffix}:" in text) and not Path(name).is_dir():
+            return loader
     return of_folders
 
 
@@ -78,7 +78,7 @@ def check_model_name(role: str, name: str | Path, words: Iterable[str] = ()) -> 
         raise TypeError(f"{role} must be a path or a name, but is {short_repr(name)}")
     if name == "":
         raise ValueError(f"cannot load the {role}: its name is empty")
-    engine_of(name).check_name(role, name, words)
+    loader_of(name).check_name(role, name, words)
 
 
 def similar_path(path: Path) -> str:
@@ -90,23 +90,23 @@ def similar_path(path: Path) -> str:
 
 def only_cached(role: str, name: str | Path) -> bool:
     """Ask the hub once for a name; return whether it cannot be asked, so that what was fetched before has to do."""
-    return engine_of(name).only_cached(role, name)
+    return loader_of(name).only_cached(role, name)
 
 
 def load_tokenizer(role: str, name: str | Path, *, local: bool = False) -> Tokenizer:
-    return engine_of(name).load_tokenizer(role, name, local=local)
+    return loader_of(name).load_tokenizer(role, name, local=local)
 
 
 def load_cached(
     role: str, name: str | Path, dtype: str | torch.dtype, device: torch.device, *, local: bool = False
 ) -> BaseCachedModel:
-    return engine_of(name).load_cached(role, name, dtype, device, local=local)
+    return loader_of(name).load_cached(role, name, dtype, device, local=local)
 
 
 def with_cache(model: Any) -> BaseCachedModel:
     from cactus_decoding.core.models.base import BaseCachedModel
 
-    return model if isinstance(model, BaseCachedModel) else engines()[-1].with_cache(model)
+    return model if isinstance(model, BaseCachedModel) else loaders()[-1].with_cache(model)
 
 
 def sentence_of(error: Exception) -> str:
@@ -138,14 +138,14 @@ def device_beside_files(
     target: str | Path, draft: str | Path | None, dtype: str | torch.dtype, device: str | torch.device | None
 ) -> str | torch.device | None:
     """Return the device to use: the CPU beside a GGUF file. Raise `ValueError` for what llama.cpp does not do."""
-    files = [name for name in (target, draft) if name is not None and engine_of(name).rows_on_cpu]
+    files = [name for name in (target, draft) if name is not None and loader_of(name).rows_on_cpu]
     if not files:
         return device
     name = str(files[0])
     if device is not None and str(device) != "cpu":
         given = short_repr(device)
         raise ValueError(f"rows of a GGUF file are on the CPU (gpu_layers uses a GPU), but device is {given}")
-    if dtype != "auto" and all(each is None or engine_of(each).rows_on_cpu for each in (target, draft)):
+    if dtype != "auto" and all(each is None or loader_of(each).rows_on_cpu for each in (target, draft)):
         raise ValueError(f"dtype must be 'auto' for {name!r}, whose weights are read as they are stored: {dtype}")
     return "cpu"
 

@@ -166,7 +166,7 @@ UNFINISHED = "\ufffd"  # what a tokenizer writes for bytes that are not a whole 
 
 
 @dataclass(frozen=True)
-class TextPart(Generic[Told]):
+class DecodedPart(Generic[Told]):
     text: str
     fate: Told
 
@@ -183,9 +183,9 @@ class IncrementalDetokenizer(Generic[Told]):
         self._stop = tuple(stop)
         self._context: list[int] = []  # the tokens decoded before: a tokenizer may drop a leading space
         self._waiting: list[tuple[int, Told]] = []  # tokens that do not end in a whole character
-        self._held: list[TextPart[Told]] = []  # parts that may be cut
+        self._held: list[DecodedPart[Told]] = []  # parts that may be cut
 
-    def push(self, token_id: int, fate: Told) -> list[TextPart[Told]]:
+    def push(self, token_id: int, fate: Told) -> list[DecodedPart[Told]]:
         """Take a token; return the parts that can now be shown."""
         self._waiting.append((token_id, fate))
         if self._decode(self._context + [token for token, _ in self._waiting]).endswith(UNFINISHED):
@@ -193,13 +193,13 @@ class IncrementalDetokenizer(Generic[Told]):
         self._held += self._split_waiting()
         return self._release(len(self._text_held()) - self._length_of_a_started_stop())
 
-    def finish(self) -> list[TextPart[Told]]:
+    def finish(self) -> list[DecodedPart[Told]]:
         """Return what was held back, cut before a stop string."""
         self._held += self._split_waiting()
         text = self._text_held()
         return self._release(min([text.index(s) for s in self._stop if s in text], default=len(text)))
 
-    def _split_waiting(self) -> list[TextPart[Told]]:
+    def _split_waiting(self) -> list[DecodedPart[Told]]:
         """Share the text of the waiting tokens out: each gets what is settled once it is there."""
         waiting = [token for token, _ in self._waiting]
         whole = self._decode(self._context + waiting)
@@ -207,21 +207,21 @@ class IncrementalDetokenizer(Generic[Told]):
         for count, (_, fate) in enumerate(self._waiting, start=1):
             text = self._decode(self._context + waiting[:count])
             end = max(settled, num_shared(text, whole))
-            parts.append(TextPart(whole[settled:end], fate))
+            parts.append(DecodedPart(whole[settled:end], fate))
             settled = end
         self._context, self._waiting = waiting or self._context, []
         return parts
 
-    def _release(self, length: int) -> list[TextPart[Told]]:
+    def _release(self, length: int) -> list[DecodedPart[Told]]:
         """Return the first ``length`` characters that are held, part by part, and keep the rest."""
-        released: list[TextPart[Told]] = []
+        released: list[DecodedPart[Told]] = []
         while self._held and length >= len(self._held[0].text):
             released.append(self._held.pop(0))
             length -= len(released[-1].text)
         if self._held and length > 0:
             first = self._held.pop(0)
-            released.append(TextPart(first.text[:length], first.fate))
-            self._held.insert(0, TextPart(first.text[length:], first.fate))
+            released.append(DecodedPart(first.text[:length], first.fate))
+            self._held.insert(0, DecodedPart(first.text[length:], first.fate))
         return [part for part in released if part.text]
 
     def _length_of_a_started_stop(self) -> int:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the
     from cactus_decoding.core.types import Choice, Drafter, Outcome
     from cactus_decoding.engines.llama_cpp.runtime import Runtime
 
-SETTINGS = ("budget", *DECODING)  # what a call, and the constructor for all calls, takes besides: names of `Request`
-_CALL = (*SETTINGS, "cancelled", "choices", "thinking_budget")
+CALL_SETTINGS = ("budget", *DECODING)  # of a `Request`: what calls take besides, and the constructor for all calls
+_CALL = (*CALL_SETTINGS, "cancelled", "choices", "thinking_budget")
 _COMPLETION = signature(Llama.create_completion)
 StepReader = Callable[["Request", "Outcome"], None]
 
@@ -31,9 +31,10 @@ class CactusLlama(Llama):
     """llama-cpp-python's class with this package's loop in the place of its own: draft, verify, relax.
 
     Whatever makes texts goes through `generate`: completions, chat formats, function calls, streams. Sampling is
-    llama.cpp's, in its order. Calls take `SETTINGS` besides, such as ``rule``, ``budget`` and ``protect``; lossless,
-    the default, samples from the distribution of `llama_cpp.Llama`. Without ``num_speculative_tokens``, as much is
-    proposed as pays on this machine (`AutoLength`). A call reuses the longest prefix shared with an earlier text.
+    llama.cpp's, in its order. Calls take `CALL_SETTINGS` besides, such as ``rule``, ``budget`` and ``protect``.
+    Lossless, the default, samples from the distribution of `llama_cpp.Llama`. Without ``num_speculative_tokens``, as
+    much is proposed as pays on this machine (`AutoLength`). A call reuses the longest prefix shared with an
+    earlier text.
 
     Processors of logits, grammars, penalties and biases apply to the target's and the draft's rows; processors must be
     functions of their arguments, because they see rows that are rejected. ``typical_p``, mirostat, ``draft_model``,
@@ -45,7 +46,7 @@ class CactusLlama(Llama):
             name, ``suffix``, ``ngram``, or a `Drafter`.
         on_step: told of every step, after it.
         kept_prompts: see `Pair`.
-        options: those of `llama_cpp.Llama`, and `SETTINGS` for calls that say nothing.
+        options: those of `llama_cpp.Llama`, and `CALL_SETTINGS` for calls that say nothing.
 
     Attributes:
         metrics: counts of the last response, and the seconds of its steps.
@@ -73,11 +74,11 @@ class CactusLlama(Llama):
         from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
         from cactus_decoding.engines.llama_cpp.runtime import Runtime
 
-        self._defaults = {name: options.pop(name) for name in SETTINGS if name in options}
+        self._defaults = {name: options.pop(name) for name in CALL_SETTINGS if name in options}
         # llama_cpp.Llama takes every name without a word
         known = signature(Llama.__init__).parameters
         if unknown := [name for name in options if name not in known]:
-            raise TypeError(f"CactusLlama has no {unknown[0]!r}{suggestion(unknown[0], [*known, *SETTINGS])}")
+            raise TypeError(f"CactusLlama has no {unknown[0]!r}{suggestion(unknown[0], [*known, *CALL_SETTINGS])}")
         for name in ("draft_model", "embedding", "vocab_only"):
             if options.get(name):
                 raise ValueError(f"CactusLlama takes no {name}" + (": give draft=" if name == "draft_model" else ""))
@@ -167,7 +168,7 @@ class CactusLlama(Llama):
         """Yield the tokens of a response; what is wrong with the arguments is said before the first.
 
         They are those of `llama_cpp.Llama.generate`, of which ``tfs_z``, ``penalize_nl`` and the others of mirostat do
-        nothing there either, and `SETTINGS`. An end token is the last one, and is yielded.
+        nothing there either, and `CALL_SETTINGS`. An end token is the last one, and is yielded.
         """
         asked: Any = logits_processor
         if not isinstance(asked, CallProcessors):
@@ -183,11 +184,11 @@ class CactusLlama(Llama):
         return self._runtime.generate(self, tokens, asked, sampling, penalties, grammar, stopping_criteria)
 
     def create_completion(self, *arguments: Any, **options: Any) -> Any:
-        """Complete a prompt: the arguments are those of `llama_cpp.Llama.create_completion`, and `SETTINGS`.
+        """Complete a prompt: the arguments are those of `llama_cpp.Llama.create_completion`, and `CALL_SETTINGS`.
 
         Args:
             arguments: by place, as for `llama_cpp.Llama`.
-            options: by name; besides those of `llama_cpp.Llama` and `SETTINGS`, ``cancelled`` is a
+            options: by name; besides those of `llama_cpp.Llama` and `CALL_SETTINGS`, ``cancelled`` is a
                 `threading.Event` with which another thread ends the response: it then raises `Cancelled`, and
                 ``choices`` are answers of which the response is one, by the exact probability of each, and
                 ``thinking_budget`` is how many tokens a model may think, after which its end mark is forced.
@@ -209,7 +210,7 @@ class CactusLlama(Llama):
         return self.create_completion(*arguments, **options)
 
     def create_chat_completion(self, messages: Any, *arguments: Any, **options: Any) -> Any:
-        """Answer a conversation: the arguments are those of `llama_cpp.Llama.create_chat_completion`, and `SETTINGS`.
+        """Answer a conversation: arguments are those of `llama_cpp.Llama.create_chat_completion`, and `CALL_SETTINGS`.
 
         ``cancelled``, ``choices`` and ``thinking_budget`` are as for `create_completion`.
         """

@@ -32,7 +32,7 @@ _LIBRARY_DEFAULTS: dict[str, Any] = {
     "assistant_lookbehind": 10,
 }
 _SOURCES = ("drafter", "assistant_model", "assistant_early_exit", "prompt_lookup_num_tokens", "use_mtp")
-SETTINGS = (*_LIBRARY_DEFAULTS, *_SOURCES[2:], "max_matching_ngram_size")
+ASSISTANT_SETTINGS = (*_LIBRARY_DEFAULTS, *_SOURCES[2:], "max_matching_ngram_size")
 """Settings of transformers' assisted generation, which may also be bound to `speculative_generate`."""
 
 

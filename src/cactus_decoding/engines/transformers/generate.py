@@ -30,7 +30,7 @@ from cactus_decoding.core.request import DECODING, Request
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.session import begin
 from cactus_decoding.core.types import Drafter
-from cactus_decoding.engines.transformers.assistance import SETTINGS, Assistance
+from cactus_decoding.engines.transformers.assistance import ASSISTANT_SETTINGS, Assistance
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.compatibility import (
     cache_of,
@@ -135,7 +135,7 @@ def speculative_generate(
         raise TypeError(f"metrics must be a Metrics to add to, but is {short_repr(metrics)}")
     settings = {name: model_kwargs.pop(name) for name in ASKED if name in model_kwargs}
     named = named_arguments_of_generate(model)
-    named |= {name: model_kwargs.pop(name) for name in SETTINGS if name in model_kwargs}
+    named |= {name: model_kwargs.pop(name) for name in ASSISTANT_SETTINGS if name in model_kwargs}
     streamer = named.get("streamer") if streamer is None else streamer
     assistant_model = named.get("assistant_model") if assistant_model is None else assistant_model
     if cache_of(named) is not None:

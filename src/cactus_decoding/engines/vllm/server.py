@@ -22,7 +22,7 @@ from cactus_decoding.core.drafting.registry import DRAFTERS
 from cactus_decoding.core.extras import install
 from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.request import Request
-from cactus_decoding.engines.transformers.engine import faster_dtype
+from cactus_decoding.engines.transformers.loader import faster_dtype
 from cactus_decoding.engines.vllm.extra_args import AUDIT_KEY, CLIENTS_KEY, asked_of
 
 SERVER = "vllm.entrypoints.openai.api_server"

@@ -17,13 +17,13 @@ from cactus_decoding.core.files.writing import plain
 from cactus_decoding.core.generate import Response, stream
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.request import Request, Settings
+from cactus_decoding.core.request import Request, RequestSettings
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.lab.tracing.positions import PositionReader
 from cactus_decoding.lab.tracing.trace import Trace, TracedStep, TraceHeader
 
 
-class TraceSettings(Settings, total=False):
+class TraceSettings(RequestSettings, total=False):
     top_candidates: int
     keep_rows: bool | None
     max_rows_bytes: int | None
@@ -78,7 +78,7 @@ def stream_trace(
     max_rows_bytes: int | None = None,
     target: str | None = None,
     draft: str | None = None,
-    **settings: Unpack[Settings],
+    **settings: Unpack[RequestSettings],
 ) -> TracedResponse:
     """Return a traced response to iterate over step by step; the tokens are those of `cactus_decoding.stream`.
 

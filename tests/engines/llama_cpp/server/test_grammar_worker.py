@@ -9,7 +9,7 @@ from support.tables import all_of
 from cactus_decoding import load_pair
 from cactus_decoding.core.constraints import compiling
 from cactus_decoding.core.constraints.base import Grammar
-from cactus_decoding.core.constraints.compiling import Vocabulary
+from cactus_decoding.core.constraints.compiling import CompilerVocabulary
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker, GrammarWorker
 
 
@@ -35,7 +35,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def worker():
-    made = GrammarWorker(Vocabulary([bytes([i]) for i in range(256)] + [b"</s>"], [], [256]), seconds=60.0)
+    made = GrammarWorker(CompilerVocabulary([bytes([i]) for i in range(256)] + [b"</s>"], [], [256]), seconds=60.0)
     yield made
     made.close()
 
@@ -51,7 +51,7 @@ def test_a_grammar_beyond_a_limit_is_refused_and_the_next_one_is_not(worker, cas
 
 
 def test_a_grammar_that_takes_too_long_is_refused_and_the_next_one_is_not():
-    made = GrammarWorker(Vocabulary([b"a", b"</s>"], [], [1]), seconds=0.5)
+    made = GrammarWorker(CompilerVocabulary([b"a", b"</s>"], [], [1]), seconds=0.5)
     with pytest.raises(ValueError, match=r"^cannot read it: it takes longer than 0.5 seconds to compile"):
         made.check(chained(14_000))  # which would take many seconds
     made._seconds = 60.0
@@ -90,7 +90,7 @@ def test_of_several_parts_the_one_that_cannot_be_compiled_is_named(worker):
 
 
 def test_a_closed_worker_compiles_nothing():
-    made = GrammarWorker(Vocabulary([b"a", b"</s>"], [], [1]))
+    made = GrammarWorker(CompilerVocabulary([b"a", b"</s>"], [], [1]))
     made.close()
     with pytest.raises(ValueError, match="the server stops"):
         made.check(Grammar("regex", "a", "it"))

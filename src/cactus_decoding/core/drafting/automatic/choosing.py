@@ -37,7 +37,7 @@ _CHOOSING, _MOST_RESTS = 5e-5, 7
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class LengthChoice:
     """What a step is to propose, and what it takes at most, in passes over one token.
 
     ``reading`` is how many tokens before the last one the draft reads for it.
@@ -49,7 +49,7 @@ class Choice:
     reading: int = 0
 
 
-_NOTHING = Choice("nothing", 0, 1.0)
+_NOTHING = LengthChoice("nothing", 0, 1.0)
 
 
 class Chooser(TimedLength):
@@ -100,7 +100,7 @@ class Chooser(TimedLength):
         rests = int(_CHOOSING / (SHARE * self._times.plain))
         self._rests, self._resting = min(rests, _MOST_RESTS), 0
 
-    def _begin(self, choice: Choice) -> None:
+    def _begin(self, choice: LengthChoice) -> None:
         self._choice, self._confidences, self._chance = choice, list[float](), 1.0
         self._num_drafted = self._rows = 0
         self._timed: tuple[float, float] | None = None
@@ -126,7 +126,7 @@ class Chooser(TimedLength):
         """What a step of the draft may lose, in passes over one token."""
         return min(self._left, self._account)
 
-    def choose(self, match: Match, limit: int, room: int, unread: int, *, first: bool) -> Choice:
+    def choose(self, match: Match, limit: int, room: int, unread: int, *, first: bool) -> LengthChoice:
         """Return the choice that is worth most.
 
         The context window of the draft has room for ``room`` proposals. The draft has ``unread`` tokens before the last
@@ -143,12 +143,14 @@ class Chooser(TimedLength):
         self._resting = self._rests if best is _NOTHING else 0
         return best
 
-    def _options(self, match: Match, limit: int, room: int, unread: int, first: bool) -> Iterator[tuple[Choice, float]]:
+    def _options(
+        self, match: Match, limit: int, room: int, unread: int, first: bool
+    ) -> Iterator[tuple[LengthChoice, float]]:
         """Yield choices, and what they are worth beside a step without proposals, in tokens."""
         passes, most, rate = self._times.passes, self._times.most, float(self._rate)
         expected = self._copies.tokens(match)
         for count in range(1, min(limit, len(match.token_ids)) + 1):
-            yield Choice("copy", count, most(count)), expected[count] - 1 - rate * (passes[count] - 1)
+            yield LengthChoice("copy", count, most(count)), expected[count] - 1 - rate * (passes[count] - 1)
         if not self._drafts or room < 1:
             return
         reads = self._readable(unread)
@@ -169,7 +171,7 @@ class Chooser(TimedLength):
             worth = self._kept.worth(self._price, draft, passes, depth) - self._price * share * reading
             if worth > 0 or depth == room:  # else what was gained so far allows too little: a gain allows more
                 break
-        yield Choice("draft", depth, worst, reads), worth + _HOPE * self._unasked
+        yield LengthChoice("draft", depth, worst, reads), worth + _HOPE * self._unasked
 
     def _readable(self, unread: int) -> int:
         """Return how many of these tokens the draft may read, the last ones, in half of what may be lost."""

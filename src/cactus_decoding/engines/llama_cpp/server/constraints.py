@@ -25,7 +25,7 @@ class GrammarWorker(WorkerProcess):
     Only what could be compiled there is compiled here.
     """
 
-    def __init__(self, vocabulary: compiling.Vocabulary, seconds: float = SECONDS) -> None:
+    def __init__(self, vocabulary: compiling.CompilerVocabulary, seconds: float = SECONDS) -> None:
         described = {
             "tokens": [token.decode("latin-1") for token in vocabulary.tokens],
             "special": vocabulary.special_token_ids,

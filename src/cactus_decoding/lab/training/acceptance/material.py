@@ -16,7 +16,7 @@ from cactus_decoding import zoo
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.engines.transformers.engine import load_model
+from cactus_decoding.engines.transformers.loader import load_model
 from cactus_decoding.engines.transformers.skip import EarlyExit
 from cactus_decoding.lab.training.acceptance.data import DataSplit, Document, as_sequence, digest_of, split
 from cactus_decoding.lab.training.acceptance.sampling import answer, read_answers

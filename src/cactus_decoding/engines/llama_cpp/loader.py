@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cactus_decoding.core.models.loading import Engine, similar_path
+from cactus_decoding.core.models.loading import ModelLoader, similar_path
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gguf
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 
-class LlamaCppEngine(Engine):
+class LlamaCppLoader(ModelLoader):
     suffix = ".gguf"
     rows_on_cpu = True
 

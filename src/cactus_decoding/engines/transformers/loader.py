@@ -11,7 +11,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from cactus_decoding.core.checks import suggestion
-from cactus_decoding.core.models.loading import Engine, fastest_dtype, sentence_of, similar_path
+from cactus_decoding.core.models.loading import ModelLoader, fastest_dtype, sentence_of, similar_path
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever only checks a name must not wait for it
     import torch
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 """Tells in which precision weights are read, where that is not the one they are stored in."""
 
 
-class TransformersEngine(Engine):
+class TransformersLoader(ModelLoader):
     suffix = ""
     rows_on_cpu = False
 
