@@ -16,7 +16,7 @@ from cactus_decoding.core.models.loading import check_model_name
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless, parse_rule
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.engines.transformers.engine import logger
+from cactus_decoding.engines.transformers.loader import logger
 from cactus_decoding.engines.vllm import offline
 from cactus_decoding.engines.vllm.extra_args import (
     RULES_KEY,
