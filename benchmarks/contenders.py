@@ -13,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -236,4 +237,7 @@ def main(name: str, target: str, draft: str, proposals: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = ArgumentParser(description=__doc__)
+    for argument in ("name", "target", "draft", "proposals"):
+        parser.add_argument(argument)
+    main(**vars(parser.parse_args()))
