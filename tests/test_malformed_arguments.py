@@ -358,6 +358,14 @@ def test_whatever_is_given_to_a_knob_it_is_taken_or_refused_by_name(value: Any) 
 
 
 @all_of("of, knob", KNOBS)
+def test_no_knob_is_negative_or_no_number_but_where_it_says_so(of: str, knob: Any) -> None:
+    lowest = knob.limit(Ge)
+    for wrong in OUT_OF_RANGE:
+        if lowest is None or lowest >= 0 or not lowest <= wrong < 0:  # few may be negative
+            refused(lambda wrong=wrong: OBJECTS[of](**(beside(of, knob) | {knob.name: wrong})), knob.name)
+
+
+@all_of("of, knob", KNOBS)
 def test_knobs_take_the_numbers_of_numpy(of: str, knob: Any) -> None:
     for value in NUMPYS:
         if not knob.choices and (knob.kind is float or isinstance(value, np.integer)):

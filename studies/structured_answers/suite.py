@@ -28,7 +28,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
 from cactus_decoding.core.constraints.base import ConstraintError, schema_grammar
-from cactus_decoding.core.constraints.compiling import Vocabulary
+from cactus_decoding.core.constraints.compiling import CompilerVocabulary
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary
 from scripts.pages import table
 from studies.study import study
@@ -51,7 +51,7 @@ COUNTS = {
 def byte_vocabulary() -> GrammarVocabulary:
     """Return a vocabulary of single bytes and an end token."""
     tokens = [*(bytes([i]) for i in range(256)), b"</s>"]
-    return GrammarVocabulary(Vocabulary(tokens, [], [END]).llguidance(), END + 1, [END])
+    return GrammarVocabulary(CompilerVocabulary(tokens, [], [END]).llguidance(), END + 1, [END])
 
 
 def spellings(value: Any) -> Iterator[str]:

@@ -45,7 +45,7 @@ def compared(count: int, seed: int, verification: str = "coupled") -> dict[str, 
 def test_the_text_is_that_of_plain_sampling(count: int, seed: int) -> None:
     found = compared(count, seed)
     assert found["apart"] == []
-    assert found["equal"] >= 0.96 * count  # else ties are not what parts them
+    assert found["equal"] >= 0.98 * count - 1  # else ties are not what parts them
     assert found["accepted"] > 3 * count
 
 

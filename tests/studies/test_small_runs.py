@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from argparse import Namespace
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.importances import digits_file
@@ -16,6 +18,7 @@ from cactus_decoding import load_pair
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from scripts.pages import tables_of
 from scripts.results import read
+from studies.budgets import run as budgets
 from studies.constraints import run as constraints
 from studies.stored import read_results
 from studies.trees import schemes
@@ -87,6 +90,29 @@ def test_budgets(tmp_path: Path) -> None:
     assert [row["score"]["answers"] for row in read(results)["settings"]] == [2] * 15
     assert "| paced | 0.005 | 0.050 | 2/2 " in tables_of(page).read_text()
     assert (tmp_path / "pictures/budgets.svg").exists()
+
+
+def test_budgets_go_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Namespace(problems=1, seed=0, expected_tokens=60, results=tmp_path / "r.json.gz")
+    answered: list[dict[str, Any]] = []
+
+    def answer(setting: dict[str, Any], *_: Any) -> dict[str, Any]:
+        if len(answered) == 3:
+            raise KeyboardInterrupt
+        answered.append(setting)
+        return {"setting": setting}
+
+    monkeypatch.setattr(budgets, "answered", answer)
+    with pytest.raises(KeyboardInterrupt):
+        budgets.measure(given)
+    first, answered[:] = [*answered], [{}] * 4
+    found = budgets.measure(given)["settings"]
+    assert [each["setting"] for each in found] == [*first, *answered[4:]]
+    assert len(found) == 15
+    assert [*tmp_path.iterdir()] == []
+    answered[:] = [{}] * 4
+    budgets.measure(Namespace(**vars(given) | {"seed": 1}))
+    assert len(answered) == 4 + 15, "of other problems nothing is kept"
 
 
 def test_importance(tmp_path: Path) -> None:

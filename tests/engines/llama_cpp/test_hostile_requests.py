@@ -50,6 +50,8 @@ GRAMMARS = {
     "a NUL": 'root ::= "a\0b"',
     "half a pair": 'root ::= "\ud800"',
     "an open text": 'root ::= "€',
+    "no root": 'foo ::= "a"',
+    "counts turned round": 'root ::= "a"{5,2} "b"',
 }
 SCHEMAS = {
     "maxLength": LONG,

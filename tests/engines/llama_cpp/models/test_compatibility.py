@@ -161,6 +161,10 @@ def function(count):
     return made
 
 
+def longer(structure):
+    return type("longer", (ctypes.Structure,), {"_fields_": [*structure._fields_, ("more", ctypes.c_int)]})
+
+
 def params(**changed):
     def make():
         return SimpleNamespace(n_ctx=512, n_batch=2048, swa_full=True, kv_unified=False, **changed)
@@ -179,6 +183,7 @@ def params(**changed):
             {"llama_token_data": type("other", (lib.llama_token_data,), {"_fields_": [("more", ctypes.c_int)]})},
             "has no id",
         ),
+        ({"llama_batch": longer(lib.llama_batch)}, "llama_batch has 64 bytes, where it has 56"),
         ({"llama_context_default_params": params(n_seq_max=7)}, "n_seq_max of a new context is 7, where it is 1"),
     ],
 )

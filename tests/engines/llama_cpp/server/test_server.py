@@ -60,7 +60,8 @@ def test_whoever_leaves_frees_the_model(server):
     connection = server.connect("POST", "/v1/completions", LONG)  # one that does not stream
     time.sleep(0.2)
     connection.close()
-    assert server.complete(prompt=QUESTION, max_tokens=4, seed=0)[0] == 200
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(server.complete, prompt=QUESTION, max_tokens=4, seed=0).result(60)[0] == 200
 
 
 @pytest.mark.slow

@@ -107,6 +107,22 @@ def test_no_budget_is_overspent_and_what_is_spent_is_what_was_visited(rule: str,
     assert (expected > 0.5 * budget).any()  # it comes into play
 
 
+def test_a_request_that_vllm_pauses_goes_on_with_what_it_had_spent() -> None:
+    rules = batch_rules(metadata(processors(), [Cut()]))
+    metered = params("cactus:delta=1", budget=1.0)
+
+    def spent_after(**changes: list) -> float:
+        rules.update_state(BatchUpdate(1, **({"removed": [], "added": [], "moved": []} | changes)))
+        return rules.meter.spent[rules.requests[0].meter_slot].item()
+
+    assert spent_after(added=[(0, metered, [1], [])]) == 0
+    rules.meter.spent[rules.requests[0].meter_slot] = 0.9
+    rules.update_state(BatchUpdate(1, removed=[0], added=[], moved=[]))
+    assert spent_after(added=[(0, metered, [1], [5])]) == pytest.approx(0.9)
+    begun = params("cactus:delta=1", budget=1.0)  # of which nobody knows what it has spent
+    assert spent_after(added=[(0, begun, [1], [5])]) == float("inf")
+
+
 def test_rules_follow_their_requests_through_the_batch() -> None:
     logitsprocs = processors()
     rules = batch_rules(metadata(logitsprocs, [Cut()]))
