@@ -2,7 +2,7 @@
 
 The input holds arguments of the engine, and jobs: prompts, how many requests of each, sampling parameters (for all of
 them, or a list with each request's own), and how many of them are there at once. The output holds each job's token
-ids and vLLM's acceptance counters.
+ids, vLLM's acceptance counters and, if the engine is asked for them, each request's own metrics.
 """
 
 import json
@@ -86,6 +86,7 @@ def main(given: Path, wanted: Path) -> None:
         results.append(
             {
                 "token_ids": [list(output.outputs[0].token_ids) for output in outputs],
+                "metrics": [one and one.to_dict() for one in (out.outputs[0].spec_decode_metrics for out in outputs)],
                 "counters": {name: after[name] - before.get(name, 0) for name in after},
             }
         )

@@ -1,4 +1,4 @@
-"""What responses say of themselves on request: against vLLM's own counts, the server's counters, and a replay."""
+"""What responses say of themselves on request: against vLLM's own counts and the server's counters."""
 
 import asyncio
 from collections import Counter
