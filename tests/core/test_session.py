@@ -6,13 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.chi_square import rejects
+from support.exact_enumeration import enumerate_tokens
 from support.loop_runs import PROMPT, decided
 from support.tables import all_of
 from support.tiny_architectures import letter_tokenizer
 from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation import logits_process
 
-from cactus_decoding import Metrics, ModelDrafter, NgramDrafter, Request, SamplingParams
+from cactus_decoding import Metrics, ModelDrafter, NgramDrafter, Request, SamplingParams, parse_rule
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.session import begin
@@ -89,6 +91,38 @@ def test_random_numbers_come_from_the_seed_the_generator_or_torch(target, draft)
     assert not torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(3)
     assert tokens(5, generator=None) == first
+
+
+def distribution_of_two(models, rule, budget):
+    """Return how likely each two tokens are, ``[8 * 8]``, by all drafted tokens' turns and what a budget is for."""
+
+    def after(text, left):
+        with torch.no_grad():
+            q, p = (model(torch.tensor([text])).logits[:, -1].softmax(-1) for model in models)
+        emitted, lossless = (enumerate_tokens(parse_rule(each), q, p)[0][0] for each in (rule, "lossless"))
+        nats = float((emitted * (emitted / q[0]).log()).sum())
+        return (emitted, left - nats) if nats <= left else (lossless, left)
+
+    first, left = after(PROMPT, budget)
+    return torch.cat([first[x] * after([*PROMPT, x], left)[0] for x in range(len(first))])
+
+
+@pytest.mark.slow
+def test_two_tokens_follow_the_distribution_of_a_relaxed_rule_within_its_budget(target, draft):
+    """The first position costs 0.05 nats, and after the likeliest token the second 0.18: only together too much.
+
+    A right loop fails with probability 1e-6, as `rejects` says; the wrong variants spend nothing, or without a limit.
+    """
+    rule, drafter, seen = "clamped:width=2", ModelDrafter(draft), []
+    for seed in range(1500):
+        request = Request(rule, 0.2, num_speculative_tokens=3, max_new_tokens=6, seed=seed)
+        session = begin(target, drafter, request, PROMPT, tokenizer=LETTERS)
+        while len(session.token_ids) < 2:
+            next(session)
+        seen.append(8 * session.token_ids[0] + session.token_ids[1])
+    for budget, refuted in ((0.2, False), (0.0, True), (1e9, True)):
+        law = distribution_of_two((target.model, draft), rule, budget)
+        assert rejects(torch.tensor(seen), law) == refuted, budget
 
 
 def test_no_step_is_taken_before_it_is_asked_for_nor_after_it_is_closed(target, draft):
