@@ -1,4 +1,4 @@
-"""GGUF files of the bundled models and of tiny random ones."""
+"""GGUF files of the bundled models and of tiny random ones, mixtures of experts among them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cactus_conform.gguf_files import add_shape, tensor_name, tensor_values
 from gguf import GGUFWriter, TokenType
-from transformers import LlamaForCausalLM
+from transformers import LlamaForCausalLM, MixtralForCausalLM
 
 from cactus_decoding import Pair
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
@@ -32,6 +33,30 @@ def tiny_gguf(model: LlamaForCausalLM, folder: Path) -> LlamaCppModel:
     return opened(path)
 
 
+def write_mixture(model: MixtralForCausalLM, path: Path) -> Path:
+    """Write a mixture of experts in float32, with bare numbers as tokens."""
+    config, writer = model.config.to_dict(), GGUFWriter(path, "llama")
+    add_shape(writer, "mixture", config)
+    writer.add_expert_count(config["num_local_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_tokenizer_model("no_vocab")
+    weights = model.state_dict()
+    for name in [name for name in weights if "gate_up" in name]:  # one tensor in transformers, two in llama.cpp
+        weights[name.replace("gate_up", "gate")], weights[name.replace("gate_up", "up")] = weights.pop(name).chunk(2, 1)
+    for name, tensor in weights.items():
+        values = tensor_values(name, tensor.contiguous().numpy(), config)
+        writer.add_tensor(f"{tensor_name(name.removesuffix('.weight'), config)}.weight", values)
+    return _written(writer, path)
+
+
+def _written(writer: GGUFWriter, path: Path) -> Path:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def header_only(path: Path, architecture: str, pieces: Sequence[str] = ()) -> Path:
     """Write a file that says what it is and has no weights; its tokens, if any, are SentencePiece's, likeliest last."""
     writer = GGUFWriter(path, architecture)
@@ -52,11 +77,7 @@ def header_only(path: Path, architecture: str, pieces: Sequence[str] = ()) -> Pa
     else:
         writer.add_vocab_size(16)
         writer.add_tokenizer_model("no_vocab")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return _written(writer, path)
 
 
 def completions(pair: Pair, **usual: Any) -> Callable[..., Completion]:

@@ -4,9 +4,9 @@ from itertools import islice
 
 import pytest
 import torch
-from support.gguf_files import opened, tiny_gguf
+from support.gguf_files import opened, tiny_gguf, write_mixture
 from support.tables import all_of
-from support.tiny_models import tiny_llama
+from support.tiny_models import tiny_llama, tiny_mixture
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cactus_decoding import Pair, SuffixDrafter, load_pair, stream, zoo
@@ -51,6 +51,21 @@ def test_rows_are_those_of_transformers(gguf, texts, expected, kind, settings, a
     for ids, rows in zip(texts, expected, strict=True):
         model.reset()
         assert largest_difference(model.append(ids, rows=len(ids)), rows) < allowed
+
+
+def test_rows_of_a_mixture_of_experts_are_those_of_transformers(tmp_path):
+    mixture, ids = tiny_mixture(0), torch.arange(20) * 7 % 60
+    rows = opened(write_mixture(mixture, tmp_path / "mixture.gguf")).append(ids.tolist(), rows=len(ids))
+
+    def off():
+        with torch.no_grad():
+            expected = mixture(ids[None]).logits[0].double().softmax(-1)
+        return float((rows.double().softmax(-1) - expected).abs().max())
+
+    assert off() < 1e-4  # measured: 1e-7
+    for layer in mixture.model.layers:
+        layer.mlp.gate.top_k = 1
+    assert off() > 0.1, "the wrong variant: a token asks for one expert instead of two"
 
 
 def test_quantised_rows_differ_from_exact_ones(gguf, texts, expected):
