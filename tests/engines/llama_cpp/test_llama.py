@@ -1,6 +1,7 @@
 """`CactusLlama` beside `llama_cpp.Llama` on the same file, and by the law of what it draws."""
 
 import pickle
+import re
 import threading
 from contextlib import closing
 from itertools import islice
@@ -219,6 +220,14 @@ def test_a_conversation_is_read_on_and_others_come_between(made):
         llama.create_chat_completion(other, **ways)
     llama.eval(llama.tokenize(b"Tom has 4 pens"))  # which writes into the same cache
     assert told(llama.create_chat_completion(CHAT, **ways)) == told(alone.create_chat_completion(CHAT, **ways))
+
+
+def test_no_relaxed_rule_breaks_a_grammar_that_looked_up_proposals_do_not_know(made):
+    grammar, llama = LlamaGrammar.from_string('root ::= [0-9]+ "!"', verbose=False), made(num_speculative_tokens=3)
+    given = {"grammar": grammar, "rule": "ensemble:weight=0.5", "max_tokens": 24, "seed": 1}
+    text = llama(QUESTION, **given)["choices"][0]["text"]
+    assert re.fullmatch("[0-9]+!?", text)
+    assert 0 < llama.metrics.accepted < llama.metrics.drafted
 
 
 def test_another_thread_cancels_a_response_and_the_next_one_is_whole(ours):
