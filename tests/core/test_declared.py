@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 from support.tables import all_of
 
 from cactus_decoding import RULES, Budget, SamplingParams
@@ -51,6 +51,15 @@ def test_a_field_is_described_by_its_annotation() -> None:
     assert (minutes.kind, minutes.optional, minutes.default) == (float, True, None)
     assert (label.kind, label.choices, label.doc, label.setting) == (str, (), "", SettingInfo())
     assert (heat.limit(Gt), heat.limit(Lt), heat.limit(Ge), heat.limit(Le)) == (0, 300, None, None)
+
+
+def test_a_field_is_described_once() -> None:
+    @dataclass(frozen=True)
+    class Twice:
+        heat: Annotated[float, Field(description="how hot", gt=0), Setting("degrees")]
+
+    with pytest.raises(TypeError, match=r"Twice\.heat must be described by one Setting, or one Field in its place"):
+        fields_of(Twice)
 
 
 def test_what_the_limits_allow_passes() -> None:

@@ -144,7 +144,7 @@ def evaluate(
     from cactus_decoding.lab.frontier.relaxations import NONE, parse_policies
     from cactus_decoding.zoo import full_name
 
-    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in locals().items()
+    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in dict(locals()).items()
                  if isinstance(value, (str, int, float, list, Path, type(None))) and name != "lengths"}  # fmt: skip
     arguments |= settings
     if rescore is not None:

@@ -62,7 +62,9 @@ def Setting(
     **limits: Any,
 ) -> Any:
     """Return pydantic's `Field` of a description and limits, with what pydantic does not know; see `SettingInfo`."""
-    field: FieldInfo = Field(description=description or None, **limits)
+    if description:
+        limits["description"] = description
+    field: FieldInfo = Field(**limits)
     field.metadata.append(SettingInfo(unit, flat, group, metavar, shown, key, from_clients))
     return field
 
@@ -158,6 +160,10 @@ def _fields(described: type[Any]) -> tuple[Declared, ...]:
     if not is_dataclass(described):
         return tuple(Declared(name, field, described) for name, field in described.model_fields.items())
     hints = get_type_hints(described, include_extras=True)
+    for each in fields(described):
+        if sum(isinstance(part, FieldInfo) for part in get_args(hints[each.name])) > 1:
+            name = f"{described.__name__}.{each.name}"
+            raise TypeError(f"{name} must be described by one Setting, or one Field in its place, but has several")
     made = {
         each.name: FieldInfo.from_annotation(hints[each.name])
         if each.default is MISSING

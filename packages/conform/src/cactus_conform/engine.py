@@ -1,4 +1,4 @@
-"""What an engine is asked, and what it answers: tokens in, tokens out."""
+"""What an engine is asked, what it answers (tokens in, tokens out), and what to install for it."""
 
 from __future__ import annotations
 

@@ -124,6 +124,7 @@ def gate_verdict(report: ConformanceReport) -> dict[str, Any]:
 
 
 def as_dict(report: ConformanceReport) -> dict[str, Any]:
+    """Return a report for JSON, which has no infinity: infinite evidence is None."""
     findings = [
         asdict(each)
         | {"check": each.check.name, "sampling": asdict(each.check.sampling)}

@@ -1,4 +1,4 @@
-"""What an engine's tokens should be drawn from: the target's probabilities after every prefix, and the draft's."""
+"""What tokens should be drawn from: the target's probabilities after every prefix, and coupled engines' noise."""
 
 from __future__ import annotations
 

@@ -6,13 +6,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from cactus_decoding.core.checks import check_choice, short_repr
 from cactus_decoding.core.constraints.schema import checked_schema
 from cactus_decoding.core.sampling.params import RowSampling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class ConstraintError(ValueError):

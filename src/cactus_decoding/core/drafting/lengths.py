@@ -1,4 +1,4 @@
-"""What draft lengths have in common."""
+"""What draft lengths have in common, and how often kinds of proposals were kept."""
 
 from __future__ import annotations
 

@@ -177,14 +177,14 @@ def checked_dtype(given: str | torch.dtype) -> str | torch.dtype:
 def fastest_dtype(
     stored: torch.dtype, num_weights: int, device: torch.device, memory: float | None = None
 ) -> torch.dtype:
-    import torch
-
     """Return what a model runs fastest in: float32 instead of 16 bits on a CPU that would have to convert them.
 
     Without instructions for 16 bits, blocks of tokens take five times longer in them than in float32, and a small model
     is slower in them everywhere. The choice depends on the machine alone, so that the same one gives the same tokens,
     unless float32 weights would take more than `MEMORY_SHARE` of its free bytes.
     """
+    import torch
+
     if device.type != "cpu" or str(stored) not in _INSTRUCTIONS:
         return stored
     slower = num_weights <= SMALL or not _INSTRUCTIONS[str(stored)] & instructions()

@@ -129,7 +129,9 @@ def speculative_generate(
         4
     """
     if input_ids is None or logits_processor is None or stopping_criteria is None or generation_config is None:
-        given = {name: value for name, value in locals().items() if value is not None}  # there is nothing else yet
+        given = {
+            name: value for name, value in dict(locals()).items() if value is not None
+        }  # there is nothing else yet
         return generate_speculatively(**given.pop("model_kwargs"), **given)
     if metrics is not None and not isinstance(metrics, Metrics):
         raise TypeError(f"metrics must be a Metrics to add to, but is {short_repr(metrics)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cactus_decoding import AdaptiveTree, BestFirstTree, DraftLength, IndependentDrafts, StaticTree
+from cactus_decoding import AdaptiveTree, BestFirstTree, DraftLength, IndependentDrafts, Request, StaticTree
 from cactus_decoding.core.drafting.registry import as_tree
 
 SPELLINGS = {
@@ -23,6 +23,17 @@ def test_a_shape_is_spelled_both_ways(kind: type[DraftLength]) -> None:
         assert isinstance(shape, DraftLength)
         assert str(shape) == spelling
         assert as_tree(f" {spelling.replace(',', ' , ').replace('=', ' = ')} ") == shape
+
+
+def test_a_shape_of_ones_own_needs_no_spelling() -> None:
+    class Pairs(BestFirstTree):
+        name = ""
+
+        def __repr__(self) -> str:
+            return "two of each"
+
+    assert str(Pairs()) == "two of each"
+    assert Request(tree=Pairs()).as_dict()["tree"] == "two of each"
 
 
 def test_what_shapes_say_of_themselves() -> None:

@@ -50,12 +50,12 @@ class Growth(Protocol):
 class TreeShape(StatelessLength, ABC):
     """Chooses the tree that each step proposes: a draft length that also says how a tree grows."""
 
-    name: ClassVar[str]
+    name: ClassVar[str] = ""  # its spelling; a shape of one's own needs none
     fixed: ClassVar[bool] = False
     independent: ClassVar[bool] = False  # whether it is several drafts, each drawn by itself
 
     def __str__(self) -> str:
-        return spell(self.name, self).replace(":", ",")
+        return spell(self.name, self).replace(":", ",") if self.name else repr(self)
 
     @property
     @abstractmethod

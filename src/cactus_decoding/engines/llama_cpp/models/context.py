@@ -25,7 +25,11 @@ class Portion(NamedTuple):
 
 
 class Context:
-    """llama.cpp's context: a cache for some texts, and the memory of a batch."""
+    """llama.cpp's context: a cache for some texts, and the memory of a batch.
+
+    A recurrent state can take back ``max_undo`` of the last tokens of a batch. A tree may have as many leaves as there
+    are ``branches``; 0 where no trees can be read.
+    """
 
     def __init__(self, model: GgufModel, handle: int, branches: int = 0) -> None:
         memory, self.size, self.batch_size, sequences, self.threads, self.max_undo = library.room(handle)
@@ -65,6 +69,7 @@ class Context:
         self.threads = count
 
     def forget_from(self, sequence: int, length: int) -> bool:
+        """Forget all but the first tokens of a text; return whether that could be done."""
         return library.forget(self._memory, sequence, length)
 
     def save(self, sequence: int, *, partial: bool = False) -> np.ndarray[Any, Any]:

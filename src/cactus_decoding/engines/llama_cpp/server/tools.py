@@ -41,7 +41,8 @@ class CallMarks:
 
         Text is free up to the first mark, and what follows a mark is a call. So nothing is known of an answer that
         calls nothing, and a call is JSON by the function's schema. ``parts`` are these schemas, by the names that
-        references have for them; ``rest`` stands for an answer without calls, None where it must call.
+        references have for them; ``rest`` stands for an answer without calls, None where it must call. An answer has at
+        ``most`` so many calls.
         """
         written = self.format
         calls = [
