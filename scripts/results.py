@@ -61,7 +61,7 @@ def _named(value: Any) -> Any:
     return value.name if isinstance(value, Path) else value
 
 
-def write(path: Path, found: Mapping[str, Any], about: Mapping[str, Any] | None, indent: int | None = 1) -> None:
+def write(path: Path, found: Mapping[str, Any], about: Mapping[str, Any] | None, indent: int | None = None) -> None:
     """Replace a result file; one whose name ends in ``.gz`` is compressed. Without ``about``, it says itself."""
     content = found if about is None else {**found, "provenance": provenance(about)}
     text = as_json(content, indent) + "\n"

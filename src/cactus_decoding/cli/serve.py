@@ -265,7 +265,7 @@ def _serve_llama_cpp(
     place: ServerAddress,
 ) -> int:
     from cactus_decoding.core.extras import needing
-    from cactus_decoding.core.spelling import kept_limits
+    from cactus_decoding.core.spelling import read_kept_prompts
     from cactus_decoding.engines.llama_cpp.models.library import library
     from cactus_decoding.engines.llama_cpp.models.weights import begin_to_load
 
@@ -286,7 +286,7 @@ def _serve_llama_cpp(
         notes.say_looked_up()
         draft = LOOK_UP
     check_keeps_nothing(draft)
-    kept_limits(kept_prompts)
+    read_kept_prompts(kept_prompts)
     files = [each for each in (file, parse_gguf(draft)) if each is not None]
     from cactus_decoding.core.request import Request
 

@@ -27,7 +27,7 @@ from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt, co
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.core.session import check_models, stop_token_ids
-from cactus_decoding.core.spelling import kept_limits
+from cactus_decoding.core.spelling import read_kept_prompts
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal, check_drafter
 from cactus_decoding.zoo import BUNDLED
 from cactus_decoding.zoo.word_problems import word_problems
@@ -93,7 +93,7 @@ class Pair:
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
-        number, room = kept_limits(self.kept_prompts)
+        number, room = read_kept_prompts(self.kept_prompts)
         self.kept_prompts = number if room is None else self.kept_prompts
         caches = [each for each in (self.target, getattr(self.drafter, "model_cache", None)) if each is not None]
         for cache in caches:
@@ -268,7 +268,7 @@ def load_pair(
         >>> pair.tokenizer.eos_token
         '<eos>'
     """
-    kept_limits(kept_prompts)
+    read_kept_prompts(kept_prompts)
     bundled = target is None or target == BUNDLED
     if bundled:
         dtype = torch.float32 if dtype == "auto" else dtype

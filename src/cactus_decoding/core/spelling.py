@@ -55,9 +55,9 @@ def _convert(parameter: Declared, value: str, text: str) -> float | int | str:
             f"{short_repr(text)}{suggestion(value, parameter.choices)}"
         )
     try:
-        return parameter.kind(value)
-    except ValueError:
-        expected = "an integer" if parameter.kind is int else "a number"
+        return {"true": True, "false": False}[value] if parameter.kind is bool else parameter.kind(value)
+    except (KeyError, ValueError):
+        expected = {int: "an integer", float: "a number", bool: "true or false"}[parameter.kind]
         raise ValueError(
             f"{parameter.name} must be {expected}, but is {short_repr(value)} in {short_repr(text)}"
         ) from None
@@ -70,7 +70,8 @@ def spell(name: str, spelled: Any) -> str:
         value = getattr(spelled, each.name)
         if each.required or value != each.default:
             # one spelling for equal objects: 1, 1.0 and NumPy's 1.0 are the same parameter
-            given.append(f"{each.name}={float(value)!r}" if each.kind is float else f"{each.name}={value}")
+            spelled_value = repr(float(value)) if each.kind is float else str(value)
+            given.append(f"{each.name}={spelled_value.lower() if each.kind is bool else spelled_value}")
     return f"{name}{_after(name)}{','.join(given)}" if given else name
 
 
@@ -82,7 +83,7 @@ def _after(name: str) -> str:
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
-def kept_limits(value: int | str) -> tuple[int, int | None]:
+def read_kept_prompts(value: int | str) -> tuple[int, int | None]:
     """Return how many texts stay cached, and how many bytes their copies may take, if these are limited."""
     if not isinstance(value, str):
         return check_integer("kept_prompts", value, 0), None

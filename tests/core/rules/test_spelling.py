@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from dataclasses import FrozenInstanceError, fields, make_dataclass
+from dataclasses import FrozenInstanceError, dataclass, fields, make_dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,9 +16,10 @@ from support.any_rule import rules_of
 from support.rules_under_test import SPELLINGS
 from support.tables import all_of
 
+from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.core.rules import RULES, Cactus, ClampedRatio, Typical, as_rule, parse_rule
-from cactus_decoding.core.spelling import parse
+from cactus_decoding.core.spelling import parse, spell
 from cactus_decoding.core.types import AcceptanceRule
 
 
@@ -42,6 +43,18 @@ def test_rules_are_frozen_and_follow_the_protocol(spelling: str) -> None:
     for field in fields(rule):
         with pytest.raises(FrozenInstanceError):
             setattr(rule, field.name, 0.5)
+
+
+def test_switches_are_spelled_true_or_false() -> None:
+    @dataclass(frozen=True)
+    class Lamp:
+        lit: Annotated[bool, Setting("whether it is lit")] = False
+
+    for text, lit in (("lamp", False), ("lamp:lit=true", True), ("lamp:lit=false", False)):
+        assert parse("lamp", text, {"lamp": Lamp}) == Lamp(lit)
+    assert [spell("lamp", Lamp(lit)) for lit in (True, False)] == ["lamp:lit=true", "lamp"]
+    with pytest.raises(ValueError, match="lit must be true or false, but is 'yes'"):
+        parse("lamp", "lamp:lit=yes", {"lamp": Lamp})
 
 
 def test_different_parameters_make_different_rules() -> None:

@@ -92,7 +92,7 @@ class Preset(NamedTuple):
 
 
 class Rule(ABC):
-    """Base of the rules: frozen dataclasses whose fields are their parameters, annotated with `pydantic.Field`.
+    """Base of the rules: frozen dataclasses whose fields are their parameters, annotated with `Setting`.
 
     The class attributes after the fields describe the rule; commands, pages and engines read them. q is the target's
     distribution at a position, p the draft's, h the relaxed target's, and n the drafted token.

@@ -13,7 +13,7 @@ from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.request import DECODING
-from cactus_decoding.core.spelling import kept_limits
+from cactus_decoding.core.spelling import read_kept_prompts
 from cactus_decoding.engines.llama_cpp.runtime import CallProcessors
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the class must not wait for it
@@ -85,7 +85,7 @@ class CactusLlama(Llama):
         if isinstance(options.get("chat_handler"), (Llava15ChatHandler, MTMDChatHandler)):
             raise ValueError("CactusLlama reads no images, which this chat_handler puts into llama.cpp's cache")
         Request.from_dict(self._defaults | {"temperature": 0.0})
-        kept_limits(kept_prompts)
+        read_kept_prompts(kept_prompts)
         self._kept_prompts = kept_prompts
         # what a sliding window forgets cannot be rolled back to
         options.setdefault("swa_full", True)

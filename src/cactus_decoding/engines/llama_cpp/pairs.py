@@ -15,7 +15,7 @@ from cactus_decoding.core.drafting.registry import DRAFTERS, parse_drafter
 from cactus_decoding.core.models.loading import check_model_name, load_cached, load_tokenizer
 from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.core.pair import Pair, Reservation
-from cactus_decoding.core.spelling import kept_limits
+from cactus_decoding.core.spelling import read_kept_prompts
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel, side_by_side
 from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, release_on_exit
@@ -66,7 +66,7 @@ class PairPool:
         if parallel == 1:
             return cls([pair])
         # those that are kept beside the ones in the caches are shared out; a text is looked for in every seat
-        number, room = kept_limits(kept_prompts)
+        number, room = read_kept_prompts(kept_prompts)
         kept = number and 1 + max(number - parallel, 0) // parallel if room is None else f"{room // parallel}B"
         drafter, target = pair.drafter, pair.target
         draft_model = getattr(drafter, "model_cache", None)
