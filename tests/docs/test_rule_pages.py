@@ -130,8 +130,7 @@ def edits() -> dict[str, dict[str, str]]:
         "src/cactus_decoding/core/rules/boosted.py": {"": f'"""Boosted: multiply."""\n\n{blocks_of(PAGE)[0].text}'},
         "src/cactus_decoding/core/rules/__init__.py": {
             "from cactus_decoding.core.rules.cactus import": "from cactus_decoding.core.rules.boosted import Boosted\n",
-            '    "Cactus",': '    "Boosted",\n',
-            '    "clamped": ClampedRatio': '    "boosted": Boosted,\n',
+            "ClampedRatio, Ensemble, Lenience": "Boosted, ",
         },
         "src/cactus_decoding/__init__.pyi": {
             "from .core.rules import Cactus as": "from .core.rules import Boosted as Boosted\n"

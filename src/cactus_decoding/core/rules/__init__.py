@@ -29,9 +29,13 @@ from cactus_decoding.core.types import AcceptanceRule
 
 __all__ = ["RULES", "parse_rule"]
 
-_FIRST = (Lossless, Cactus, ClampedRatio, Ensemble, Lenience, Typical, TopK, RelaxedGreedy)
-_OTHERS = (Cascade, TokenCascade, Fuzzy, KLGate, BigLittle, Mars, Ears)
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (*_FIRST, *_OTHERS)}
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule
+    for rule in (
+        Lossless, Cactus, ClampedRatio, Ensemble, Lenience, Typical, TopK, RelaxedGreedy, Cascade, TokenCascade, Fuzzy,
+        KLGate, BigLittle, Mars, Ears,
+    )
+}  # fmt: skip
 """Every rule by its name."""
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*(?=\s*([,:]|$))")
 
