@@ -75,6 +75,7 @@ RETURNED = {"return_dict_in_generate": True}
 MODEL, WIDE = {"assistant_model": tiny_llama(1)}, {"assistant_model": tiny_llama(1, 11)}
 LOOKUP, NGRAM, TREE = {"prompt_lookup_num_tokens": 3}, {"drafter": NgramDrafter()}, {"tree": "static=3.2.1"}
 GPT2 = {"model": "gpt2"}
+DFLASH = {"speculation_type": "dflash", "assistant_confidence_threshold": 0.5}
 CUSTOM = "custom_generate"
 
 FIELDS: dict[str, list[Case]] = {
@@ -220,9 +221,10 @@ FIELDS: dict[str, list[Case]] = {
     "speculation_type": [
         Refused({"speculation_type": "dflash"}, "speculation_type must be None, or 'dflash' with an assistant_model"),
         Refused({"speculation_type": "other", **MODEL}, "speculation_type must be None, or 'dflash'"),
-        Refused(
-            {"assistant_model": tiny_dflash(0), "speculation_type": "dflash", "assistant_confidence_threshold": 0.5},
-            "does not go with a MuseGlimmerAssistantModel",
+        *(
+            [Refused(DFLASH | {"assistant_model": tiny_dflash(0)}, "does not go with a Muse")]
+            if at_least("5.19.0")
+            else []
         ),
     ],
     # bookkeeping of the library
