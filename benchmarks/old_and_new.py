@@ -14,6 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from argparse import SUPPRESS, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator
 from itertools import product
@@ -89,9 +90,21 @@ def answers(part: str, seeds: int, models: Path) -> Iterator[Any]:
             yield type(error).__name__
 
 
+def registered(tree: Path, folder: Path) -> str:
+    """Return a folder for Python's path with a tree's own entry points: those that are installed are of this one."""
+    project = tomllib.loads((tree / "pyproject.toml").read_text())["project"]
+    about = folder / f"of-{tree.name}" / "cactus_decoding-0.dist-info"
+    about.mkdir(parents=True, exist_ok=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n")
+    groups = project["entry-points"].items()
+    lines = [line for group, points in groups for line in (f"[{group}]", *(f"{a} = {b}" for a, b in points.items()))]
+    (about / "entry_points.txt").write_text("\n".join(lines))
+    return str(about.parent)
+
+
 def asked(part: str, seeds: int, tree: Path, models: Path) -> list[Any]:
     """Return what a tree answers, in a process of its own."""
-    path = os.pathsep.join([str(tree / "src"), str(ROOT / "packages/conform/src")])
+    path = os.pathsep.join([registered(tree, models), str(tree / "src"), str(ROOT / "packages/conform/src")])
     fixed = {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__, "", "--answer", part, "--seeds", str(seeds), "--models", str(models)]
     done = subprocess.run(command, env=os.environ | fixed, check=True, stdout=subprocess.PIPE, text=True)
