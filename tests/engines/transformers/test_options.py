@@ -443,7 +443,7 @@ def test_the_rest_is_refused_by_name(models, name, case):
     try:
         with pytest.raises(case.error, match=case.message) as raised:
             ours(models, case.given)
-        assert len(str(raised.value)) < 800 or case.error is not TypeError, "models are named, not printed"
+        assert len(str(raised.value)) < 400, "models are named, not printed"
     finally:
         for handle in handles:
             handle.remove()
