@@ -6,6 +6,7 @@ import json
 import random
 import signal
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -199,3 +200,8 @@ def test_the_longest_time_is_that_of_all_tokens_of_all_answers():
     ):
         with pytest.raises(ValueError, match=said):
             check_parallelizable([config], {config.task: task})
+
+
+def test_only_who_asks_a_server_needs_its_client():
+    code = "import sys; sys.modules['httpx2'] = None; import cactus_decoding.lab.evaluation.runs.runner"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cactus_decoding.core.files.provenance import commit, with_engines
 from cactus_decoding.core.request import Request
@@ -21,11 +21,8 @@ from cactus_decoding.lab.evaluation.runs.results import (
     RunResult,
     journal_of,
 )
-from cactus_decoding.lab.evaluation.runs.workers import Answered, Workers, check_parallelizable, longest_seconds
+from cactus_decoding.lab.evaluation.runs.workers import Answered, AtOnce, Workers, check_parallelizable, longest_seconds
 from cactus_decoding.lab.evaluation.tasks.task import Task
-
-if TYPE_CHECKING:
-    from cactus_decoding.lab.evaluation.runs.workers import AtOnce
 
 
 def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[RunConfig]:
@@ -101,8 +98,6 @@ def run(
     pool: Workers | None = None
     at_once: AtOnce | None = None
     if concurrency is not None:
-        from cactus_decoding.lab.evaluation.runs.workers import AtOnce
-
         at_once = AtOnce(concurrency, engines, tasks)
     elif workers is not None and todo:
         check_parallelizable(todo, tasks)

@@ -12,7 +12,6 @@ from queue import Empty, SimpleQueue
 
 from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.request import Request
-from cactus_decoding.engines.openai.client import RefusedError
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem, Prompt
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
 from cactus_decoding.lab.evaluation.tasks.task import Task, ask, prompt_of
@@ -183,6 +182,8 @@ class AtOnce:
             ServerError: as soon as the server does not answer a question.
             ValueError: as soon as it has refused `MAX_REFUSED`.
         """
+        from cactus_decoding.engines.openai.client import RefusedError  # needs an extra, as only servers do
+
         questions: SimpleQueue[_Question] = SimpleQueue()
         found: SimpleQueue[tuple[_Question, Answer | Exception]] = SimpleQueue()
         ordered = sorted((place, number) for number, places in enumerate(missing.values()) for place in places)
