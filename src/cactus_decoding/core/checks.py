@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
+from cactus_decoding.core.gone import replacement
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> str:
     """Return ``; did you mean 'cactus'?`` for a name that is close to a known one or begins one, else nothing.
 
-    ``cutoff`` is how similar they must be, up to 1 for equal names: more where the name may belong to somebody else.
+    For a name that is gone it returns what to use in its place (`core/gone.py`). ``cutoff`` is how similar they must
+    be, up to 1 for equal names: more where the name may belong to somebody else.
 
     Example:
         >>> suggestion("cactos", ["lossless", "cactus"]), suggestion("magic", ["lossless", "cactus"])
@@ -24,8 +27,10 @@ def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> 
         >>> suggestion("gen", ["frontier", "generate"])
         "; did you mean 'generate'?"
     """
-    folded = {name.lower(): name for name in known}
     name = str(given).strip().lower()
+    if gone := replacement(name):
+        return gone
+    folded = {name.lower(): name for name in known}
     close = get_close_matches(name, folded, n=1, cutoff=cutoff)
     if not close and len(name) >= _BEGINNING:
         close = [each for each in folded if each.startswith(name)][:1]

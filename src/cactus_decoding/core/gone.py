@@ -1,0 +1,51 @@
+"""Names that users typed once and that are gone, each with the nearest thing that remains."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+_PROTECTION = "protect (--protect digits), which needs no training"
+_JOINT = "'joint', or 'token'; studies/trees has it as an example of a scheme of one's own"
+_TREES = "tree='best_first', or a static one such as 'static=3.2.1', with verification='joint'"
+_REPORT = "'cactus report', which counts rejections by kind of token, and 'cactus tune'"
+
+GONE = MappingProxyType(
+    {
+        "calibrate": "'cactus frontier --at kl=0.05', which prints the rule to type",
+        "diagnose": _REPORT,
+        "diagnose_draft": _REPORT,
+        "adapt": "'cactus train-draft'",
+        "adapt_every": "'cactus train-draft'",
+        "draftadaptation": "'cactus train-draft'",
+        "relaxed": "the loss 'lk'",
+        "filter": "'cactus train-draft' without it: choosing tokens gained nothing",
+        "adaspec": "'cactus train-draft' without it: choosing tokens gained nothing",
+        "learn_importance": _PROTECTION,
+        "importance": _PROTECTION,
+        "max_importance": _PROTECTION,
+        "importance_scale": _PROTECTION,
+        "show": "'cactus rules' for rules, and 'cactus trace' for answers",
+        "recurring": "a looser rule, such as clamped:width=2",
+        "recurring_ratio": "a looser rule, such as clamped:width=2",
+        "skip": "draft='early_exit', or 'suffix'",
+        "hsd": "'block', which keeps the same tokens",
+        "multipath": _TREES,
+        "independent": _TREES,
+        "adaptive": "num_speculative_tokens='auto', or tree='best_first,nodes=16'",
+        "recursive": _JOINT,
+        "traversal": _JOINT,
+    }
+)
+"""What to use in the place of a name that is gone; docs/log.md says why it went, and which commit has it."""
+
+
+def replacement(name: str) -> str:
+    """Return ``; it is gone: use …`` for a name that is gone, as an option or a Python name, else nothing.
+
+    >>> replacement("--max-importance")
+    '; it is gone: use protect (--protect digits), which needs no training'
+    >>> replacement("cactus")
+    ''
+    """
+    found = GONE.get(name.strip().lower().lstrip("-").replace("-", "_"))
+    return f"; it is gone: use {found}" if found else ""
