@@ -14,6 +14,7 @@ from contextlib import suppress
 import pytest
 from rich.console import Console
 from support.command_line import process
+from support.patience import PATIENCE
 from transformers import AutoTokenizer
 
 from cactus_decoding import RULES, Fate, parse_rule, zoo
@@ -167,6 +168,6 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path):
             assert form["start"]["num_speculative_tokens"] == "3"
             assert form["pair"] == {"target": "bundled", "draft": "bundled:draft"}
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
     assert "Traceback" not in err

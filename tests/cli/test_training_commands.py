@@ -10,6 +10,7 @@ import pytest
 from support.command_line import process
 from support.draft_training import write_data
 from support.importances import digits_file
+from support.patience import PATIENCE
 
 from cactus_decoding import load_pair, zoo
 from cactus_decoding.core.files.writing import part_of
@@ -73,7 +74,7 @@ def learned(tmp_path_factory):
     """Return what one command wrote, and what it said on stdout and on stderr."""
     out = tmp_path_factory.mktemp("learned") / "importance.safetensors"
     run = process("learn-importance", *SMALL, "--output", str(out))
-    said, err = run.communicate(timeout=500)
+    said, err = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0, err
     return out, said, err
 
@@ -110,13 +111,13 @@ def test_after_ctrl_c_learning_importance_goes_on(learned, tmp_path):
     while "16/24" not in first.stderr.readline():
         pass
     first.send_signal(signal.SIGINT)
-    _, err = first.communicate(timeout=300)
+    _, err = first.communicate(timeout=PATIENCE)
     assert first.returncode == 130
     assert "the same command goes on" in err
     kept = (tmp_path / "a.safetensors.partial").read_text().count("\n")
     assert kept == 16
     second = process(*command)
-    _, err = second.communicate(timeout=500)
+    _, err = second.communicate(timeout=PATIENCE)
     assert second.returncode == 0, err
     assert "Answering: 0/24" not in err
     assert read_importance(tmp_path / "a.safetensors") == read_importance(learned[0])

@@ -9,6 +9,7 @@ import socket
 import pytest
 from support.command_line import process
 from support.importances import random_importance
+from support.patience import PATIENCE
 from support.result_files import several, write
 from support.tables import groups_of
 
@@ -222,7 +223,7 @@ def test_a_hub_that_does_not_answer_is_one_sentence_within_seconds(desk):
         environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
         environment |= {"HF_ENDPOINT": address, "HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
         run = process("generate", "x", "--target", "some/model", "--draft", "ngram", env=environment)
-        out, err = run.communicate(timeout=300)
+        out, err = run.communicate(timeout=PATIENCE)
     assert (run.returncode, out) == (2, "")
     assert err == (
         "cactus: cannot load the target: 'some/model' was not fetched before, and the hub cannot be reached within 1 "

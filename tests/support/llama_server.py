@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from support.command_line import process
+from support.patience import PATIENCE
 
 
 @dataclass
@@ -25,7 +26,7 @@ class LlamaServerProcess:
     def connect(
         self, method: str, path: str, body: object = None, key: str | None = None
     ) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self.address, self.port, timeout=300)
+        connection = http.client.HTTPConnection(self.address, self.port, timeout=PATIENCE)
         headers = {} if body is None else {"Content-Type": "application/json"}
         if key is not None:
             headers["Authorization"] = f"Bearer {key}"
@@ -87,4 +88,4 @@ def serving(*arguments: str) -> Iterator[LlamaServerProcess]:
         finally:
             if running.poll() is None:
                 running.terminate()
-                running.wait(30)
+                running.wait(PATIENCE)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from cactus_decoding.engines.openai.serving import LOOPBACK_NAMES, listen, server_of
 from cactus_decoding.lab.playground.form import FormLimits
 from cactus_decoding.lab.playground.server import Playground
+from support.patience import PATIENCE
 
 QUESTION = (
     "Anna has 43 stamps. She gives away 17 stamps. She shares the rest equally among 2 friends. "
@@ -30,7 +31,7 @@ class Running:
         return f"http://127.0.0.1:{self.port}/"
 
     def ask(self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         given = ({} if body is None else {"Content-Type": "application/json"}) | (headers or {})
         connection.request(method, path, data, given)
@@ -53,7 +54,7 @@ class Running:
     @contextmanager
     def following(self, request: dict) -> Iterator[Iterator[dict]]:
         """Generate, and yield the events as they come; leaving closes the connection."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.request("POST", "/api/runs", json.dumps(request), {"Content-Type": "application/json"})
         response = connection.getresponse()
         try:
@@ -89,7 +90,7 @@ def running(limits: FormLimits | None = None, *, models: bool = True, hosts=LOOP
             yield Running(playground, listening.getsockname()[1])
         finally:
             server.should_exit = True
-            thread.join(20)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
 
 

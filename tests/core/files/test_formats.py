@@ -8,16 +8,30 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from cactus_decoding.core.files.jsonl import objects_in, parse_json, read_json, whole_lines
+from cactus_decoding.core.files.jsonl import GrowingFile, objects_in, parse_json, read_json, whole_lines
 from cactus_decoding.core.files.provenance import commit, provenance
 from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
 
 
-def test_every_cut_of_a_last_line_is_passed_over():
-    data = b'{"a": 1}\n{"a": 2}\n'
+def test_every_cut_of_a_last_line_is_passed_over_and_a_whole_one_without_its_end_is_not():
+    data = b'{"a": 1}\n{"a": {"b": "}"}}\n'
     for cut in range(len(data) + 1):
         kept = [value["a"] for _, _, value in objects_in(whole_lines(data[:cut]), "file")]
-        assert kept == [1, 2][: data[:cut].count(b"\n")]
+        assert kept == [1, {"b": "}"}][: sum(cut >= end for end in (data.find(b"\n"), len(data) - 1))]
+
+
+def test_a_growing_file_is_as_it_was_until_something_is_added(tmp_path):
+    path, data, more = tmp_path / "file", b'{"a": 1}\n{"a": 2}\n', '{"a": 3}\n'
+    for cut in range(len(data) + 1):
+        path.write_bytes(data[:cut])
+        whole = (data[:cut] + b"\n").count(b"}\n")
+        with path.open("a+b") as file:
+            file.seek(0)
+            lines = GrowingFile(file, whole_lines(file.read()))
+            assert path.read_bytes() == data[:cut]
+            for _ in range(2):
+                lines.add(more)
+        assert path.read_bytes() == b"".join(data.splitlines(keepends=True)[:whole]) + 2 * more.encode()
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,14 @@ class Rendering:
         return render_jinja_template([conversation], chat_template=self.chat_template, **options)[0][0]
 
 
+class Slow(Rendering):
+    def apply_chat_template(self, conversation, **options):
+        until = time.thread_time() + 0.3
+        while time.thread_time() < until:
+            pass
+        return super().apply_chat_template(conversation, **options)
+
+
 def test_templates_run_and_write_within_limits(monkeypatch):
     monkeypatch.setattr(tokenizers, "MAX_TEMPLATE_TEXT", 1_000)
     said = [{"role": "user", "content": "Hi"}]
@@ -64,9 +72,7 @@ def test_templates_run_and_write_within_limits(monkeypatch):
     monkeypatch.setattr(tokenizers, "TEMPLATE_SECONDS", 0.2)
     with pytest.raises(ValueError, match="it takes longer than"):
         conversation_prompt(Rendering("{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3), said)
-    slow = Rendering("{{ messages[0].content }}")
-    slow.apply_chat_template = lambda *_, **__: time.sleep(0.3) or Rendering.apply_chat_template(slow, *_, **__)
-    assert conversation_prompt(slow, said) == "Hi", "what comes before the template does not count"
+    assert conversation_prompt(Slow("{{ messages[0].content }}"), said) == "Hi", "what comes before it does not count"
     monkeypatch.undo()
     traced = sys.gettrace()
     assert conversation_prompt(Rendering("{{ messages[0].content }}"), said) == "Hi"

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.interruptions import lines_of
+from support.patience import PATIENCE
 
 from cactus_decoding.engines.llama_cpp import pairs as seats_module
 from cactus_decoding.engines.llama_cpp.models import passes
@@ -85,7 +86,7 @@ def test_an_interruption_at_any_line_loses_no_seat_and_stops_nobody_else(seats, 
                 struck = False
             except KeyboardInterrupt:
                 strike += every
-            assert beside.result(60) == expected[1], strike
+            assert beside.result(PATIENCE) == expected[1], strike
             assert not any(map(both._is_held, both.pairs)), strike
             assert (both._passes._responses, both._passes._waiting) == (set(), {}), strike
             assert answer(both, bodies[0]) == expected[0], strike

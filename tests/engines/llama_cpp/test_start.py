@@ -8,6 +8,7 @@ from time import sleep
 
 import pytest
 from support.llama_server import LlamaServerProcess
+from support.patience import PATIENCE
 
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf, usual_threads
 
@@ -60,7 +61,7 @@ def test_what_needs_no_token_is_answered_before_the_server_is_ready(held):
         assert not waiting.done()
         held.process.stdin.write("go\n")
         held.process.stdin.flush()
-        assert waiting.result(60)[0] == 200
+        assert waiting.result(PATIENCE)[0] == 200
     assert held.complete(**ASKED)[0] == 200
 
 
@@ -70,9 +71,9 @@ def test_a_server_that_cannot_get_ready_tells_those_who_wait_and_ends_in_one_lin
         sleep(0.3)
         held.process.stdin.write("fail\n")
         held.process.stdin.flush()
-        status, answer = waiting.result(30)
+        status, answer = waiting.result(PATIENCE)
     assert (status, "could not get ready" in answer["error"]["message"]) == (503, True)
-    assert held.process.wait(30) == 2
+    assert held.process.wait(PATIENCE) == 2
     assert held.process.stderr.read() == "cactus: the server cannot answer: MemoryError: there is no room\n"
 
 
@@ -80,7 +81,7 @@ def test_a_server_that_cannot_get_ready_tells_those_who_wait_and_ends_in_one_lin
 def test_a_signal_ends_a_server_that_is_not_ready(held, number, code):
     sleep(0.4)  # it has begun to import
     held.process.send_signal(number)
-    assert held.process.wait(30) == code
+    assert held.process.wait(PATIENCE) == code
     assert held.process.stderr.read() == ("cactus: interrupted\n" if number == signal.SIGINT else "")
 
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.patience import PATIENCE
 from support.tables import all_of
 
 from cactus_decoding.cli import main
@@ -100,7 +101,7 @@ def test_a_server_that_is_told_to_end_has_not() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE) == 0
 
 
 DEAF = """
@@ -124,7 +125,7 @@ def test_a_server_that_does_not_listen_is_ended_with_all_that_it_started(number:
         assert process.stdout is not None
         assert process.stdout.readline()
         process.send_signal(number)
-        assert process.wait(timeout=60) == 128 + signal.SIGKILL
+        assert process.wait(timeout=PATIENCE) == 128 + signal.SIGKILL
         assert process.stdout.read() == b""  # until the last of those who have it is gone
 
 

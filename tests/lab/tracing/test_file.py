@@ -79,6 +79,8 @@ def test_nothing_is_left_of_what_never_began_and_the_file_alone_of_what_was_fini
     assert list(tmp_path.iterdir()) == [path]
     assert read_trace(path) == response.trace
     assert read_trace(path).steps == steps
+    path.write_bytes(path.read_bytes()[:-1])  # without its last line end
+    assert read_trace(path) == response.trace
 
 
 def test_a_tree_that_is_none_is_named(tmp_path):

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import IO, Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
@@ -68,8 +68,36 @@ def objects_in(data: bytes, path: str | Path) -> Iterator[tuple[int, str, dict[s
 
 
 def whole_lines(data: bytes) -> bytes:
-    """Return what a growing file holds, without a last line that a kill cut off."""
-    return data[: data.rfind(b"\n") + 1]
+    """Return what a growing file holds, without a last line that a kill cut off.
+
+    A last line that is whole JSON is kept, also without its line end: no beginning of an object is an object.
+    """
+    ended = data.rfind(b"\n") + 1
+    try:
+        parse_json(data[ended:], "", 2)
+    except ValueError:
+        return data[:ended]
+    return data
+
+
+class GrowingFile:
+    """Adds lines to an open file, of which `whole_lines` are kept.
+
+    Nothing is written before there is something to add: only then is cut off what a kill left, or a line end added.
+    """
+
+    def __init__(self, file: IO[bytes], kept: bytes) -> None:
+        self._file, self._length = file, len(kept)
+        self._before = b"\n" if kept and not kept.endswith(b"\n") else b""
+        self._begun = False
+
+    def add(self, line: str) -> None:
+        if not self._begun:
+            self._file.truncate(self._length)
+            self._file.write(self._before)
+            self._begun = True
+        self._file.write(line.encode())
+        self._file.flush()
 
 
 def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = False) -> str:

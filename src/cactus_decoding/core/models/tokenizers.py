@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from cactus_decoding.core.models.base import num_shared
 
 TEMPLATE_SECONDS, MAX_TEMPLATE_TEXT = 5.0, 2**25
-"""How long a chat template may run, and how many characters it may write."""
+"""How much processor time a chat template may take, and how many characters it may write."""
 
 
 class Tokenizer(Protocol):
@@ -65,15 +65,15 @@ def as_chat_prompt(tokenizer: Any, *messages: str, system: str | None = None) ->
 
 @contextmanager
 def template_time(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` where a template of Jinja runs for longer, which is looked at on each of its lines."""
+    """Raise `TimeoutError` where a template of Jinja takes more processor time, looked at on each of its lines."""
     end, before = math.inf, sys.gettrace()
 
     def look(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal end
         if frame.f_code.co_filename != "<template>":
             return None
-        end = min(end, time.monotonic() + seconds)  # from the template's first line on: imports may come before
-        if time.monotonic() > end:
+        end = min(end, time.thread_time() + seconds)  # from the template's first line on: imports may come before
+        if time.thread_time() > end:
             raise TimeoutError(f"it takes longer than {seconds:g} seconds")
         return look
 

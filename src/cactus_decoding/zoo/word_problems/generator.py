@@ -16,6 +16,7 @@ from cactus_decoding.zoo.word_problems.story import UnsuitableStoryError, write_
 
 SplitName = Literal["train", "validation", "test"]
 _ANSWER = re.compile(r"####\s*(-?[\d,]*\d)")
+_LONGEST_ANSWER = 100  # characters: a model may write digits without end, and Python reads no integer of any length
 
 
 @dataclass(frozen=True)
@@ -57,9 +58,10 @@ def as_prompt(text: str) -> str:
 
 
 def extract_answer(text: str) -> int | None:
-    """Return the number after the first ``####``, or None where there is none."""
+    """Return the number after the first ``####``; None where there is none, or one longer than any answer."""
     found = _ANSWER.search(text)
-    return int(found.group(1).replace(",", "")) if found else None
+    written = found.group(1).replace(",", "") if found else ""
+    return int(written) if 0 < len(written) <= _LONGEST_ANSWER else None
 
 
 def split_of(question: str) -> SplitName:
@@ -187,10 +189,13 @@ def unlike_stories(text: str) -> str:
     unknown = [word for word in words if word not in _known_words()]
     if len(unknown) > len(words) * _FEW_WORDS:
         return f"no story has {', '.join(map(repr, islice(dict.fromkeys(unknown), 3)))}"
-    numbers = [int(digits) for digits in re.findall(r"\d+", text)]
+    numbers = [digits.lstrip("0") or "0" for digits in re.findall(r"\d+", text)]
     if not numbers:
         return "it has no number"
-    return f"no story has {max(numbers)}" if max(numbers) > _LARGEST_NUMBER else ""
+    longest = max(map(len, numbers))
+    if longest > _LONGEST_ANSWER:
+        return f"no story has a number of {longest} digits"
+    return f"no story has {largest}" if (largest := max(map(int, numbers))) > _LARGEST_NUMBER else ""
 
 
 def _words_of(text: str) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from support.gguf_files import tiny_gguf
+from support.patience import PATIENCE
 from support.tiny_models import tiny_llama
 
 from cactus_decoding.engines.llama_cpp.models.context import Context
@@ -60,7 +61,7 @@ def at_once(passes, count, run):
             return run(number)
 
     with ThreadPoolExecutor(count) as pool:
-        return [each.result(60) for each in [pool.submit(take_part, number) for number in range(count)]]
+        return [each.result(PATIENCE) for each in [pool.submit(take_part, number) for number in range(count)]]
 
 
 def test_rows_are_those_of_each_text_alone_and_passes_are_common(alone, together, widths):
@@ -130,7 +131,7 @@ def test_one_that_is_cancelled_while_it_is_read_leaves_the_others(alone, togethe
             event.set()
             with passes.changed:
                 passes.changed.notify_all()
-            assert left.wait(60)
+            assert left.wait(PATIENCE)
         return read(self, portions)
 
     monkeypatch.setattr(Context, "read", slowly)

@@ -6,6 +6,7 @@ from itertools import islice
 
 import pytest
 from support.gguf_files import header_only
+from support.patience import PATIENCE
 from transformers import AutoTokenizer
 
 from cactus_decoding import load_pair, zoo
@@ -64,7 +65,7 @@ def test_a_word_of_any_length_does_not_end_the_process(gguf, tmp_path):
     path = tmp_path / "afmoe.gguf"
     path.write_bytes(gguf("target").read_bytes().replace(b"gpt-2", b"afmoe", 1))
     command = [sys.executable, "-c", LONG_WORDS, str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (ended.returncode, ended.stdout.split()) == (0, ["True"] * 4), ended.stderr
 
 

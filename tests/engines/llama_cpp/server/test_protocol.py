@@ -6,6 +6,7 @@ from contextlib import closing
 
 import pytest
 from support.llama_server import events_of, serving
+from support.patience import PATIENCE
 
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
@@ -87,7 +88,7 @@ def test_errors_have_openai_s_codes(server):
 @pytest.mark.slow
 def test_pages_of_an_allowed_site_may_ask_and_others_may_not(server):
     def browser(method, path, origin, body=None, **headers):
-        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)) as connection:
             connection.request(method, path, body, {"Origin": origin} | headers)
             response = connection.getresponse()
             response.read()

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.llama_server import events_of, serving
+from support.patience import PATIENCE
 
 from cactus_decoding.engines.llama_cpp.server.server import ChunkWriter
 from cactus_decoding.zoo.word_problems import EXAMPLES
@@ -56,12 +57,12 @@ def test_whoever_leaves_frees_the_model(server):
         waiting = pool.submit(server.complete, prompt=QUESTION, max_tokens=4, seed=0)
         time.sleep(0.2)
         stream.close()
-        assert waiting.result(60)[0] == 200
+        assert waiting.result(PATIENCE)[0] == 200
     connection = server.connect("POST", "/v1/completions", LONG)  # one that does not stream
     time.sleep(0.2)
     connection.close()
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(server.complete, prompt=QUESTION, max_tokens=4, seed=0).result(60)[0] == 200
+        assert pool.submit(server.complete, prompt=QUESTION, max_tokens=4, seed=0).result(PATIENCE)[0] == 200
 
 
 @pytest.mark.slow
@@ -118,14 +119,14 @@ def test_too_many_waiting_are_told_so_and_a_killed_server_can_be_started_again(g
         assert running.ask("GET", "/v1/models", key="wrong")[0] == 401
         assert [running.ask("GET", "/v1/models", key=key)[0] for key in ("secret", "other")] == [200, 200]
         assert running.ask("GET", "/health")[0] == 200
-        opened, deadline, got = [], time.monotonic() + 60, (0, None)
+        opened, deadline, got = [], time.monotonic() + PATIENCE, (0, None)
         while got[0] != 503:  # on a busy machine an answer may end before another question comes
             assert time.monotonic() < deadline, got
             opened += [running.connect("POST", "/v1/completions", LONG, "secret") for _ in range(2)]
             got = running.ask("POST", "/v1/completions", LONG | {"max_tokens": 1}, "secret")
         assert "the limit" in got[1]["error"]["message"]
         running.process.kill()
-        running.process.wait(30)
+        running.process.wait(PATIENCE)
         for connection in opened:
             connection.close()
         port = str(running.port)
@@ -134,7 +135,7 @@ def test_too_many_waiting_are_told_so_and_a_killed_server_can_be_started_again(g
         stream = again.stream(**LONG)
         next(stream)
         again.process.terminate()  # in the midst of an answer
-        assert again.process.wait(30) in (0, -15, 143)
+        assert again.process.wait(PATIENCE) in (0, -15, 143)
         stream.close()
         assert "Traceback" not in again.logged()
 

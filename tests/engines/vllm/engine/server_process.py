@@ -50,7 +50,7 @@ class Server:
         raise AssertionError(f"the server did not start:\n{self.log.read_text()[-6000:]}")
 
     def metrics(self) -> dict[str, float]:
-        text = urllib.request.urlopen(f"{self.url}/metrics", timeout=30).read().decode()
+        text = urllib.request.urlopen(f"{self.url}/metrics", timeout=SECONDS).read().decode()
         lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, _, value in lines}
 
@@ -75,7 +75,7 @@ def serving(folder: Path, *arguments: str, **environment: str):
     finally:
         sessions = children_of(process.pid)
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=60)
+        process.wait(timeout=SECONDS)
         left = [each for session in sessions for each in of_session(session)]
         assert left == [], "one signal ends a server with all that it has started"
 

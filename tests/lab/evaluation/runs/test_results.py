@@ -55,13 +55,17 @@ def test_a_line_that_a_kill_cut_off_is_passed_over_and_not_added_to(tmp_path):
     with journal_at(path) as journal:
         journal.add("one", entry(0))
         journal.add("one", entry(1))
-    data = path.read_bytes()
-    for cut in range(data.find(b"\n") + 1, len(data)):
+    data, more = path.read_bytes(), entry(1)
+    for cut in range(data.find(b"\n"), len(data)):
         path.write_bytes(data[:cut])
+        kept = [entry(0), entry(1)] if cut == len(data) - 1 else [entry(0)]
         with journal_at(path) as again:
-            assert again.entries("one") == [entry(0)]
-            again.add("one", entry(1))
-            assert path.read_bytes() == data
+            assert again.entries("one") == kept
+            assert path.read_bytes() == data[:cut], "nothing is written before something is added"
+            again.add("one", more)
+            assert again.entries("one") == [*kept, more]
+        with journal_at(path) as again:
+            assert again.entries("one") == [*kept, more]
 
 
 def test_another_scorer_reads_the_same_texts(tmp_path, succeed, refused):
@@ -105,6 +109,30 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, text, message):
     path.write_text(text)
     with pytest.raises(ValueError, match=f"a.jsonl, .*{message}"):
         read_results(path)
+
+
+def test_opening_writes_nothing_and_adding_keeps_every_whole_run(tmp_path):
+    """A file may lack its last line end, such as one that an editor saved: its last run is as good as the others."""
+    runs = [made("lossless", length, problems=2) for length in (2, 4, 8)]
+    first, second, third = (each.line().encode() for each in runs)
+    path = tmp_path / "results.jsonl"
+    for data, whole in (
+        (first[:-1], 1), (first + second[:-1], 2), (first + second, 2), (first + second[:-2], 1), (first[:40], 0),
+        (first + second[:1], 1), (b"", 0),
+    ):  # fmt: skip
+        path.write_bytes(data)
+        assert [each.config for each in read_results(path)] == [each.config for each in runs[:whole]]
+        with opened(path) as file:
+            assert len(file.results) == whole
+        assert path.read_bytes() == data
+        with opened(path) as file:
+            file.append(runs[2])
+        assert path.read_bytes() == b"".join([first, second][:whole]) + third
+    for damaged in (first + b"{broken\n" + second, first + b"{}", first + b"\0\0\0"):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match="line 2: this is not"), opened(path):
+            pass
+        assert path.read_bytes() == damaged
 
 
 def test_two_processes_do_not_share_a_file(tmp_path):

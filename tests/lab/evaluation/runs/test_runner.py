@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.command_line import process
+from support.patience import PATIENCE
 from support.result_files import config_of
 
 from cactus_decoding import load_pair, stream
@@ -168,7 +169,7 @@ def test_interrupted_all_end_and_the_same_command_goes_on(tmp_path):
     assert "Traceback" not in error
     kept = partial.read_bytes().count(b"\n")
     assert kept > 0
-    until = time.monotonic() + 20  # what clears up behind Python's processes ends after them
+    until = time.monotonic() + PATIENCE  # what clears up behind Python's processes ends after them
     while (left := alive(run.pid)) and time.monotonic() < until:
         time.sleep(0.1)
     assert left == [], "every process of the session has ended"

@@ -77,16 +77,22 @@ def test_what_passes_leaves_nothing_either(folder):
     assert left_behind(folder) == []
 
 
+def test_the_clock_ends_what_waits_and_decides_nothing_else():
+    limits = ProgramLimits(cpu_seconds=1)
+    assert run_program("import time; time.sleep(1.5)", limits).passed
+    assert limits.seconds >= 20 * ProgramLimits().cpu_seconds, "with ten programs on a core too"
+
+
 def test_past_python_s_own_means_namespaces_hold_where_the_system_permits_them(folder):
     isolated = set(KINDS) - set(filter(None, missing_isolation().split(", ")))
     outside = folder.parent / f"{folder.name}-outside.txt"
     write = f"assert libc.open({str(outside).encode()!r}, os.O_CREAT | os.O_WRONLY, 0o644) < 0"
-    ended = run_program(C + write, SHORT).passed
+    ended = run_program(C + write).passed
     assert ended == ("files" in isolated)
     assert outside.exists() != ended
     alone = "assert [line.split(':')[0].strip() for line in open('/proc/net/dev')][2:] == ['lo']"
     if "network" in isolated:
-        assert run_program(alone, SHORT).passed
+        assert run_program(alone).passed
     if "processes" in isolated:
         assert not run_program(FORK + "time.sleep(600)", SHORT).passed
         assert not run_program(FORK + "assert False", SHORT).passed

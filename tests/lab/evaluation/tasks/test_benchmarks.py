@@ -108,18 +108,6 @@ WRITTEN = [
 
 
 @pytest.fixture
-def sentences(tmp_path, monkeypatch):
-    """Stand in for NLTK's data, which is downloaded: how English sentences end, with nothing learned."""
-    import nltk
-
-    folder = tmp_path / "nltk_data" / "tokenizers" / "punkt_tab" / "english"
-    folder.mkdir(parents=True)
-    for name in ("abbrev_types.txt", "collocations.tab", "sent_starters.txt", "ortho_context.tab"):
-        (folder / name).write_text("")
-    monkeypatch.setattr(nltk.data, "path", [str(tmp_path / "nltk_data")])
-
-
-@pytest.fixture
 def instructions(tmp_path):
     path = tmp_path / "ifeval.jsonl"
     lines = [
@@ -130,14 +118,17 @@ def instructions(tmp_path):
     return path
 
 
+@pytest.mark.slow  # importing the harness takes seconds
 @pytest.mark.usefixtures("sentences")
 def test_forty_answers_are_judged_as_the_harness_judges_them(instructions):
     seen = set()
     for score in ("strict", "loose"):
         task = parse_task(f"ifeval:path={instructions},score={score}", chat=True)
         task.judge.check()
+        import langdetect
         from lm_eval.tasks.ifeval.utils import process_results
 
+        langdetect.DetectorFactory.seed = 0
         documents = [json.loads(line) for line in instructions.read_text().splitlines()]
         for document, problem in zip(documents, task.problems, strict=True):
             theirs = [process_results(document, [text])[f"prompt_level_{score}_acc"] for text in WRITTEN]
@@ -167,6 +158,7 @@ def test_what_is_missing_is_said_in_one_line(instructions, monkeypatch):
         task.judge.check()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("sentences")
 def test_malformed_lines_and_unknown_instructions_are_named(instructions):
     for given, said in (

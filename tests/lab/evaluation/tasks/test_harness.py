@@ -90,6 +90,36 @@ def test_a_server_is_asked_what_the_harness_would_ask_and_the_harness_scores(run
     assert sorted(seen) == sorted((path, prompt, ["<eos>", "\n\n"]) for prompt in prompts)
 
 
+JUDGE = """
+import json
+
+def judged(document, answers):
+    return {"acc": int(json.loads(answers[0]) == int(document["answer"])) if answers[0] else 0}
+"""
+
+
+@pytest.mark.slow
+def test_an_answer_that_a_task_cannot_judge_is_wrong_and_the_others_are_not_lost(succeed, tasks, tmp_path):
+    (tasks / "judge.py").write_text(JUDGE)
+    task = json.loads((tasks / "local_sums.yaml").read_text()) | {"metric_list": [{"metric": "acc"}]}
+    text = json.dumps({name: value for name, value in task.items() if name != "filter_list"})
+    (tasks / "local_sums.yaml").write_text(text[:-1] + ', "process_results": !function judge.judged}')
+    problems, out = word_problems("test", seed=0), tmp_path / "results.jsonl"
+    prompts = {each.prompt: each.answer for each in (next(problems) for _ in range(4))}
+    nasty = iter(("[" * 100_000, "no number", "9" * 5_000))
+
+    def script(path, body):
+        right = body["prompt"] == [*prompts][2]
+        text = str(prompts[body["prompt"]]) if right else next(nasty) if body["prompt"] in prompts else ""
+        return [{"choices": [{"text": text, "finish_reason": "stop"}]}]
+
+    with scripted(script) as address:
+        given = "--lm-eval", "local_sums", "--lm-eval-path", str(tasks), "--problems", "4", "--no-chat"
+        succeed("eval", "--server", address, *given, "--output", str(out))
+    (result,) = read_results(out)
+    assert result.answers["right"] == [False, False, True, False]
+
+
 @pytest.mark.slow
 def test_tasks_that_score_and_unknown_ones_are_refused(refused, tasks, tmp_path):
     file = tasks / "local_choices.yaml"

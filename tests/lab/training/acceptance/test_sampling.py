@@ -61,6 +61,8 @@ def test_an_interruption_changes_no_answer(model, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         answer(model, PROMPTS * 2, cut, **asked, report=interrupt_when(lambda done: done == 4))
     text = cut.read_text()
+    cut.write_text(text[:-1])
+    assert len(read_answers(cut)) == 4, "only the line end is missing"
     cut.write_text(text[: len(text) - 4])  # as a kill cuts it off
     assert len(read_answers(cut)) == 3
     done: list[int] = []

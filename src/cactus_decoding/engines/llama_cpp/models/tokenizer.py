@@ -8,7 +8,8 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from cactus_decoding.core.models import tokenizers
-from cactus_decoding.engines.llama_cpp import worker
+from cactus_decoding.core.worker import WorkerProcess
+from cactus_decoding.engines.llama_cpp import rendering
 from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
@@ -20,15 +21,14 @@ def start() -> None:
 
 
 def render(template: str, conversation: list[dict[str, Any]], options: Mapping[str, Any]) -> str:
-    seconds = tokenizers.TEMPLATE_SECONDS
-    asked = {"template": template, "conversation": conversation, "options": dict(options), "seconds": seconds}
-    return _worker().text(asked | {"most": tokenizers.MAX_TEMPLATE_TEXT}, seconds, "text")
+    asked = {"template": template, "conversation": conversation, "options": dict(options)}
+    return _worker().text(asked | {"most": tokenizers.MAX_TEMPLATE_TEXT}, tokenizers.TEMPLATE_SECONDS, "text")
 
 
 @cache
-def _worker() -> worker.WorkerProcess:
+def _worker() -> WorkerProcess:
     """Return the one process, which knows no file: each template comes with its conversation."""
-    made = worker.WorkerProcess(worker.__file__, b"{}", "renders chat templates")
+    made = WorkerProcess(rendering.__file__, b"{}", "renders chat templates")
     atexit.register(made.close)
     return made
 

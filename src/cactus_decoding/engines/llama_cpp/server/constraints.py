@@ -13,14 +13,14 @@ from cactus_decoding.core.constraints import compiling
 from cactus_decoding.core.constraints.base import Grammar
 from cactus_decoding.core.constraints.matching import GrammarConstraint, GrammarVocabulary, vocabulary_of
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.engines.llama_cpp.worker import WorkerProcess
+from cactus_decoding.core.worker import WorkerProcess
 
-SECONDS = 5.0  # that a grammar may take
+SECONDS = 5.0  # of processor time, that a grammar may take
 _KEPT = 64
 
 
 class GrammarWorker(WorkerProcess):
-    """Tries grammars out in a process of its own, which is ended where one takes too long.
+    """Tries grammars out in a process of its own, which ends where one takes too much.
 
     Only what could be compiled there is compiled here.
     """
@@ -47,8 +47,7 @@ class GrammarWorker(WorkerProcess):
                 raise ValueError(f"cannot read {grammar.name}: {error}") from None
 
     def _try(self, grammar: Grammar) -> str:
-        asked = {"kind": grammar.kind, "text": grammar.text, "seconds": self._seconds}
-        return self.text(asked, self._seconds, "grammar", " to compile")
+        return self.text({"kind": grammar.kind, "text": grammar.text}, self._seconds, "grammar", " to compile")
 
 
 PROCESSES = 2  # that compile grammars: one that takes its whole time leaves the other to everybody else

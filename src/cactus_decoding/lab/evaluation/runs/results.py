@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cactus_decoding.core.files.jsonl import number_of, objects_in, parse_json, whole_lines
+from cactus_decoding.core.files.jsonl import GrowingFile, number_of, objects_in, parse_json, whole_lines
 from cactus_decoding.core.files.writing import as_json, lock, write_atomically
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 
@@ -73,14 +73,15 @@ def read_results(path: str | Path) -> list[RunResult]:
     return _parse(Path(path).expanduser().read_bytes(), path)[0]
 
 
-def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], int]:
+def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], bytes]:
+    """Return the results, and the lines that hold them."""
     results, whole = [], whole_lines(data)
     for number, line in enumerate(whole.splitlines(), start=1):
         results.append(_parse_line(parse_json(line, path, number), f"{path}, line {number}"))
     rest = data[len(whole) :]
     if rest and not (_BEGINNING.encode().startswith(rest) or rest.startswith(_BEGINNING.encode())):
         raise ValueError(f"{path}, line {len(results) + 1}: this is not a result of cactus eval")
-    return results, len(whole)
+    return results, whole
 
 
 def _parse_line(value: Any, where: str) -> RunResult:
@@ -103,21 +104,20 @@ def _parse_line(value: Any, where: str) -> RunResult:
 
 
 class ResultFile:
-    def __init__(self, path: Path, results: list[RunResult], file: IO[bytes]) -> None:
+    def __init__(self, path: Path, results: list[RunResult], file: IO[bytes], kept: bytes) -> None:
         self.path, self.results = path, results
-        self._file = file
+        self._file, self._lines = file, GrowingFile(file, kept)
 
     def append(self, result: RunResult) -> None:
         """Add a finished run; it is on the disk when this returns."""
-        self._file.write(result.line().encode())
-        self._file.flush()
+        self._lines.add(result.line())
         os.fsync(self._file.fileno())
         self.results.append(result)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[ResultFile]:
-    """Open or create a result file to add to it, and cut off a line that a kill left unfinished.
+    """Open or create a result file to add to it; what is added takes the place of a line that a kill left unfinished.
 
     Raises `ValueError` if it is something else, or another process is writing it; the file is then left as it is.
     """
@@ -125,12 +125,9 @@ def opened(path: Path) -> Iterator[ResultFile]:
     with path.open("a+b") as file:
         lock(file.fileno(), path)
         file.seek(0)
-        data = file.read()
-        results, kept = _parse(data, path)
-        if kept < len(data):
-            file.truncate(kept)
+        results, kept = _parse(file.read(), path)
         try:
-            yield ResultFile(path, results, file)
+            yield ResultFile(path, results, file, kept)
         except (TypeError, ValueError):
             if is_new and not os.fstat(file.fileno()).st_size:  # a mistake leaves nothing behind
                 path.unlink(missing_ok=True)
@@ -147,13 +144,13 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._entries: dict[str, list[AnswerEntry]] = {}
-        data = whole_lines(path.read_bytes()) if path.exists() else b""
-        for _, where, value in objects_in(data, path):
+        kept = whole_lines(path.read_bytes()) if path.exists() else b""
+        for _, where, value in objects_in(kept, path):
             if not isinstance(value.get("of"), str) or not isinstance(value.get("row"), dict):
                 raise ValueError(f"{where}: this is not an answer of an unfinished run")
             self._entries.setdefault(value["of"], []).append(value["row"])
         self._file = path.open("ab")
-        self._file.truncate(len(data))
+        self._lines = GrowingFile(self._file, kept)
 
     def entries(self, of: str) -> list[AnswerEntry]:
         return [
@@ -163,8 +160,7 @@ class Journal:
 
     def add(self, of: str, entry: AnswerEntry) -> None:
         self._entries.setdefault(of, []).append(entry)
-        self._file.write(_line(of, entry).encode())
-        self._file.flush()
+        self._lines.add(_line(of, entry))
 
     def finish(self, finished: Iterable[str]) -> None:
         """Forget finished runs, and remove the file if nothing is left."""

@@ -12,6 +12,7 @@ from cactus_decoding.core.extras import needing
 from cactus_decoding.core.files.jsonl import read_objects, text_of
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.sandbox import run_program
+from cactus_decoding.lab.evaluation.tasks.judging import follows, problem_of
 from cactus_decoding.lab.evaluation.tasks.task import Task, after_hashes, final_number
 from cactus_decoding.zoo.word_problems import format_prompt
 
@@ -190,27 +191,25 @@ class Checkers:
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise `ValueError` if the harness is not installed, or does not know an instruction."""
-        known = _harness()[1]
+        """Raise `ValueError` if the harness is not installed, or cannot judge a problem."""
+        data = _data()
         for name, document in self.documents.items():
-            if unknown := [kind for kind in document["instruction_id_list"] if kind not in known]:
-                raise ValueError(f"problem {name}: lm-evaluation-harness has no instruction {unknown[0]!r}")
+            if problem := problem_of(document, data):
+                raise ValueError(f"problem {name}: {problem}")
 
     def __call__(self, problem: Problem, text: str) -> bool:
-        return bool(_harness()[0](self.documents[problem.id], [text])[self.metric])
+        return follows(self.documents[problem.id], text, self.metric, _data())
 
 
-def _harness() -> tuple[Any, Any]:
+def _data() -> list[str]:
+    """Return where NLTK's data is; raise `ValueError` where something lacks."""
     with needing("IFEval is checked by lm-evaluation-harness", "ifeval"):
         import immutabledict  # noqa: F401
-        import langdetect
+        import langdetect  # noqa: F401
+        import lm_eval  # noqa: F401
         import nltk
     try:
         nltk.data.find("tokenizers/punkt_tab")
     except LookupError:  # importing the checkers would download it
         raise ValueError("IFEval counts sentences by data of NLTK: run python -m nltk.downloader punkt_tab") from None
-    with needing("IFEval is checked by lm-evaluation-harness", "ifeval"):
-        from lm_eval.tasks.ifeval.instructions_registry import INSTRUCTION_DICT
-        from lm_eval.tasks.ifeval.utils import process_results
-    langdetect.DetectorFactory.seed = 0  # otherwise the same answer is judged by chance
-    return process_results, INSTRUCTION_DICT
+    return [str(each) for each in nltk.data.path]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,8 +35,10 @@ class HarnessTask(Task):
 
         model = CactusLM(engine, config)
         name = self.name.removeprefix(PREFIX)
+        task = self.manager.load([name])["tasks"][name]
+        task.process_results = _judging(task.process_results)
         results = lm_eval.simple_evaluate(
-            model=model, tasks=[name], limit=config.problems, task_manager=self.manager, bootstrap_iters=0,
+            model=model, tasks=[task], limit=config.problems, task_manager=self.manager, bootstrap_iters=0,
             apply_chat_template=config.chat is not None, system_instruction=config.chat and config.chat.system,
         )  # fmt: skip
         right: dict[int, bool | None] = {}
@@ -47,6 +49,18 @@ class HarnessTask(Task):
 
 
 PREFIX = "lm_eval:"
+
+
+def _judging(judge: Callable[..., Any]) -> Callable[..., Any]:
+    """Have an answer that a task cannot judge count as an empty one: the others must not be lost with it."""
+
+    def judged(document: Any, answers: list[Any]) -> Any:
+        try:
+            return judge(document, answers)
+        except Exception:
+            return judge(document, [""] * len(answers))
+
+    return judged
 
 
 def _right(sample: dict[str, Any]) -> bool | None:

@@ -89,7 +89,8 @@ class JsonLines:
             if extract is not None:
                 answer = text_of(value, "answer", where, numbers=True)
                 # an answer is given as it is, or as the text in which it is looked for
-                reference = extract(answer) if extract(answer) is not None else answer.strip()
+                found = extract(answer)
+                reference = answer.strip() if found is None else found
             yield Problem(str(value.get("id", number)), prompt, reference, str(value.get("group", "")))
 
 

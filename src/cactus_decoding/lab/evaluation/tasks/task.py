@@ -7,7 +7,8 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ from cactus_decoding.core.checks import suggestion
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem, Prompt, text_of
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
+from cactus_decoding.lab.evaluation.tasks.judging import last_match
 
 Extractor = Callable[[str], str | None]
 
@@ -24,17 +26,23 @@ _HASHES = re.compile(r"####\s*\$?(-?[\d,]*\.?\d+)")
 _LETTER = re.compile(r"\b([A-J])\b")
 _BOXED_NUMBER = re.compile(rf"\\boxed\{{[^{{}}\d]*?({_NUMBER.pattern})")
 _BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+_WRITTEN_OUT = 4_000  # digits of an integer: models also write 1e9999999
 
 
 def number(text: str) -> str | None:
-    """Return a number in its canonical spelling, ``1250.5`` for ``1,250.50``, or None if the text is no number."""
+    """Return a number in its canonical spelling, ``1250.5`` for ``1,250.50``, or None if the text is no number.
+
+    An integer of very many digits is spelled with an exponent, so that it takes no longer than the text.
+    """
     try:
         value = Decimal(text.replace(",", "").strip())
     except InvalidOperation:
         return None
     if not value.is_finite():
         return None
-    return str(int(value)) if value == value.to_integral_value() else str(value.normalize())
+    whole = value == value.to_integral_value() and value.adjusted() < _WRITTEN_OUT
+    return f"{value.to_integral_value() or Decimal(0):f}" if whole else str(value.normalize(_EXACT))
 
 
 def after_hashes(text: str) -> str | None:
@@ -63,7 +71,7 @@ def final_number(text: str) -> str | None:
 def boxed(text: str) -> str | None:
     r"""Return what the last ``\boxed{...}`` holds, a number in its canonical spelling."""
     found = _BOXED.findall(text)
-    return (number(found[-1]) or found[-1].strip()) if found else None
+    return (number(found[-1]) or found[-1].strip() or None) if found else None
 
 
 def exact(text: str) -> str | None:
@@ -101,18 +109,10 @@ def extractor(name: str, pattern: str = "") -> Extractor:
     if not pattern:
         raise ValueError("extract=regex needs a pattern, as in extract=regex,pattern=is ([0-9]+)")
     try:
-        compiled = re.compile(pattern)
+        re.compile(pattern)
     except re.error as error:
         raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from None
-
-    def search(text: str) -> str | None:
-        found = list(compiled.finditer(text))
-        if not found:
-            return None
-        groups = found[-1].groups()
-        return (groups[0] if groups else found[-1].group()) or None
-
-    return search
+    return partial(last_match, pattern)
 
 
 @dataclass(frozen=True, eq=False)

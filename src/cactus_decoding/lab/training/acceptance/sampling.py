@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.files.jsonl import objects_in, whole_lines
+from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.training.acceptance.data import TokenSequence, collate
 from cactus_decoding.lab.training.acceptance.saving import naming
 
@@ -99,7 +100,7 @@ def answer(
     if len(kept) < len(prompts):
         kept = kept[: len(kept) // batch * batch]  # whole batches, whose random numbers are their own
         with naming(file):
-            file.write_text("".join(map(_line, kept)), encoding="utf-8")
+            write_atomically(file, "".join(map(_line, kept)))
     for start in range(len(kept), len(prompts), batch):
         some = prompts[start : start + batch]
         room = max_new_tokens if longest is None else min(max_new_tokens, longest - max(map(len, some)))

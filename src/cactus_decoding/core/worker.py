@@ -1,12 +1,8 @@
-"""A process that does what may never end, or end its process, so that it does no harm here.
-
-One such process runs this file itself: it renders chat templates, without torch.
-"""
+"""A process that does what may never end, or end its process, so that it does no harm here."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import select
 import signal
@@ -14,18 +10,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_START_SECONDS = 60.0
-MEMORY = 2**29  # bytes that a template may take
+WALL_SECONDS = 300.0
+"""How long a reply may take by the clock. Work is limited by processor time, so that no busy machine comes near."""
 
 
 class WorkerProcess:
-    """Asks a process of its own, which is ended where a reply takes too long; the next one starts when it is needed.
+    """Asks a process of its own, which ends where a reply takes too much; the next one starts when it is needed.
 
-    Its script replies to lines of JSON by lines of JSON, one after another; to the first, that it has started.
+    Its script replies to lines of JSON by lines of JSON, one after another; to the first, that it has started. The
+    others hold ``seconds`` of processor time, after which it has the system end it (``setitimer`` of ``ITIMER_PROF``).
     """
 
     def __init__(self, script: str | Path, first: bytes, purpose: str) -> None:
@@ -38,17 +36,17 @@ class WorkerProcess:
         with self._lock:
             self._started()
 
-    def ask(self, message: object, seconds: float) -> dict[str, Any]:
+    def ask(self, message: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         with self._lock:
             process = self._started()
-            reply = self._ask(process, json.dumps(message).encode(), seconds)
+            reply = self._ask(process, json.dumps({**message, "seconds": seconds}).encode())
             if reply is None:
-                late = process.poll() is None
+                late = process.poll() in (None, -signal.SIGPROF)
                 self._end()
                 raise TimeoutError if late else ChildProcessError
             return reply
 
-    def text(self, message: object, seconds: float, key: str, doing: str = "") -> str:
+    def text(self, message: Mapping[str, Any], seconds: float, key: str, doing: str = "") -> str:
         """Return a text of the reply, by its key; raise `ValueError` that says why there is none."""
         try:
             reply = self.ask(message, seconds)
@@ -73,16 +71,16 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
             )
-            if self._ask(self._process, self._first, _START_SECONDS) is None:
+            if self._ask(self._process, self._first) is None:
                 self._end()
                 raise RuntimeError(f"the process that {self._purpose} does not start")
         return self._process
 
-    def _ask(self, process: subprocess.Popen[bytes], line: bytes, seconds: float) -> dict[str, Any] | None:
+    def _ask(self, process: subprocess.Popen[bytes], line: bytes) -> dict[str, Any] | None:
         """Send a line and return the reply; None where the process has ended, or does not reply in time."""
         assert process.stdin is not None
         assert process.stdout is not None
-        deadline, reply = time.monotonic() + seconds, b""
+        deadline, reply = time.monotonic() + WALL_SECONDS, b""
         try:
             process.stdin.write(line + b"\n")  # which it reads first, whatever its length
             process.stdin.flush()
@@ -92,7 +90,7 @@ class WorkerProcess:
                     return None
                 part = os.read(process.stdout.fileno(), 2**16)
                 if not part:
-                    process.wait(1)
+                    process.wait(max(deadline - time.monotonic(), 0))
                     return None
                 reply += part
         except (OSError, ValueError, subprocess.TimeoutExpired):
@@ -110,53 +108,3 @@ class WorkerProcess:
             with suppress(OSError):
                 if pipe is not None:
                     pipe.close()
-
-
-def rendered(asked: dict[str, Any]) -> dict[str, str]:
-    from transformers.utils.chat_template_utils import render_jinja_template
-
-    try:
-        texts, _ = render_jinja_template([asked["conversation"]], chat_template=asked["template"], **asked["options"])
-        text = str(texts[0])
-        if len(text) > asked["most"]:
-            return {"error": f"it writes {len(text):,} characters, of which {asked['most']:,} are allowed"}
-        return {"text": text}
-    except MemoryError:
-        return {"error": "it needs more memory than is allowed"}
-    except Exception as error:  # templates are programs, and raise what they like
-        return {"error": str(error) or type(error).__name__}
-
-
-def limit_memory() -> None:
-    """Let this process take `MEMORY` more than it has, where the system can see to that."""
-    try:
-        import resource
-
-        size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (size, size))
-    except (ImportError, ValueError, OSError):  # such as on Windows, or under a smaller limit
-        pass
-
-
-def render_templates() -> None:
-    """Answer lines of JSON from stdin: first an empty object, and then conversations, one at a time."""
-    sys.modules["torch"] = None  # type: ignore[assignment]  # which takes seconds to import, and renders nothing
-    import transformers.utils.chat_template_utils  # noqa: F401  # so that no template waits for it
-
-    limit_memory()
-    for number, line in enumerate(sys.stdin.buffer):
-        if number == 0:
-            reply: dict[str, Any] = {"ready": True}
-        else:
-            asked = json.loads(line)
-            if hasattr(signal, "alarm"):
-                signal.alarm(math.ceil(asked["seconds"]) + 5)  # where nobody is there to end this process
-            reply = rendered(asked)
-            if hasattr(signal, "alarm"):
-                signal.alarm(0)
-        sys.stdout.buffer.write(json.dumps(reply).encode() + b"\n")
-        sys.stdout.buffer.flush()
-
-
-if __name__ == "__main__":
-    render_templates()

@@ -1,0 +1,53 @@
+"""A process of its own has as much processor time as it is given, however long the clock says that it takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from cactus_decoding.core import worker
+from cactus_decoding.core.worker import WorkerProcess
+
+SCRIPT = """
+import json, os, signal, sys, time
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    signal.setitimer(signal.ITIMER_PROF, asked.get("seconds", 0))
+    if asked.get("do") == "work":
+        while True:
+            pass
+    if asked.get("do") == "end":
+        os._exit(3)
+    time.sleep(asked.get("wait", 0))
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    print(json.dumps({"text": "done"}), flush=True)
+"""
+
+
+@pytest.fixture
+def process(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    made = WorkerProcess(script, b"{}", "does as it is told")
+    yield made
+    made.close()
+
+
+def test_who_waits_takes_no_processor_time_and_who_works_is_ended(process):
+    assert process.text({"wait": 1.0}, 0.5, "text") == "done"
+    first = process._process
+    with pytest.raises(ValueError, match=r"^it takes longer than 0\.5 seconds to work$"):
+        process.text({"do": "work"}, 0.5, "text", " to work")
+    assert first.returncode is not None
+    assert process.text({}, 0.5, "text") == "done", "the next one is answered by another process"
+    assert process._process is not first
+
+
+def test_who_never_ends_without_working_is_ended_too_and_who_ends_is_not_late(process, monkeypatch):
+    process.start()
+    with pytest.raises(ValueError, match="needs more memory"):
+        process.text({"do": "end"}, 0.5, "text")
+    process.start()
+    monkeypatch.setattr(worker, "WALL_SECONDS", 0.2)
+    with pytest.raises(ValueError, match="takes longer"):
+        process.text({"wait": 600}, 0.5, "text")
