@@ -10,9 +10,7 @@ from .core.drafting.lookup import SuffixDrafter as SuffixDrafter
 from .core.drafting.model import ModelDrafter as ModelDrafter
 from .core.drafting.registry import DRAFT_LENGTHS as DRAFT_LENGTHS
 from .core.drafting.registry import DRAFTERS as DRAFTERS
-from .core.drafting.trees.adaptive_tree import AdaptiveTree as AdaptiveTree
 from .core.drafting.trees.best_first import BestFirstTree as BestFirstTree
-from .core.drafting.trees.independent import IndependentDrafts as IndependentDrafts
 from .core.drafting.trees.shape import StaticTree as StaticTree
 from .core.generate import Response as Response
 from .core.generate import generate as generate

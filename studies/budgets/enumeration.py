@@ -21,7 +21,7 @@ from torch import Tensor
 from cactus_decoding import Budget, audit, parse_rule
 from cactus_decoding.core.policy import decide
 from cactus_decoding.core.policy.decide import Policy, PolicyState
-from cactus_decoding.core.verification.walk import SCHEMES
+from cactus_decoding.core.schemes import VERIFICATIONS
 from scripts.pages import table
 from studies.study import study
 
@@ -64,7 +64,8 @@ def forgets_the_rejected_position(policy: Policy, state: PolicyState, step: Step
 def moved(rule: str, budget: Budget | None, scheme: str = "token", charge: Charge = charged) -> float | None:
     """Return KL(distribution of responses || the target's); None stands for infinity."""
     pair, shape = Markov(), uniform_shape(PROPOSALS, 0, 1)
-    law = respond(SCHEMES[scheme], Policy(parse_rule(rule), budget), pair, shape, LENGTH, charge=charge).law
+    verify, policy = VERIFICATIONS[scheme].function, Policy(parse_rule(rule), budget)
+    law = respond(verify, policy, pair, shape, LENGTH, charge=charge).law
     kl = divergence(law, product_law(lambda text: pair(text)[0], pair.vocabulary, LENGTH))
     return kl if math.isfinite(kl) else None
 

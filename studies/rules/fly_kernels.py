@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.schemes import FlyKnobs
 from cactus_decoding.core.types import Proposal, StepRows
-from cactus_decoding.core.verification.declarations import FlyKnobs
 from cactus_decoding.core.verification.fly import fly
 from cactus_decoding.core.verification.tree import RandomNumbers, Tree
 from studies.study import study

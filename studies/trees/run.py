@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, product
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,9 +59,7 @@ SIXTEEN = (
     "tree:best_first,nodes=16,depth=16,acceptance=0.95",
 )
 """Trees of sixteen nodes."""
-TREES = ("tree:static=3.2.1", "tree:best_first,nodes=8", *SIXTEEN, "tree:adaptive")
-COSTS = tuple(product((0.02, 0.1, 0.3), (0.0, 0.02, 0.1)))
-"""What `adaptive` is told: a draft's pass and a proposal's verification, in passes of the target over one token."""
+TREES = ("tree:static=3.2.1", "tree:best_first,nodes=8", *SIXTEEN)
 NODES, PASSES = (1, 2, 4, 8, 16, 32), 200
 """Sizes of passes, and passes of each, in turn."""
 COSTS_OF_16, DRAFT_COSTS = np.linspace(1.0, 3.0, 81), np.geomspace(0.01, 0.5, 81)
@@ -73,7 +71,7 @@ class Sizes:
 
     validated: int = 60  # on which shapes are chosen
     held_out: int = 300
-    told: int = 60  # of `adaptive` at each pair of costs
+    told: int = 60  # of which steps are counted
 
 
 def shape_of(name: str) -> DraftLength:
@@ -93,10 +91,10 @@ def config(kind: str, shape: str, sampling: str, task: str, problems: int) -> Ru
 
 
 def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
-    """Answer problems under each sampling, tell trees costs, and time passes."""
+    """Answer problems under each sampling, count what steps take, and time passes."""
     for sampling in given.sampling:
         answer_problems(given.folder, sampling, sizes, about)
-    for name, key, measured in (("told", "told", partial(tell_costs, sizes.told)), ("passes", "seconds", time_passes)):
+    for name, key, measured in (("told", "told", partial(count_steps, sizes.told)), ("passes", "seconds", time_passes)):
         if not (path := given.folder / f"{name}.json").exists():
             write(path, {key: measured()}, about)
 
@@ -104,8 +102,8 @@ def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
 def answer_problems(folder: Path, sampling: str, sizes: Sizes, about: dict[str, Any]) -> None:
     """Answer validation problems with every shape, and held-out ones with what these choose for each kind.
 
-    That is the chain and the tree of the least wall time, the longest chain, the tree of 16 nodes of the most tokens
-    per step, and the adaptive ones.
+    That is the chain and the tree of the least wall time, the longest chain, and the tree of 16 nodes of the most
+    tokens per step.
     """
     tried = {
         kind: {shape: config(kind, shape, sampling, VALIDATION, sizes.validated) for shape in (*CHAINS, *TREES)}
@@ -122,9 +120,8 @@ def answer_problems(folder: Path, sampling: str, sizes: Sizes, about: dict[str, 
         chosen[kind] = {
             "chain": min(CHAINS, key=lambda shape: value(shape, "seconds_per_answer")),
             "chain of 16": "16",
-            "tree": min(TREES[:-1], key=lambda shape: value(shape, "seconds_per_answer")),
+            "tree": min(TREES, key=lambda shape: value(shape, "seconds_per_answer")),
             "tree of 16": max(SIXTEEN, key=lambda shape: value(shape, "acceptance_length")),
-            "adaptive tree": TREES[-1],
         }
     write(folder / f"chosen-{sampling}.json", {"chosen": chosen}, about)
     held_out = [
@@ -145,24 +142,19 @@ class CountedModel(CachedModel):
         return super().append(*given, **named)
 
 
-def tell_costs(problems: int) -> list[dict[str, Any]]:
-    """Let adaptive trees take costs as they are told, and chains and trees of fixed shapes beside them.
-
-    Nothing is timed: a step takes one pass of the target, and what its passes of the draft and its proposals cost.
-    """
+def count_steps(problems: int) -> list[dict[str, Any]]:
+    """Count what steps of chains and trees bring and take: tokens, nodes, and passes of the draft. Nothing is timed."""
     loaded = load_pair(draft=DRAFT)
     assert isinstance(loaded.drafter, ModelDrafter)
     model = CountedModel(loaded.drafter.model)
     pair = Pair(loaded.target, ModelDrafter(model, loaded.drafter.vocabulary), loaded.tokenizer, loaded.bundled)
     prompts = [each.prompt for each in islice(word_problems("validation", seed=17), problems)]
-    told = [f"tree:adaptive,draft_cost={draft!r},token_cost={token!r}" for draft, token in COSTS]
-    shapes, found = [*CHAINS, *TREES[:-1], *told], []
-    with counting("trees that are told costs", len(shapes)) as progress:
+    shapes, found = [*CHAINS, *TREES], []
+    with counting("steps by shape", len(shapes)) as progress:
         for place, shape in enumerate(shapes, 1):
             model.passes, total = 0, Metrics()
-            length = shape_of(shape)  # one object: it goes on learning
             for seed, prompt in enumerate(prompts):
-                total += generate(pair, prompt, Request(seed=seed).proposing(length)).metrics
+                total += generate(pair, prompt, Request(seed=seed).proposing(shape_of(shape))).metrics
             counts = {"steps": total.steps, "accepted": total.accepted, "nodes": total.drafted, "passes": model.passes}
             found.append({"shape": shape} | counts)
             progress(place)
@@ -187,7 +179,7 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
     rows = [[nodes, *(f"{1000 * each[nodes]:.1f}" for each in passes.values())] for nodes in passes["bundled draft"]]
     rows.append(["16 ÷ 1", *(f"{each['16'] / each['1']:.2f}" for each in passes.values())])
     names = (name.replace("-", "\N{NON-BREAKING HYPHEN}") for name in passes)
-    found = {"told": yields.table(), "passes": table(("nodes", *names), rows)}
+    found = {"passes": table(("nodes", *names), rows)}
     for sampling in samplings:
         chosen = read(folder / f"chosen-{sampling}.json")["chosen"]
         held_out = read_runs(folder / f"{sampling}-held-out.jsonl")
@@ -233,7 +225,7 @@ class Yield(NamedTuple):
 
 
 class Yields:
-    """What shapes bring: chains, trees of fixed shapes, and adaptive ones, which were told costs."""
+    """What chains and trees bring."""
 
     def __init__(self, told: Sequence[Mapping[str, Any]]) -> None:
         found = {
@@ -241,29 +233,8 @@ class Yields:
             for each in told
         }
         found = {shape: each._replace(tokens=1 + each.tokens) for shape, each in found.items()}
-        self.adaptive = {shape: each for shape, each in found.items() if "adaptive" in shape}
         self.chains = {shape: each for shape, each in found.items() if not shape.startswith(TREE)}
-        self.trees = {shape: found[shape] for shape in found if shape not in self.adaptive | self.chains}
-
-    def table(self) -> str:
-        """Return tokens per pass of the target, at each pair of costs: of the best chain and tree, and the adaptive."""
-        rows = []
-        for shape, own in self.adaptive.items():
-            length: Any = shape_of(shape)
-            costs = length.draft_cost, length.token_cost
-            (chain_speed, chain), (tree_speed, tree) = (
-                max((each.speed(*costs), name) for name, each in some.items()) for some in (self.chains, self.trees)
-            )
-            rows.append([
-                *(f"{cost:g}" for cost in costs), f"`{chain}`", f"{chain_speed:.3f}", f"`{spelled(tree)}`",
-                f"{tree_speed:.3f}", f"{own.speed(*costs):.3f}", f"{own.nodes:.1f}", f"{own.passes:.1f}",
-                f"{own.speed(*costs) / chain_speed:.3f}",
-            ])  # fmt: skip
-        header = (
-            "draft pass", "each node", "best chain", "its tokens", "best fixed tree", "its tokens", "adaptive's tokens",
-            "its nodes", "its passes", "÷ best chain",
-        )  # fmt: skip
-        return table(header, rows, names=0)
+        self.trees = {shape: each for shape, each in found.items() if shape.startswith(TREE)}
 
 
 def _picture(yields: Yields, passes: Mapping[str, Mapping[str, float]]) -> str:

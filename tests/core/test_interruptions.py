@@ -15,7 +15,7 @@ from support.tiny_pair import tiny_pair
 from transformers.generation import candidate_generator
 
 import cactus_decoding
-from cactus_decoding import AdaptiveTree, CandidateGeneratorDrafter, Pair, generate, stream
+from cactus_decoding import CandidateGeneratorDrafter, Pair, generate, stream
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 
 FIRST, NEXT = "Tom has 4 pens. He buys 2", "Tom has 4 pens. Ann has 9"
@@ -68,17 +68,6 @@ def test_a_cache_that_was_being_written_to_is_empty_afterwards():
         model.append([4, 5], rows=1)
     assert model.length == 0
     assert torch.equal(model.append([6, 7], rows=1), CachedModel(tiny_llama(0)).append([6, 7], rows=1))
-
-
-def test_a_learning_draft_length_goes_on_after_an_interruption():
-    tree = AdaptiveTree(depth=4, draft_cost=0.1, token_cost=0.01)
-    pair, settings = pair_of(), SETTINGS | {"tree": tree, "num_speculative_tokens": None, "max_new_tokens": 12}
-    for call in range(1, 6):
-        with striking(call, after=True), pytest.raises(StruckError):
-            generate(pair, FIRST, **settings)
-        # the rates that it learns stay rates, and the next response is one of its length
-        assert all(0 <= rate <= 1 for each in (tree._fixed, tree._beside) for rate in each._rates)
-        assert len(generate(pair, NEXT, **settings).token_ids) == 12
 
 
 # --- one response at a time ---

@@ -88,8 +88,8 @@ def test_numbers_of_proposals_stay_numbers_and_other_lengths_texts():
     assert Request(num_speculative_tokens=ConfidenceStop(8)).as_dict()["num_speculative_tokens"] == (
         "confidence:max_draft_tokens=8"
     )
-    tree = as_tree("adaptive")
-    assert Request(tree=tree).tree is tree  # what it learns is kept
+    tree = as_tree("best_first")
+    assert Request(tree=tree).tree is tree
 
 
 def test_equal_numbers_are_written_alike():
@@ -122,7 +122,7 @@ REFUSED = {
     "no stop": ({"stop": None}, ValueError, "stop must be a sequence"),
     "empty stop": ({"stop": [""]}, ValueError, "stop must be a sequence"),
     "block and Cactus": ({"verification": "block", "rule": "cactus:delta=1"}, ValueError, "does not depend"),
-    "no way to verify": ({"verification": "blocks"}, ValueError, "traversal, coupled, fly, but is 'blocks'"),
+    "no way to verify": ({"verification": "blocks"}, ValueError, "token, block, joint, coupled, fly, but is 'blocks'"),
     "block and confidence": (
         {"verification": "block", "rule": "clamped:width=1", "num_speculative_tokens": "confidence"},
         ValueError,

@@ -52,16 +52,3 @@ def jointly(models: Models, text: tuple[int, ...], shape: Shape, depth: int = 0,
             accepted += chance * left * (of_child + behind)
             left -= part
     return accepted
-
-
-def most_kept(models: Models, depth: int, drafts: int) -> float:
-    """Return a bound on what any exact scheme keeps: a beginning is emitted, and in one of the drafts."""
-    kept, texts = 0.0, {(): (1.0, 1.0)}
-    for _ in range(depth):
-        texts = {
-            (*text, token): (by_target * q, by_draft * p)
-            for text, (by_target, by_draft) in texts.items()
-            for token, (q, p) in enumerate(zip(*(row.tolist() for row in models(text)), strict=True))
-        }
-        kept += sum(min(q, 1 - (1 - p) ** drafts) for q, p in texts.values())
-    return kept

@@ -8,7 +8,7 @@ nobody has seen can still be anything.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,15 +20,15 @@ from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.rows import SparseProbs
+from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
-from cactus_decoding.core.verification.declarations import VERIFICATIONS
 from cactus_decoding.core.verification.tree import Scheme, Tree, Walk
-from cactus_decoding.core.verification.walk import SCHEMES, NodeJudge
+from cactus_decoding.core.verification.walk import NodeJudge
 from support.decisions import as_given
 from support.exact_enumeration import Law, make_rows
 
-TREE_SCHEMES = {name: SCHEMES[name] for name, each in VERIFICATIONS.items() if each.trees and not each.independent}
-"""What verifies trees of every shape, by name."""
+TREE_SCHEMES: dict[str, Scheme] = {name: each.function for name, each in VERIFICATIONS.items() if each.trees}
+"""What verifies trees, by name."""
 
 
 class Choices:
@@ -96,8 +96,6 @@ class Shape(NamedTuple):
     drawn: tuple[int, ...]
     by_row: bool = False
     """Whether a node grows only where the draft's row has no token above 0.9: a function of the text."""
-    drafts: int = 0
-    """How many drafts are drawn independently, as deep as ``fixed`` is long; equal beginnings stand once."""
 
     def at(self, depth: int, draft: Tensor) -> tuple[int, int]:
         if depth >= len(self.fixed) or (self.by_row and depth and draft.max() > 0.9):
@@ -143,8 +141,6 @@ class LazyTree:
         self.token_ids: list[int] = []
         self._children: dict[int, Children | None] = {}
         self._positions: dict[int, Position | None] = {}
-        self._drafts = {ROOT: shape.drafts if isinstance(shape, Shape) else 0}  # how many go through a node
-        self.drafts = max(self._drafts[ROOT], 1)
 
     def tokens_to(self, node: int) -> list[int]:
         return [] if node == ROOT else [*self.tokens_to(self.parents[node]), self.token_ids[node]]
@@ -177,10 +173,6 @@ class LazyTree:
         num_fixed, num_drawn = self._shape.at(len(before), draft) if len(before) < self._limit else (0, 0)
         tokens = draft.topk(min(num_fixed, len(draft))).indices.tolist()
         num_fixed = len(tokens)
-        if self._shape.drafts and len(before) < min(len(self._shape.fixed), self._limit):
-            drawn = self.draw_independently(draft, self._drafts[node])
-            tokens = [*drawn]
-            self._drafts |= zip(range(len(self.parents), len(self.parents) + len(tokens)), drawn.values(), strict=True)
         for _ in range(num_drawn):
             law = without(draft, torch.tensor(tokens, dtype=torch.long))
             if law.sum() > 0:
@@ -191,10 +183,6 @@ class LazyTree:
         self.parents += [node] * len(tokens)
         self.token_ids += tokens
         return Children(nodes, tokens, num_fixed)
-
-    def draw_independently(self, draft: Tensor, count: int) -> dict[int, int]:
-        """Return tokens in the order in which they are drawn first, and how often each is drawn."""
-        return Counter(self._choices.token(draft) for _ in range(count))
 
     def draw(self, law: Tensor, draft: Tensor) -> int:
         return self._choices.token(law)

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from cactus_decoding.core.policy.position import Distribution, Position
 from cactus_decoding.core.types import ROOT
 from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.joint import _shares
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, TokenSource, Tree, Walk, left_over, ratio
+from cactus_decoding.core.verification.tree import RandomSource, RuleAt, TokenSource, Tree, Walk, ratio
 from support.tree_enumeration import Children, LazyTree
-
-
-def recursive_without_update(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
-    """Test every child against h itself, and draw from what the last one leaves of that."""
-    path: list[int] = []
-    node = ROOT
-    while (position := tree.at(node)) is not None:
-        h, kept = position.relaxed_row(judge(position)), None
-        for index, child in enumerate(position.nodes):
-            law, token = position.distribution(index).probs, position.token_ids[index]
-            if chance.below(child, ratio(h[token].item(), law[token].item())):
-                kept = child
-                break
-            left = left_over(h, law)
-        if kept is None:
-            return Walk.along(tree, path, chance.token(left if left.sum() > 0 else h))
-        path.append(kept)
-        node = kept
-    return Walk.along(tree, path, chance.token(tree.row(node).probs))
 
 
 def joint_with_a_capped_quotient(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
@@ -74,13 +53,6 @@ class TreeJudgedByTheWholeRow(LazyTree):
     position = JudgedByTheWholeRow
 
 
-class TreeWithPopularDraftsFirst(LazyTree):
-    """Sorts independent drafts by how many begin alike, so that the first is likelier than the draft's row says."""
-
-    def draw_independently(self, draft: Tensor, count: int) -> dict[int, int]:
-        return dict(sorted(super().draw_independently(draft, count).items(), key=lambda item: -item[1]))
-
-
 class TreeWithoutUnlikelyDraws(LazyTree):
     """Drops a drawn child of less than a third of the draft's row, without telling anybody."""
 
@@ -94,27 +66,3 @@ class TreeWithoutUnlikelyDraws(LazyTree):
         if len(children.nodes) == 1:
             return None
         return children._replace(nodes=children.nodes[:-1], token_ids=children.token_ids[:-1])
-
-
-def hsd_as_published(tree: Tree, judge: RuleAt, chance: RandomSource, *, cap: str) -> Walk:
-    """Verify as the code of arXiv 2601.05724 does: keep the whole chain by the ratio before any cap.
-
-    Further up, ``cap="once"`` takes min(1, r) for the ratio of a prefix, as its decoder does (``algorithm_clean.py``),
-    and ``cap="running"`` the ratio over the largest so far, as its simulation does (``simulation.py``).
-    """
-    levels, path, product, largest, node = [], list[int](), 1.0, 1.0, ROOT
-    while (position := tree.at(node)) is not None:
-        h, draft = position.relaxed_row(judge(position)), position.distribution(0).probs
-        levels.append(((product / largest if cap == "running" else min(1.0, product)) * h, draft))
-        product *= ratio(h[position.token_ids[0]].item(), draft[position.token_ids[0]].item())
-        largest, node = max(largest, product), position.nodes[0]
-        path.append(node)
-    if node == ROOT or chance.below(node, product):
-        return Walk.along(tree, path, chance.token(tree.row(node).probs))
-    for scaled, draft in reversed(levels):
-        path.pop()
-        missing, excess = left_over(scaled, draft), left_over(draft, scaled)
-        most = max(missing.sum().item(), excess.sum().item())
-        if not path or chance.below(path[-1], ratio(missing.sum().item(), most)):
-            break
-    return Walk.along(tree, path, chance.token(missing if missing.sum() > 0 else draft))

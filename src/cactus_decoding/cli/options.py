@@ -14,8 +14,7 @@ from annotated_types import Ge, Le
 
 from cactus_decoding.cli import notes, raise_when_interrupted
 from cactus_decoding.core.declared import Declared, settings_of, switch
-from cactus_decoding.core.request import MAX_SEED, SETTINGS, Request
-from cactus_decoding.core.verification.declarations import read_scheme
+from cactus_decoding.core.request import MAX_SEED, SETTINGS, Request, check_verification
 from cactus_decoding.zoo import draft_path
 
 if TYPE_CHECKING:
@@ -211,7 +210,7 @@ def _check_value(name: str, value: object) -> None:
         for text in _texts(value):
             SETTINGS[name].check(text)
     elif value is not None and name == "verification":
-        read_scheme(value)
+        check_verification(str(value))
     elif value is not None and not isinstance(value, (list, tuple)):
         SETTINGS[name].check(value)
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from cactus_decoding.core.drafting.lengths import LengthFactory, TimedLength
-from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.core.sampling.rows import check_drawn, one_hot
 from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
@@ -109,8 +108,6 @@ def decode(
                 check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
                 keep_path(target, len(ids), proposal, outcome.path)
                 kept = [node - len(before) for node in outcome.path if node - len(before) in range(len(drafts.drawn))]
-                if isinstance(length, TreeShape):
-                    length.end_walk(kept)
                 if isinstance(length, TimedLength):
                     length.timed(unread + len(proposal.token_ids), passing - started, timer() - passing)
                 length.end_step(len(kept))
@@ -158,7 +155,7 @@ def with_forced(before: list[int], proposal: Proposal, after: list[int]) -> Prop
     drawn[first:end] = proposal.drawn
     if probs is not None:
         probs = torch.cat([one_hot(before, probs), probs, one_hot(after, probs)])
-    return Proposal(token_ids, probs, parents, drawn, forced, proposal.drafts)
+    return Proposal(token_ids, probs, parents, drawn, forced)
 
 
 def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:

@@ -16,8 +16,8 @@ from cactus_decoding.core.keywords import RequestSettings as RequestSettings
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.schemes import VERIFICATIONS, read_scheme
 from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, check_drafter, judges_untempered
-from cactus_decoding.core.verification.declarations import VERIFICATIONS, read_scheme
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.relaxation import FittedPolicy
@@ -79,8 +79,6 @@ def check_scheme(
         )
     if scheme.needs_rows:
         check_relaxed_target(rule, what)
-    if tree is not None and scheme.independent and not tree.independent:
-        raise ValueError(f"{what} takes trees of independent drafts, such as independent,drafts=4, but it is {tree}")
     if tree is not None and scheme.max_drawn is not None and tree.max_drawn > scheme.max_drawn:
         raise ValueError(f"{what} takes at most one drawn child a token, but the tree is {tree}")
     if not scheme.judges_steps or isinstance(rule, Lossless):
@@ -114,7 +112,12 @@ def _tree(tree: TreeShape | str | None) -> TreeShape | None:
     return None if tree is None else as_tree(tree)
 
 
-def _scheme(verification: str) -> str:
+def check_verification(verification: str) -> str:
+    """Return a way to verify, or raise `ValueError` for what spells none."""
+    from cactus_decoding.core.rules import RULES
+
+    if (name := str(verification).partition(":")[0]) in RULES:
+        raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {verification}, rule={verification!r}")
     read_scheme(verification)
     return verification
 
@@ -153,11 +156,10 @@ class Request(Model):
         rule: an acceptance rule or its spelling.
         budget: how far the response's distribution may move, a `Budget` or its nats; with None nobody measures.
         verification: one of `VERIFICATIONS`. ``token`` verifies one proposal after another; ``block`` verifies all of a
-            step jointly, which accepts more, and takes rules whose relaxed target does not depend on the drafted token;
-            ``hsd`` does the same in another way. ``coupled`` takes the same rules, and gives one text per seed,
-            whatever is proposed (`SharedNoise`). In a tree ``token`` goes on after recovered tokens that are proposals
-            too, ``joint`` does what a block does in a chain, and ``recursive``, ``traversal`` and, for independent
-            drafts, ``multipath`` are there to compare with. ``fly`` relaxes by itself.
+            step jointly, which accepts more, and takes rules whose relaxed target does not depend on the drafted token.
+            ``coupled`` takes the same rules, and gives one text per seed, whatever is proposed (`SharedNoise`). In a
+            tree ``token`` goes on after recovered tokens that are proposals too, and ``joint`` does what a block does
+            in a chain. ``fly`` relaxes by itself.
         num_speculative_tokens: proposals per step, 0 or more (0 is plain sampling from the target), or a draft length
             that chooses their number, such as `AutoLength`, or its spelling; of a tree, how many of its tokens can
             be kept.
@@ -166,8 +168,7 @@ class Request(Model):
         max_new_tokens: upper limit of the response's length, 1 or more; the context window is another.
         stop: strings that end the response.
         seed: the same seed gives the same response on the same machine, with ``auto`` by the same profile; None draws
-            one. With ``coupled`` verification it gives the text of plain sampling. `AdaptiveTree` goes on learning from
-            response to response, and then proposes other tokens.
+            one. With ``coupled`` verification it gives the text of plain sampling.
         policy: where the rule may relax at all: not where a protected token may be written, not at important positions,
             and only in some phases.
 
@@ -200,7 +201,7 @@ class Request(Model):
     policy: RelaxationPolicy = RelaxationPolicy()
     verification: Annotated[
         str,
-        PlainValidator(_scheme),
+        PlainValidator(check_verification),
         Setting(
             "; ".join(f"'{each.name}': {each.summary}" for each in VERIFICATIONS.values()) + ".",
             group="proposals",
@@ -225,8 +226,7 @@ class Request(Model):
         PlainSerializer(lambda tree: None if tree is None else str(tree)),
         Setting(
             "Propose a tree instead: 'static=4.2.2.1' for one in which 4 may follow the text, 2 each of "
-            "them, and so on, 'best_first,nodes=16' for one of the likeliest tokens, 'adaptive' for one as large as is "
-            "worth its time.",
+            "them, and so on, or 'best_first,nodes=16' for one of the likeliest tokens.",
             group="proposals",
             metavar="SHAPE",
         ),

@@ -32,7 +32,6 @@ class Proposal:
         drawn: of each token whether it was drawn from its row without its fixed siblings and those drawn before it;
             other tokens are functions of the text before them alone. By default all were drawn if there are ``probs``.
         forced: the places of those that a constraint leaves no choice about; see `with_forced`.
-        drafts: how many drafts it holds that were drawn independently of each other; equal beginnings stand once.
     """
 
     token_ids: list[int]
@@ -40,7 +39,6 @@ class Proposal:
     parents: list[int] = field(default_factory=list)
     drawn: list[bool] = field(default_factory=list)
     forced: frozenset[int] = frozenset()
-    drafts: int = 1
 
     def __post_init__(self) -> None:
         count = len(self.token_ids)

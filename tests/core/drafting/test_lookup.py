@@ -22,7 +22,6 @@ TEXT = [1, 2, 3, 4, 1, 2, 5, 4, 1, 2, 3, 6, 1, 2]
 def test_branches_share_their_beginnings() -> None:
     found = LookupTree.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 99)
     assert found == LookupTree([3, 6, 1, 5, 4, 1, 4, 1], [-1, 0, 1, -1, 3, 4, 0, 6])
-    assert found.ranks() == [0, 0, 0, 1, 0, 0, 1, 0]
     assert LookupTree.of(SuffixIndex(TEXT).continuations(3), 4, lambda depth: 99).token_ids == [3, 6, 1, 5]
     assert LookupTree.of(SuffixIndex(TEXT).continuations(3), 99, lambda depth: 1).token_ids == [3, 6, 1]
 
@@ -78,18 +77,12 @@ def test_they_stand_beside_a_model_s_and_are_fixed(draft: ModelDrafter, shape: B
 
 
 @pytest.mark.parametrize("drawn", [1, 2])
-@pytest.mark.parametrize(
-    "spelling", ["static=3.3.2,lookup=4", "best_first,nodes=8,lookup=8", "adaptive,nodes=20,lookup=4"]
-)
+@pytest.mark.parametrize("spelling", ["static=3.3.2,lookup=4", "best_first,nodes=8,lookup=8"])
 def test_there_are_never_more_children_than_tokens(spelling: str, drawn: int) -> None:
-    costs = ",draft_cost=0,token_cost=0" if "adaptive" in spelling else ""
     random = torch.Generator().manual_seed(drawn)
     for vocabulary in [2, 3, 4] * 10:
-        shape = as_tree(f"{spelling}{costs}" + (f",drawn={drawn}" if "static" in spelling else ""))
+        shape = as_tree(spelling + (f",drawn={drawn}" if "static" in spelling else ""))
         assert isinstance(shape, TreeShape)
-        while shape.begin_step() and not shape.branches:  # until the shape tries a tree
-            shape.end_draft(0)
-            shape.end_step(0)
         text = torch.randint(0, vocabulary, (9,), generator=random).tolist()
 
         def read(tree: GrowingTree, nodes: list[int], vocabulary: int = vocabulary) -> tuple[Tensor, Tensor]:

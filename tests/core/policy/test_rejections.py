@@ -14,7 +14,7 @@ from support.tree_enumeration import Models, distance, divergence, product_law, 
 from cactus_decoding import Budget, Request, generate, load_pair, parse_rule, stream
 from cactus_decoding.core.policy.decide import Policy
 from cactus_decoding.core.policy.relaxation import Pair, RejectionMemory, RelaxationPolicy, relaxation_policy
-from cactus_decoding.core.verification.walk import SCHEMES
+from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.zoo.word_problems import word_problems
 
 EXACT, FAR = 1e-12, 1e-3
@@ -28,7 +28,7 @@ Decides = Callable[[dict[Pair, int], Pair, int, list[float]], bool]
 def enumerated(memory: RejectionMemory, models: Models, budget: float | None = None) -> tuple[Law, float]:
     fitted = RelaxationPolicy(memory=memory).fit(None, models.vocabulary)
     policy = Policy(RULE, None if budget is None else Budget(nats=budget), fitted)
-    law, spent, _ = respond(SCHEMES["token"], policy, models, uniform_shape(PROPOSALS, 0, 1), LENGTH)
+    law, spent, _ = respond(VERIFICATIONS["token"].function, policy, models, uniform_shape(PROPOSALS, 0, 1), LENGTH)
     return law, spent
 
 

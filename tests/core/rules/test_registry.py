@@ -8,8 +8,7 @@ from support.rules_under_test import SPELLINGS, every_rule
 
 from cactus_decoding.core import rules
 from cactus_decoding.core.rules import RULES, parse_rule
-from cactus_decoding.core.rules.base import WAYS_TO_VERIFY
-from cactus_decoding.core.verification.declarations import VERIFICATIONS
+from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -32,8 +31,10 @@ def test_a_rule_says_everything_that_is_shown_of_it(name: str) -> None:
         assert preset.choose
 
 
-def test_what_a_rule_may_be_mistaken_for_is_every_way_to_verify() -> None:
-    assert tuple(VERIFICATIONS) == WAYS_TO_VERIFY
+def test_a_way_to_verify_is_not_taken_for_a_rule() -> None:
+    for name in VERIFICATIONS:
+        with pytest.raises(ValueError, match=f"'{name}' is no rule, but a way to verify: --verification {name}"):
+            parse_rule(name)
 
 
 def test_families_are_rules_of_their_class_over_their_whole_range() -> None:

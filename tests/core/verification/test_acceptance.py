@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from itertools import pairwise
 
 import pytest
-from support.tree_acceptance import by_matching, jointly, most_kept
+from support.tree_acceptance import by_matching, jointly
 from support.tree_enumeration import TREE_SCHEMES, Models, Shape, mean_accepted, uniform_shape
-from torch import Tensor
 
 
 @pytest.mark.parametrize(("vocabulary", "fixed", "drawn"), [(2, 1, 1), (3, 1, 1), (3, 2, 1), (3, 0, 1), (3, 2, 0)])
@@ -54,40 +51,3 @@ def test_a_tree_whose_fixed_children_are_leaves_may_keep_less_than_a_chain() -> 
     leaf = Shape((1,), (1,))
     assert mean_accepted(TREE_SCHEMES["token"], models, leaf) == pytest.approx(1.0)
     assert mean_accepted(TREE_SCHEMES["token"], models, uniform_shape(2, 0, 1)) == pytest.approx(2.0)
-
-
-def best_of_one_token(target: Tensor, draft: Tensor, drafts: int) -> float:
-    """Return the most that any scheme keeps of drafts of one token each: a minimal cut between drafts and tokens."""
-    some = (target.new_tensor(each).bool() for each in itertools.product((0, 1), repeat=len(target)))
-    return min((target[each].sum() + 1 - draft[each].sum() ** drafts).item() for each in some)
-
-
-@pytest.mark.parametrize("name", ["recursive", "traversal"])
-def test_independent_drafts_keep_more_the_more_there_are_and_no_more_than_can_be(name: str) -> None:
-    for seed in (21, 22, 23, 24):
-        models = Models(3, seed)
-        alone = mean_accepted(TREE_SCHEMES["joint" if name == "traversal" else "token"], models, uniform_shape(2, 0, 1))
-        kept = [mean_accepted(TREE_SCHEMES[name], models, Shape((0, 0), (0, 0), drafts=drafts)) for drafts in (1, 2, 3)]
-        assert kept[0] == pytest.approx(alone, abs=1e-12)
-        assert all(less <= more + 1e-12 for less, more in pairwise(kept))
-        for drafts, each in enumerate(kept, start=1):
-            assert each <= most_kept(models, 2, drafts) + 1e-12
-            one = mean_accepted(TREE_SCHEMES[name], models, Shape((0,), (0,), drafts=drafts))
-            assert one <= best_of_one_token(*models(()), drafts) + 1e-12
-
-
-@pytest.mark.slow
-def test_schemes_keep_more_in_the_order_of_their_papers() -> None:
-    ways = {
-        "chain": ("token", uniform_shape(2, 0, 1)),
-        "block": ("joint", uniform_shape(2, 0, 1)),
-        "recursive": ("recursive", uniform_shape(2, 0, 2)),
-        "traversal": ("traversal", uniform_shape(2, 0, 2)),
-        "match": ("token", uniform_shape(2, 1, 1)),
-        "joint": ("joint", uniform_shape(2, 1, 1)),
-    }
-    means = {
-        label: sum(mean_accepted(TREE_SCHEMES[name], Models(3, seed), shape) for seed in range(50, 56)) / 6
-        for label, (name, shape) in ways.items()
-    }
-    assert sorted(means, key=means.__getitem__) == list(ways)

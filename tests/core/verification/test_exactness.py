@@ -19,10 +19,8 @@ from support.tree_enumeration import (
 from support.wrong_trees import (
     TreeJudgedByTheWholeRow,
     TreeWithoutUnlikelyDraws,
-    TreeWithPopularDraftsFirst,
     coupled_with_a_second_draw,
     joint_with_a_capped_quotient,
-    recursive_without_update,
 )
 from torch import Tensor
 
@@ -49,8 +47,6 @@ SHAPES = {
 SEVERAL_DRAWN = {
     "two drawn": Shape((0, 0), (2, 1)),
     "a fixed and two drawn": Shape((1,), (2,)),
-    "two independent drafts": Shape((0, 0), (0, 0), drafts=2),
-    "three independent drafts": Shape((0,), (0,), drafts=3),
 }
 JUDGING = [name for name in TREE_SCHEMES if name != "coupled"]  # which draws by itself: no draft changes its law
 WITH_MANY_DRAWN = [name for name in TREE_SCHEMES if name != "joint"]
@@ -150,19 +146,9 @@ def furthest(scheme: Scheme, shape: Shape, grow: type[LazyTree] = LazyTree) -> f
     return max(lossless_distance(scheme, Models(3, seed), shape, 3, grow) for seed in (2, 3, 5))
 
 
-def test_recursion_without_updating_the_residual_is_noticed() -> None:
-    assert furthest(recursive_without_update, CONSTANT["both"]) > FAR
-    assert furthest(recursive_without_update, SEVERAL_DRAWN["two drawn"]) > FAR
-
-
 @pytest.mark.parametrize("name", JUDGING)
 def test_drawn_children_that_are_judged_by_the_whole_row_are_noticed(name: str) -> None:
     assert furthest(TREE_SCHEMES[name], CONSTANT["both"], TreeJudgedByTheWholeRow) > FAR
-
-
-@pytest.mark.parametrize("name", [name for name in WITH_MANY_DRAWN if name != "coupled"])
-def test_independent_drafts_in_the_order_of_their_number_are_noticed(name: str) -> None:
-    assert furthest(TREE_SCHEMES[name], SEVERAL_DRAWN["three independent drafts"], TreeWithPopularDraftsFirst) > FAR
 
 
 def test_a_quotient_that_is_merely_capped_is_noticed() -> None:

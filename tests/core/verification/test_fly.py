@@ -18,11 +18,10 @@ from torch import Tensor
 from cactus_decoding import Request, generate, load_pair, parse_rule
 from cactus_decoding.core.request import with_default_proposals
 from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.schemes import VERIFICATIONS, FlyKnobs, read_scheme
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.core.verification.declarations import FlyKnobs, read_scheme
 from cactus_decoding.core.verification.fly import fly
 from cactus_decoding.core.verification.tree import Scheme
-from cactus_decoding.core.verification.walk import SCHEMES
 from cactus_decoding.lab.evaluation.engines.engine import TransformersEngine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.tracing import stream_trace
@@ -191,7 +190,7 @@ def test_it_beats_a_clamped_ratio_in_steps_and_in_law_on_one_pair_and_loses_both
     look_ahead = partial(fly, knobs=FlyKnobs(1, 0.3), greedy=False)
     for seed, width, better in ((4, 0.8, True), (5, 2.5, False)):
         ours = cost(look_ahead, Lossless(), Models(3, seed))
-        theirs = cost(SCHEMES["token"], parse_rule(f"clamped:width={width}"), Models(3, seed))
+        theirs = cost(VERIFICATIONS["token"].function, parse_rule(f"clamped:width={width}"), Models(3, seed))
         assert (ours[0] > theirs[0]) is better
         assert (ours[1] < theirs[1]) is better
 

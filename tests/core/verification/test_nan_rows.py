@@ -14,8 +14,8 @@ from cactus_decoding.core.drafting.trees.growing import choose_children
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingFn, SamplingParams
 from cactus_decoding.core.sampling.rows import check_drawn
+from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.core.types import LogitsToProbs, Proposal
-from cactus_decoding.core.verification.declarations import VERIFICATIONS
 from cactus_decoding.core.verification.walk import Verifier
 from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling
 

@@ -14,23 +14,20 @@ from torch import Tensor
 from cactus_decoding.core.policy.position import Distribution, Position
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.rows import draw, draw_one
+from cactus_decoding.core.schemes import VERIFICATIONS, FlyKnobs
 from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows
 from cactus_decoding.core.verification import batched
-from cactus_decoding.core.verification.declarations import VERIFICATIONS, FlyKnobs
 from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, left_over, recovery_weights
-from cactus_decoding.core.verification.walk import SCHEMES
 
 LAST = 1 - 2**-53
 """The greatest uniform number: by it alone a test fails whose probability of passing is 1 but for rounding."""
 EVERY = {
-    name: partial(scheme, knobs=FlyKnobs(), greedy=False) if VERIFICATIONS[name].lossy else scheme
-    for name, scheme in SCHEMES.items()
+    name: partial(each.function, knobs=FlyKnobs(), greedy=False) if each.lossy else each.function
+    for name, each in VERIFICATIONS.items()
     if name != "coupled"  # which recovers nothing: every token is drawn from h itself
 }
-CHAINS = {name: scheme for name, scheme in EVERY.items() if VERIFICATIONS[name].chains or name == "traversal"}
-TREES = {
-    name: scheme for name, scheme in EVERY.items() if VERIFICATIONS[name].trees and not VERIFICATIONS[name].independent
-}
+CHAINS = {name: scheme for name, scheme in EVERY.items() if VERIFICATIONS[name].chains}
+TREES = {name: scheme for name, scheme in EVERY.items() if VERIFICATIONS[name].trees}
 RULES = ("lossless", "clamped:width=20", "ensemble:weight=0.5")
 UNIFORMS = [(i + 0.5) / 43 for i in range(43)]  # none where two tokens meet
 

@@ -66,7 +66,7 @@ def test_greedy_trees_equal_stock_generate(architecture):
     model, other = architecture(0), architecture(1)
     plain = model.generate(LONG_PROMPT, do_sample=False, max_length=64)
     padded, mask = torch.tensor([[5, 5, 1, 2, 3]]), torch.tensor([[0, 0, 1, 1, 1]])
-    for verification in ("token", "joint", "recursive", "traversal"):
+    for verification in ("token", "joint"):
         given = {"do_sample": False, "assistant_model": other, "tree": TREE, "verification": verification}
         assert torch.equal(speculate(model, LONG_PROMPT, max_length=64, **given), plain), verification
         ours = speculate(model, padded, attention_mask=mask, max_new_tokens=20, **given)
@@ -75,7 +75,7 @@ def test_greedy_trees_equal_stock_generate(architecture):
 
 def test_every_shape_and_source_of_trees_is_greedy(target, draft):
     plain = target.generate(LONG_PROMPT, do_sample=False, max_length=64)
-    for shape in (TREE, "best_first,nodes=9,lookup=3", "adaptive"):
+    for shape in (TREE, "best_first,nodes=9,lookup=3"):
         for source in ({"drafter": NgramDrafter()}, {"prompt_lookup_num_tokens": 4}, {"assistant_model": draft}):
             ours = speculate(target, LONG_PROMPT, do_sample=False, max_length=64, tree=shape, **source)
             assert torch.equal(ours, plain), (shape, source)

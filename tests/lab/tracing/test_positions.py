@@ -140,14 +140,13 @@ def test_joint_acceptance_is_that_of_the_prefix_whatever_follows(bundled):
 def test_a_tree_that_does_not_branch_says_what_a_chain_does(pair):
     tree = "static=1.1.1,drawn=1"
     asked = {"rule": "clamped:width=1", "seed": 3, "max_new_tokens": 30}
-    ways = {"block": {"num_speculative_tokens": 3}, "joint": {"tree": tree}, "traversal": {"tree": tree}}
+    ways = {"block": {"num_speculative_tokens": 3}, "joint": {"tree": tree}}
     told = {}
     for name, more in ways.items():
         positions = trace_response(pair, PROMPT, verification=name, **asked, **more).positions
         told[name] = [position.acceptance_prob for position in positions]
     assert any(each is not None and 0 < each < 1 for each in told["block"])
-    for name in ("joint", "traversal"):
-        assert told[name] == pytest.approx(told["block"], abs=1e-6), name
+    assert told["joint"] == pytest.approx(told["block"], abs=1e-6)
 
 
 def test_relaxed_greedy_in_a_response(pair):

@@ -24,10 +24,8 @@ WAYS = {
     "none drawn": {"rule": "cactus:delta=1", "tree": "static=3.2,drawn=0"},
     "temperature 0": {"temperature": 0, "rule": "relaxed_greedy:margin=1", "budget": math.inf},
     "joint": {"rule": "clamped:width=1", "verification": "joint", "tree": "static=2.2.2"},
-    "recursive": {"verification": "recursive"},
     "grown, with look-up": {"rule": "clamped:width=2", "tree": "best_first,nodes=9,lookup=3"},
     "grown, jointly": {"verification": "joint", "tree": "best_first,nodes=9"},
-    "traversal": {"verification": "traversal"},
 }
 
 

@@ -48,7 +48,6 @@ class LookUpDrafter(Drafter):
         if (shape := self._response.shape) is None:
             return Proposal(next(iter(self.branches(limit)), []), None)
         found = LookupTree.of(self.branches(limit), shape.max_nodes, shape.max_children)
-        found = found.only(shape.choose_looked_up(found.parents, found.ranks()))
         return Proposal(found.token_ids, None, found.parents)
 
     def follow(self, token_ids: list[int]) -> None:

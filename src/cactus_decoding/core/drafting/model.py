@@ -12,7 +12,6 @@ from torch.nn import functional
 from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, first_to_arrive, grow
-from cactus_decoding.core.drafting.trees.independent import IndependentDrafts
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.models.base import BaseCachedModel, path_places, tree_inputs
 from cactus_decoding.core.models.loading import with_cache
@@ -121,7 +120,7 @@ class ModelDrafter(Drafter):
         lacks = self._model.read_as is None and max(token_ids[known:]) >= self._model.vocabulary_size
         if limit <= 0 or lacks:
             return Proposal([], None)
-        if isinstance(self._length, TreeShape) and self._length.branches:
+        if isinstance(self._length, TreeShape):
             return self._grow(self._length, token_ids, limit, to_probs, generator)
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
         sequence, rows = list(token_ids), list[Tensor]()
@@ -185,19 +184,10 @@ class ModelDrafter(Drafter):
                 return first_to_arrive(logits, probs, count, generator, place, taken)
             return choose_children(logits, probs, count, num_drawn, generator, taken)
 
-        def draw_alike(row: Tensor, count: int) -> list[int]:
-            if isinstance(generator, SharedNoise):
-                return [generator.token(row, place)]
-            numbers = torch.rand(count, dtype=torch.float64, generator=generator, device=row.device)
-            return draw(row.expand(count, -1), numbers).tolist()
-
         if shape.num_looked_up:
             self._index.follow(token_ids)
         branches = self._index.continuations(limit) if shape.num_looked_up else []
-        if isinstance(shape, IndependentDrafts):
-            tree = shape.draw(limit, read, draw_alike)
-        else:
-            tree = grow(shape, branches, limit, read, choose)
+        tree = grow(shape, branches, limit, read, choose)
         if not tree.reads_chain:
             self._tree = start, Proposal([tree.token_ids[node] for node in tree.read], None, tree.read_parents)
         return tree.proposal()

@@ -13,9 +13,7 @@ from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.drafting.automatic import AutoLength
 from cactus_decoding.core.drafting.lengths import ConfidenceStop, FixedLength
 from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
-from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.drafting.trees.best_first import BestFirstTree
-from cactus_decoding.core.drafting.trees.independent import IndependentDrafts
 from cactus_decoding.core.drafting.trees.shape import StaticTree, TreeShape
 from cactus_decoding.core.models.loading import check_model_name, loaders
 from cactus_decoding.core.spelling import parse
@@ -44,12 +42,7 @@ LOOK_UP = LOOK_UPS[0]  # the default draft of any target but the bundled one
 
 DRAFT_LENGTHS: dict[str, type[DraftLength]] = {"fixed": FixedLength, "confidence": ConfidenceStop, "auto": AutoLength}
 """Every draft length by its name."""
-TREE_SHAPES: dict[str, type[TreeShape]] = {
-    "static": StaticTree,
-    "best_first": BestFirstTree,
-    "independent": IndependentDrafts,
-    "adaptive": AdaptiveTree,
-}
+TREE_SHAPES: dict[str, type[TreeShape]] = {"static": StaticTree, "best_first": BestFirstTree}
 """Every tree shape by its name; that of a static one is also its first parameter: ``static=4.2.2.1``."""
 _NUMBER = re.compile(r"[+-]?\d{1,18}")
 
@@ -120,8 +113,7 @@ def as_tree(tree: TreeShape | str) -> TreeShape:
     key = name.partition("=")[0].strip()
     if key not in ("static", "drawn", "lookup") or name == "static":
         close = "" if name == "static" else suggestion(key, TREE_SHAPES)
-        known = "static=4.2.2.1, best_first, independent and adaptive"
-        raise ValueError(f"unknown tree {short_repr(text)}; known are {known}{close}")
+        raise ValueError(f"unknown tree {short_repr(text)}; known are static=4.2.2.1 and best_first{close}")
     return parse("tree", f"static:{text}", TREE_SHAPES)
 
 

@@ -193,7 +193,7 @@ class Position:
         return rule if relaxed is None else EmittedRows(relaxed)
 
     def audit(self, rule: AcceptanceRule) -> Audit:
-        """Return exactly what a rule emits here, by `match` or `recursive`; the acceptance is its drafted child's."""
+        """Return exactly what a rule emits here, by `match`; the acceptance is its drafted child's."""
         from cactus_decoding.core.audit import audit_rows
 
         return audit_rows(self.effective_rule(rule), self.target.probs, self.distribution(self.drafted).probs)

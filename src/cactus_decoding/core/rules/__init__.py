@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import cast
 
 from cactus_decoding.core.checks import short_repr
-from cactus_decoding.core.rules.base import WAYS_TO_VERIFY, registered_rules
 from cactus_decoding.core.rules.base import Rule as Rule
+from cactus_decoding.core.rules.base import registered_rules
 from cactus_decoding.core.rules.big_little import BigLittle as BigLittle
 from cactus_decoding.core.rules.cactus import Cactus as Cactus
 from cactus_decoding.core.rules.cascade import Cascade as Cascade
@@ -24,6 +24,7 @@ from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy as RelaxedGr
 from cactus_decoding.core.rules.token_cascade import TokenCascade as TokenCascade
 from cactus_decoding.core.rules.top_k import TopK as TopK
 from cactus_decoding.core.rules.typical import Typical as Typical
+from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.core.types import AcceptanceRule
 
@@ -72,7 +73,7 @@ def parse_rule(text: str, *, importing: bool = True, listed: Collection[str] = (
         return parse("rule", text, RULES)
     registered = [each.name for each in registered_rules()]
     if name not in registered:
-        if name in WAYS_TO_VERIFY:
+        if name in VERIFICATIONS:
             raise ValueError(f"{name!r} is no rule, but a way to verify: --verification {text}, verification={text!r}")
         if (path := _PATH.match(text)) is None:
             known = dict.fromkeys([*(listed or RULES), *registered], cast("type[Rule]", None))

@@ -20,8 +20,6 @@ from cactus_decoding.core.spelling import spell
 from cactus_decoding.core.types import AcceptanceRule, Verdict
 
 GROUP = "cactus_decoding.rules"  # the entry points by which installed packages register rules
-# names of `verification.declarations.VERIFICATIONS`, which users may take for rules
-WAYS_TO_VERIFY = ("token", "block", "hsd", "joint", "recursive", "multipath", "traversal", "coupled", "fly")
 
 
 def registered_rules() -> tuple[EntryPoint, ...]:

@@ -7,8 +7,8 @@ import math
 import torch
 
 from cactus_decoding.core.policy.position import OneHotDistribution, Position
+from cactus_decoding.core.schemes import FlyKnobs
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.declarations import FlyKnobs
 from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Trial, Walk, ratio, residual
 
 

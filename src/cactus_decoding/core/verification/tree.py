@@ -30,11 +30,6 @@ class Tree:
         self._rows = rows
         self._positions: dict[int, Position] = {}
 
-    @property
-    def drafts(self) -> int:
-        """How many drafts were drawn independently."""
-        return self._rows.proposal.drafts
-
     def at(self, node: int) -> Position | None:
         """Return the position after a proposal, or with -1 after the text; None where nothing is proposed there."""
         if node not in self._positions and node in self._rows.proposal.children:

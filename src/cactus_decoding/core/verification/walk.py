@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -14,35 +14,17 @@ from cactus_decoding.core.policy.decide import Decision, DecisionReason, Policy,
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.noise import SharedNoise, SharedNumbers
 from cactus_decoding.core.sampling.params import SamplingParams
+from cactus_decoding.core.schemes import read_scheme
 from cactus_decoding.core.types import ROOT, AcceptanceRule, LogitsToProbs, Outcome, Proposal, StepRows, Visit
 from cactus_decoding.core.verification.coupled import coupled
-from cactus_decoding.core.verification.declarations import read_scheme
-from cactus_decoding.core.verification.fly import fly
-from cactus_decoding.core.verification.hsd import hsd
-from cactus_decoding.core.verification.joint import joint
 from cactus_decoding.core.verification.match import match
-from cactus_decoding.core.verification.multipath import multipath
-from cactus_decoding.core.verification.recursive import recursive
-from cactus_decoding.core.verification.traversal import traversal
-from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial, Walk
+from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
     from cactus_decoding.core.policy.position import Position
     from cactus_decoding.core.policy.relaxation import FittedPolicy
 
-# what verifies by each name of `VERIFICATIONS`; ``block`` is ``joint`` for chains, and ``fly`` takes its knobs too
-SCHEMES: dict[str, Callable[..., Walk]] = {
-    "token": match,
-    "block": joint,
-    "hsd": hsd,
-    "joint": joint,
-    "recursive": recursive,
-    "multipath": multipath,
-    "traversal": traversal,
-    "coupled": coupled,
-    "fly": fly,
-}
 _LOSSLESS = Lossless()
 
 
@@ -122,7 +104,7 @@ class Verifier:
     to_untempered: LogitsToProbs  # the same before temperature and truncation
     sampling: SamplingParams | None = None  # given if ``to_probs`` does nothing else: rows may then stay logits
     budget: Budget | None = None
-    verification: str = "token"  # the spelling of one of `SCHEMES`
+    verification: str = "token"  # the spelling of one of `VERIFICATIONS`
     fitted: FittedPolicy | None = None  # None if the rule may relax everywhere
     greedy: bool = False  # whether the temperature is 0
 
@@ -133,8 +115,8 @@ class Verifier:
     @cached_property
     def scheme(self) -> Scheme:
         declared, knobs = read_scheme(self.verification)
-        scheme: Callable[..., Walk] = SCHEMES[declared.name]
-        return partial(scheme, knobs=knobs, greedy=self.greedy) if declared.lossy else scheme
+        verify = declared.function
+        return partial(verify, knobs=knobs, greedy=self.greedy) if declared.lossy else verify
 
     def begin(self, prompt_ids: Sequence[int] = ()) -> PolicyState:
         return self.policy.begin(prompt_ids)

@@ -18,8 +18,8 @@ from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.rules import as_rule, recorded_rule
+from cactus_decoding.core.schemes import scheme_for
 from cactus_decoding.core.types import DraftLength
-from cactus_decoding.core.verification.declarations import scheme_for
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.lab.evaluation.chat import Chat, as_settings, from_settings
 

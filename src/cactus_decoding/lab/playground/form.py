@@ -17,8 +17,8 @@ from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.rules import RULES, Lossless, Rule, parse_rule
 from cactus_decoding.core.rules.base import name_of, round_to
+from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.core.verification.declarations import VERIFICATIONS
 from cactus_decoding.zoo import RELAXED
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
@@ -153,7 +153,7 @@ def _model_name(role: str, given: object, models: bool) -> str | None:
     return given.strip()
 
 
-TREES = ("static=3.2.1", "best_first", "adaptive")
+TREES = ("static=3.2.1", "best_first")
 """Trees that the page suggests; others can be typed."""
 FIRST_EXAMPLE = 6
 """With the page's first rule and seed, this example differs from lossless at once, takes fewer steps, and is right."""

@@ -13,8 +13,8 @@ from cactus_decoding.core.models.tokenizers import UNFINISHED, IncrementalDetoke
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.core.types import ROOT, Fate, Outcome, Visit
-from cactus_decoding.core.verification.declarations import VERIFICATIONS
 from cactus_decoding.lab.tracing.position_rows import PositionRows
 from cactus_decoding.lab.tracing.trace import NodeFate, TracedNode, TracedPosition, TracedToken
 from cactus_decoding.lab.tracing.what_if import consequences

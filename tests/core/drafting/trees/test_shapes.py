@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from cactus_decoding import AdaptiveTree, BestFirstTree, DraftLength, IndependentDrafts, Request, StaticTree
+from cactus_decoding import BestFirstTree, DraftLength, Request, StaticTree
 from cactus_decoding.core.drafting.registry import as_tree
 
 SPELLINGS = {
     StaticTree: ("static=4.2.2.1", "static=3", "static=2.2,drawn=0", "static=2.1,drawn=2"),
     BestFirstTree: ("best_first", "best_first,nodes=8", "best_first,nodes=8,depth=3,drawn=0"),
-    AdaptiveTree: ("adaptive", "adaptive,nodes=12,depth=4,draft_cost=0.1,token_cost=0.01", "adaptive,width=2,drawn=0"),
-    IndependentDrafts: ("independent", "independent,drafts=3,depth=5"),
 }
 
 
@@ -39,14 +37,14 @@ def test_a_shape_of_ones_own_needs_no_spelling() -> None:
 def test_what_shapes_say_of_themselves() -> None:
     assert StaticTree("2.2.2").is_even
     assert not any(as_tree(other).is_even for other in ("static=2.2.1", "best_first"))
-    shape = as_tree("independent,drafts=3,depth=5")
-    assert (shape.max_draft_tokens, shape.max_nodes, shape.max_drawn) == (5, 15, 3)
+    shape = as_tree("best_first,nodes=9,depth=5")
+    assert (shape.max_draft_tokens, shape.max_nodes, shape.max_drawn) == (5, 9, 1)
 
 
 @pytest.mark.parametrize(
     ("spelling", "wrong"),
     [
-        ("", "unknown tree ''; known are static=4.2.2.1, best_first, independent and adaptive"),
+        ("", "unknown tree ''; known are static=4.2.2.1 and best_first"),
         ("static", "unknown tree 'static'; known are static=4.2.2.1"),
         ("lookup=2", "lacks static"),
         ("static=4.0", "static must be numbers from 1 with dots between such as '4.2.2.1', but is '4.0'"),
@@ -64,12 +62,6 @@ def test_what_shapes_say_of_themselves() -> None:
         ("best_first,drawn=2", "drawn must be between 0 and 1, but is 2"),
         ("best_first,drawn=0,width=0", "width and drawn must not both be 0"),
         ("best_first,acceptance=1", r"acceptance must be in \(0, 1\), but is 1"),
-        ("adaptive,draft_cost=0.1", "draft_cost and token_cost go together"),
-        ("adaptive,draft_cost=-1,token_cost=0", r"draft_cost must be in \[0, inf\), but is -1"),
-        ("adaptive,width=0,drawn=0", "width and drawn must not both be 0"),
-        ("adaptive,most=3", "unknown parameter 'most'"),
-        ("independent,drafts=0", "drafts must be between 1 and 64"),
-        ("independent,drafts=64,depth=17", "at most 1024"),
     ],
 )
 def test_what_is_no_shape_is_refused(spelling: str, wrong: str) -> None:

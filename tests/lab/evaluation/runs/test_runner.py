@@ -191,11 +191,8 @@ def test_the_longest_time_is_that_of_all_tokens_of_all_answers():
     runs = [config_of(problems=2, max_new_tokens=100, seed=seed) for seed in (0, 1)]
     found = longest_seconds(runs, {"bundled:worded": Clock()}, tasks)
     assert found == pytest.approx(2 * 3 * (1 + 0.1 * 100))
-    learns = config_of(problems=2, tree="adaptive", num_speculative_tokens=None)
-    assert longest_seconds([learns], {"bundled:worded": Clock()}, tasks) is None
     check_parallelizable([config_of(), config_of(tree="static=2.2", num_speculative_tokens=None)], tasks)
     for config, task, said in (
-        (learns, tasks["word_problems"], "the tree 'adaptive' learns"),
         (config_of(engine="vllm"), tasks["word_problems"], "vLLM starts processes itself"),
         (config_of(task="sums"), HarnessTask("sums", ()), "sums is asked as a whole"),
     ):

@@ -1,9 +1,8 @@
-"""Trees that grow by what tokens are worth beyond a price, and the one that grows where the draft is likely right."""
+"""A tree that grows where the draft is likely right: by what tokens are worth beyond a price."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.trees.shape import ChildCounts, TreeShape
-from cactus_decoding.core.types import ROOT
 
 _STEP = 1.3  # factor by which a price changes at first while the right one is sought
 _LEAST = 1e-4
@@ -80,27 +78,27 @@ def best_split(candidate: OpenNode, price: float, going_on: float, levels: int) 
 
 
 def affordable(
-    candidates: Sequence[OpenNode], left: int, going_on: float, levels: int, begin: float, least: float = _LEAST
+    candidates: Sequence[OpenNode], left: int, going_on: float, levels: int, begin: float
 ) -> tuple[float, list[ChildCounts]]:
     """Return the lowest price at which no more tokens are worth it than are left, and the children at that price.
 
-    ``left`` counts what follows the children too. The search begins at ``begin``; ``least`` is the lowest price.
+    ``left`` counts what follows the children too. The search begins at ``begin``.
 
     Example:
         >>> candidates = [OpenNode(1.0, [0.5, 0.3], [0.8, 0.5, 0.3])]
         >>> [affordable(candidates, left, 0.9, 0, 0.1)[1] for left in (1, 2, 3)]
         [[ChildCounts(fixed=0, drawn=1)], [ChildCounts(fixed=1, drawn=1)], [ChildCounts(fixed=2, drawn=1)]]
     """
-    price, low, high = max(begin, least), 0.0, 1.0
+    price, low, high = max(begin, _LEAST), 0.0, 1.0
     fitting, splits = 1.0, [_NOTHING.split] * len(candidates)
     while True:
         priced = [best_split(each, price, going_on, levels) for each in candidates]
         total = sum(each.total for each in priced)
         if total <= left:
             high, fitting, splits = price, price, [each.split for each in priced]
-            if total == left or price <= least:
+            if total == left or price <= _LEAST:
                 break
-            price = max((low + price) / 2 if low else price / _STEP, least)
+            price = max((low + price) / 2 if low else price / _STEP, _LEAST)
         else:
             low, price = price, min(price * _STEP, (price + high) / 2)
         if high - low < 0.02 * high:
@@ -108,119 +106,52 @@ def affordable(
     return fitting, splits
 
 
-class KeepChances(NamedTuple):
-    """How likely the children of a token are kept: ``width`` of its likeliest tokens, and 0 or 1 ``drawn`` more.
-
-    A fixed child and one that was looked up are judged by their probability in the draft; a drawn one, where no fixed
-    child is kept, by that of the likeliest token beside those.
-    """
-
-    width: int
-    drawn: int
-    of_fixed: Callable[[float], float]
-    of_drawn: Callable[[float], float]
-    of_looked_up: Callable[[float], float]
-
-    def candidate(self, reach: float, probabilities: list[float]) -> OpenNode:
-        fixed = [self.of_fixed(each) for each in probabilities[: self.width]]
-        drawn: list[float] = []
-        rest = 1.0
-        for number in range(len(fixed) + 1 if self.drawn else 0):
-            drawn.append(rest * self.of_drawn(sureness(probabilities, number)))
-            rest = max(0.0, rest - fixed[number]) if number < len(fixed) else rest
-        return OpenNode(reach, fixed, drawn)
-
-
-class Placed(NamedTuple):
-    """The children of a token: their places in the proposal, and how sure the draft was of each (see `sureness`)."""
-
-    fixed: list[tuple[int, float]]
-    drawn: tuple[int, float] | None
-    looked_up: list[tuple[int, float]]
-
-
-class PricedGrowth:
+class BestFirstGrowth:
     """The tree of one step: its levels get the children that are worth more than a price.
 
     A drawn child counts as what draws are on average, so its place and its siblings are settled before it is drawn. One
-    more token is kept after another with probability ``going_on``; prices, of one token and of a pass of the draft, are
-    in kept tokens.
+    more token is thought to be kept after another with the shape's ``acceptance``; prices are in kept tokens.
     """
 
-    def __init__(
-        self,
-        judge: KeepChances,
-        nodes: int,
-        levels: int,
-        going_on: float,
-        price: float = 0.0,
-        price_of_level: float = 0.0,
-    ) -> None:
-        self._judge, self._left, self._levels, self._going_on = judge, nodes, levels, going_on
-        self._least, self._price_of_level = price, price_of_level
-        self._price = price or 0.1
-        self._nodes, self._reach = [ROOT], [1.0]
-        self._count = 0
+    def __init__(self, shape: BestFirstTree, levels: int) -> None:
+        self._shape, self._left, self._levels = shape, shape.nodes, levels
+        self._price = 0.1
+        self._reach = [1.0]
         self._promising: list[int] = []
-        self.passes, self.expected = 0, 0.0
-        self.placed: dict[int, Placed] = {}
 
     def reserve(self, num_looked_up: int) -> None:
         self._left -= num_looked_up
 
     def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
         self._levels -= 1
-        self.passes += 1
-        rows, of_looked_up = likeliest(logits, self._judge.width + 1), self._judge.of_looked_up
-        of_others = [[of_looked_up(each) for each in one] for one in looked_up]
+        rows = likeliest(logits, self._shape.width + 1)
+        # the text has repeated them, too
+        of_others = [[(1 + probability) / 2 for probability in one] for one in looked_up]
         others = [logits.shape[-1] - len(one) for one in looked_up]  # tokens that there are besides
         candidates = [
-            self._judge.candidate(reach * max(0.0, 1 - sum(chances)) if left else 0.0, row[: max(0, left - 1)])
+            self._candidate(reach * max(0.0, 1 - sum(chances)) if left else 0.0, row[: max(0, left - 1)])
             for reach, chances, row, left in zip(self._reach, of_others, rows, others, strict=True)
         ]
-        least = {"least": self._least} if self._least else {}
-        self._price, splits = affordable(
-            candidates, self._left, self._going_on, self._levels_ahead(), self._price, **least
-        )
+        self._price, splits = affordable(candidates, self._left, self._shape.acceptance, self._levels, self._price)
         values: list[float] = []
         for i, (candidate, split) in enumerate(zip(candidates, splits, strict=True)):
-            self._place(self._nodes[i], looked_up[i], rows[i], split, self._count + len(values))
             values += [self._reach[i] * chance for chance in of_others[i]] + candidate.values(split)
             self._left -= sum(split)
-        self.expected += sum(values)
-        self._promising = self._worth_reading(values)
+        self._promising = []
+        if self._levels and self._left > 0:
+            self._promising = [i for i, value in enumerate(values) if value * self._shape.acceptance > self._price]
         self._reach = [values[i] for i in self._promising]
-        self._nodes = [self._count + i for i in self._promising]
-        self._count += len(values)
         return splits
 
     def promising(self) -> list[int]:
         return self._promising
 
-    def _levels_ahead(self) -> int:
-        """Return how many levels may be expected to follow the new one: those that are worth a pass of the draft."""
-        if not self._price_of_level:
-            return self._levels
-        least = (self._least + self._price_of_level) / max(*self._reach, 1e-9)
-        ahead = math.log(least) / math.log(self._going_on) - 1 if 0 < self._going_on < 1 else math.inf
-        return max(0, min(self._levels, int(min(ahead, 1000.0))))
-
-    def _worth_reading(self, values: list[float]) -> list[int]:
-        """Return which tokens may get children that are worth their price; none where no level is."""
-        if not self._levels or self._left <= 0:
-            return []
-        gains = {i: value * self._going_on - self._price for i, value in enumerate(values)}
-        promising = [i for i, gain in gains.items() if gain > 0]
-        return promising if sum(gains[i] for i in promising) > self._price_of_level else []
-
-    def _place(self, node: int, looked_up: Sequence[float], row: list[float], split: ChildCounts, place: int) -> None:
-        if not looked_up and not any(split):
-            return
-        first = [(place + i, probability) for i, probability in enumerate(looked_up)]
-        place += len(looked_up)
-        fixed = [(place + i, row[i]) for i in range(split.fixed)]
-        drawn = (place + split.fixed, sureness(row, split.fixed)) if split.drawn else None
-        self.placed[node] = Placed(fixed, drawn, first)
+    def _candidate(self, reach: float, probabilities: list[float]) -> OpenNode:
+        fixed, drawn, rest = probabilities[: self._shape.width], list[float](), 1.0
+        for number in range(len(fixed) + 1 if self._shape.drawn else 0):
+            drawn.append(rest * self._shape.acceptance)
+            rest = max(0.0, rest - fixed[number]) if number < len(fixed) else rest
+        return OpenNode(reach, fixed, drawn)
 
 
 def likeliest(logits: Tensor, count: int) -> list[list[float]]:
@@ -233,50 +164,8 @@ def likeliest(logits: Tensor, count: int) -> list[list[float]]:
     return probs
 
 
-def sureness(probabilities: list[float], beside: int) -> float:
-    """Return the probability of a row's likeliest token beside its few likeliest ones."""
-    if beside >= len(probabilities):
-        return 0.0
-    rest = 1.0 - sum(probabilities[:beside])
-    return min(1.0, probabilities[beside] / rest) if rest > 0 else 1.0
-
-
-class PricedTree(TreeShape):
-    """A tree whose levels get the children that are worth more than a price; see `PricedGrowth`."""
-
-    nodes: int
-    depth: int
-    width: int
-    drawn: int
-    lookup: int
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if not self.width and not self.drawn:
-            raise ValueError("a tree needs children: width and drawn must not both be 0")
-
-    @property
-    def max_draft_tokens(self) -> int:
-        return min(self.depth, self.nodes)
-
-    @property
-    def max_nodes(self) -> int:
-        return self.nodes
-
-    @property
-    def max_drawn(self) -> int:
-        return self.drawn
-
-    @property
-    def num_looked_up(self) -> int:
-        return min(self.lookup, self.nodes)
-
-    def max_children(self, depth: int) -> int:
-        return self.width + self.drawn
-
-
 @dataclass(frozen=True)
-class BestFirstTree(PricedTree):
+class BestFirstTree(TreeShape):
     """Proposes the tokens that are likeliest to be reached and kept, ``nodes`` in all.
 
     A token is reached and kept with the product of the chances on the way to it. That of a fixed child is its
@@ -310,12 +199,29 @@ class BestFirstTree(PricedTree):
 
     name = "best_first"
 
-    def grow(self, limit: int) -> PricedGrowth:
-        judge = KeepChances(
-            self.width,
-            self.drawn,
-            of_fixed=lambda probability: probability,
-            of_drawn=lambda _: self.acceptance,
-            of_looked_up=lambda probability: (1 + probability) / 2,  # which the text has repeated too
-        )
-        return PricedGrowth(judge, self.nodes, min(limit, self.max_draft_tokens), self.acceptance)
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.width and not self.drawn:
+            raise ValueError("a tree needs children: width and drawn must not both be 0")
+
+    @property
+    def max_draft_tokens(self) -> int:
+        return min(self.depth, self.nodes)
+
+    @property
+    def max_nodes(self) -> int:
+        return self.nodes
+
+    @property
+    def max_drawn(self) -> int:
+        return self.drawn
+
+    @property
+    def num_looked_up(self) -> int:
+        return min(self.lookup, self.nodes)
+
+    def max_children(self, depth: int) -> int:
+        return self.width + self.drawn
+
+    def grow(self, limit: int) -> BestFirstGrowth:
+        return BestFirstGrowth(self, min(limit, self.max_draft_tokens))

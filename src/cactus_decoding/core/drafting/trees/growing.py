@@ -24,7 +24,7 @@ class GrowingTree:
 
     ``parents`` are places, -1 for the text. ``rows`` are the draft's after the text and each token with children, by
     their places, ``[1, vocabulary]`` each. ``read`` are the places of tokens that the draft has read, in its order;
-    ``read_parents`` are places in ``read``. ``drafts`` are those of a `Proposal`.
+    ``read_parents`` are places in ``read``.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -33,7 +33,6 @@ class GrowingTree:
     rows: dict[int, Tensor] = field(default_factory=dict)
     read: list[int] = field(default_factory=list)
     read_parents: list[int] = field(default_factory=list)
-    drafts: int = 1
 
     def begin_reading(self, nodes: Sequence[int]) -> list[int]:
         """Record that the draft reads some nodes, ascending, and return their tokens."""
@@ -79,11 +78,6 @@ class GrowingTree:
             new += self._add(nodes[place], *chosen[place])
         return new
 
-    def add_drawn(self, node: int, token_ids: list[int], row: Tensor) -> list[int]:
-        """Give a node children that were drawn from the draft's row, ``[1, vocabulary]``, and return their places."""
-        self.rows[node] = row
-        return self._add(node, token_ids, [True] * len(token_ids))
-
     def add_looked_up(self, node: int, token_ids: list[int], like: Tensor) -> list[int]:
         row = torch.zeros_like(like[:1])
         row[0, token_ids[0]] = 1.0  # what a draft that is sure of one of them would say
@@ -101,7 +95,7 @@ class GrowingTree:
         if not self.token_ids:
             return Proposal([], None)
         rows = torch.cat([row for _, row in sorted(self.rows.items())])
-        return Proposal(self.token_ids, rows, self.parents, self.drawn, drafts=self.drafts)
+        return Proposal(self.token_ids, rows, self.parents, self.drawn)
 
 
 def grow(

@@ -52,7 +52,6 @@ class TreeShape(StatelessLength, ABC):
 
     name: ClassVar[str] = ""  # its spelling; a shape of one's own needs none
     fixed: ClassVar[bool] = False
-    independent: ClassVar[bool] = False  # whether it is several drafts, each drawn by itself
 
     def __str__(self) -> str:
         return spell(self.name, self).replace(":", ",") if self.name else repr(self)
@@ -71,11 +70,6 @@ class TreeShape(StatelessLength, ABC):
     @abstractmethod
     def max_drawn(self) -> int:
         """How many children of a token may be drawn."""
-
-    @property
-    def branches(self) -> bool:
-        """Whether the next step grows a tree; if not, a draft model asks `should_continue` as for any draft length."""
-        return True
 
     @property
     def num_looked_up(self) -> int:
@@ -97,13 +91,6 @@ class TreeShape(StatelessLength, ABC):
     def max_children(self, depth: int) -> int:
         """Return how many children a token may have that follows ``depth`` others of the tree."""
         return self.max_nodes
-
-    def choose_looked_up(self, parents: Sequence[int], ranks: Sequence[int]) -> list[int]:
-        """Return which tokens to propose of a tree that was looked up, ascending, parents with their children."""
-        return [*range(len(parents))]
-
-    def end_walk(self, path: Sequence[int]) -> None:
-        """Called with the nodes that were kept, by their places in the proposal."""
 
 
 @dataclass
@@ -136,14 +123,6 @@ class LookupTree:
     def children_of(self, place: int | None) -> list[int]:
         """Return the places of what follows a token, or with -1 the text; nothing for None."""
         return [] if place is None else [i for i, parent in enumerate(self.parents) if parent == place]
-
-    def ranks(self) -> list[int]:
-        return [self.children_of(parent).index(i) for i, parent in enumerate(self.parents)]
-
-    def only(self, places: list[int]) -> LookupTree:
-        """Return some of the tokens, by their ascending places; their parents must be among them."""
-        new = {ROOT: ROOT} | {place: i for i, place in enumerate(places)}
-        return LookupTree([self.token_ids[i] for i in places], [new[self.parents[i]] for i in places])
 
 
 MAX_NODES = 1024  # with more, a step's attention mask and its verification would take longer than any text can gain

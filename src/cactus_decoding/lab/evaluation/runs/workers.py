@@ -10,7 +10,6 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
-from cactus_decoding.core.drafting.trees.adaptive_tree import AdaptiveTree
 from cactus_decoding.core.request import Request
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem, Prompt
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
@@ -27,11 +26,6 @@ def check_parallelizable(configs: Sequence[RunConfig], tasks: Mapping[str, Task]
             raise ValueError("--workers is for the package's own loop: vLLM starts processes itself")
         if tasks[config.task].asks_as_a_whole:
             raise ValueError(f"--workers answers problems apart, but {config.task} is asked as a whole: leave it out")
-        if isinstance(config.request.tree, AdaptiveTree):
-            raise ValueError(
-                f"--workers answers problems apart, but the tree {str(config.request.tree)!r} learns from each answer "
-                "for the next: give a fixed one"
-            )
 
 
 class Workers:
@@ -122,14 +116,14 @@ def longest_seconds(
 ) -> float | None:
     """Return about how long the runs take if every answer has all of its tokens.
 
-    A few tokens of the first problem are timed under the first run of each draft. None where that would change what is
-    measured, or take long itself.
+    A few tokens of the first problem are timed under the first run of each draft. None where that would take
+    long itself.
     """
     seconds = 0.0
     for draft in dict.fromkeys(config.draft for config in configs):
         runs = [config for config in configs if config.draft == draft]
         first = runs[0]
-        if first.engine == "vllm" or isinstance(first.request.tree, AdaptiveTree):
+        if first.engine == "vllm":
             return None
         prompt = prompt_of(tasks[first.task].problems[0], first.chat)
         begun, more = (

@@ -1,11 +1,13 @@
-"""Ways to verify a step: what each declares of itself. Requests are checked against it, without torch."""
+"""The ways to verify a step, and what each declares of itself. Requests are checked against it, without torch."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cactus_decoding.core.checks import check_choice
 from cactus_decoding.core.declared import Setting, check_fields
@@ -54,11 +56,11 @@ class FlyKnobs(NoKnobs):
 class SchemeInfo:
     name: str  # as requests spell it
     summary: str  # what it does, in a line
+    algorithm: str  # the function that does it, which is the only one of a module of this package by the same name
     chains: bool = False  # whether it verifies chains
     trees: bool = False
     counterpart: str = ""  # the scheme that does the same, or the nearest, where proposals are of the other kind
     needs_rows: bool = True  # the rule's relaxed target must not depend on the drafted token
-    independent: bool = False  # whether its trees must be drafts that are drawn independently
     max_drawn: int | None = None  # most children of a token that may be drawn; None for any number
     # it judges a step as a whole, so that a relaxed rule needs as many proposals in every step, as many children
     # everywhere, and a width that no pace moves
@@ -66,37 +68,36 @@ class SchemeInfo:
     knobs: type[NoKnobs] = NoKnobs  # spelled after its name, as with rules
     lossy: bool = False  # it relaxes by itself, over several positions: no rule, budget or policy plays a part
 
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What verifies a step: a `Scheme`, which takes ``knobs`` and ``greedy`` too if it is lossy."""
+        module = import_module(f"cactus_decoding.core.verification.{self.algorithm}")
+        function: Callable[..., Any] = getattr(module, self.algorithm)
+        return function
+
 
 _SCHEMES = (
-    SchemeInfo("token", "one proposal after another", chains=True, trees=True, needs_rows=False, judges_steps=False),
     SchemeInfo(
-        "block",
-        "all of a step jointly, which accepts more (for rules that do not look at the drafted token)",
+        "token",
+        "one proposal after another",
+        "match",
         chains=True,
-        counterpart="joint",
-    ),
-    SchemeInfo(
-        "hsd", "what block verification does, by branches from the end, to compare", chains=True, counterpart="joint"
-    ),
-    SchemeInfo("joint", "the same for a tree", trees=True, counterpart="block", max_drawn=1),
-    SchemeInfo(
-        "recursive",
-        "a tree's children one after another without replacement, to compare",
         trees=True,
-        counterpart="token",
+        needs_rows=False,
         judges_steps=False,
     ),
     SchemeInfo(
-        "multipath",
-        "one of several independent drafts as a block, to compare",
+        "block",
+        "all of a step jointly, which accepts more (for rules that do not look at the drafted token)",
+        "joint",
         chains=True,
-        trees=True,
-        independent=True,
+        counterpart="joint",
     ),
-    SchemeInfo("traversal", "a tree's paths from its leaves, to compare", trees=True, counterpart="block"),
+    SchemeInfo("joint", "the same for a tree", "joint", trees=True, counterpart="block", max_drawn=1),
     SchemeInfo(
         "coupled",
         "one text per seed, whatever is proposed (for rules that do not look at the drafted token)",
+        "coupled",
         chains=True,
         trees=True,
         judges_steps=False,
@@ -104,6 +105,7 @@ _SCHEMES = (
     SchemeInfo(
         "fly",
         "looks ahead before it rejects, and promises nothing",
+        "fly",
         chains=True,
         counterpart="token",
         needs_rows=False,
@@ -113,17 +115,12 @@ _SCHEMES = (
     ),
 )
 VERIFICATIONS = MappingProxyType({each.name: each for each in _SCHEMES})
-"""Every way to verify by its name, the default first."""
+"""Every way to verify by its name, the default first: the one place that lists them."""
 
 
 def read_scheme(text: object) -> tuple[SchemeInfo, NoKnobs]:
     """Return the way to verify that a text spells, and its knobs; raise `ValueError` for an invalid spelling."""
     name, _, rest = text.partition(":") if isinstance(text, str) else (text, "", "")
-    if isinstance(text, str) and name not in VERIFICATIONS:
-        from cactus_decoding.core.rules import RULES
-
-        if name in RULES:
-            raise ValueError(f"{name!r} is no way to verify, but a rule: --rule {text}, rule={text!r}")
     check_choice("verification", name, tuple(VERIFICATIONS))
     scheme = VERIFICATIONS[str(name)]
     return scheme, fill(scheme.name, scheme.knobs, rest, str(text))

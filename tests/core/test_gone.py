@@ -1,0 +1,31 @@
+"""What users typed once and is gone is refused in a sentence that names the nearest thing that remains."""
+
+from __future__ import annotations
+
+import pytest
+from support.tables import all_of
+
+from cactus_decoding import Request
+from cactus_decoding.core.checks import suggestion
+from cactus_decoding.core.gone import GONE
+
+SETTINGS = (
+    ({"verification": "hsd"}, "it is gone: use 'block', which keeps the same tokens"),
+    ({"verification": "multipath"}, "it is gone: use tree='best_first', or a static one"),
+    ({"verification": "recursive"}, "it is gone: use 'joint', or 'token'; studies/trees has it"),
+    ({"verification": "traversal"}, "it is gone: use 'joint', or 'token'; studies/trees has it"),
+    ({"tree": "adaptive"}, "it is gone: use num_speculative_tokens='auto', or tree='best_first,nodes=16'"),
+    ({"tree": "independent,drafts=2"}, "it is gone: use tree='best_first', or a static one"),
+)
+
+
+@pytest.mark.parametrize(("settings", "said"), SETTINGS)
+def test_a_setting_that_is_gone_names_what_remains(settings: dict[str, str], said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        Request.from_dict(settings)
+
+
+@all_of("name", GONE)
+def test_a_name_that_is_gone_is_said_to_be_so_however_it_is_typed(name: str) -> None:
+    for typed in (name, f"--{name.replace('_', '-')}", name.upper()):
+        assert suggestion(typed, ["lossless"]) == f"; it is gone: use {GONE[name]}"
