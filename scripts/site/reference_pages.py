@@ -44,7 +44,7 @@ PARTS = {
         "[Hugging Face](../hugging_face.md) and [vLLM](../vllm.md) have pages of their own.", "engines",
     ),
     "evaluation": Part(
-        "Evaluation", "What `cactus eval`, `frontier`, `calibrate` and `report` are made of.",
+        "Evaluation", "What `cactus eval`, `frontier` and `report` are made of.",
         "lab.evaluation lab.reporting lab.frontier lab.tuning core.files.provenance",
     ),
     "traces": Part(

@@ -60,13 +60,12 @@ def test_eval(succeed, models, tmp_path):
 
 
 @pytest.mark.slow
-def test_frontier_and_calibrate(succeed, refused, models, tmp_path):
+def test_frontier(succeed, refused, models, tmp_path):
     given = ("--positions", "40", "--points", "2", "--family", "clamped", "--protect", "none", "--protect", "digits",
              "--rows", "rows.npz", "--output", "new.json")  # fmt: skip
-    out, _ = succeed("frontier", *models, *given)
+    out, _ = succeed("frontier", *models, *given, "--at", "kl=0.05")
     assert "clamped:width=50.0 protecting digits" in out
-    out, _ = succeed("calibrate", "--rows", "rows.npz", "--max-nats", "0.05", "--rounds", "2")
-    assert "Recommended: " in out
+    assert "At kl=0.05: --rule " in out
     assert read_rows(tmp_path / "rows.npz").settings["chat"] is True
     assert "recorded with chat=True, but None is asked for" in refused("frontier", *models, *given, "--no-chat")
 

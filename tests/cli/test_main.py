@@ -23,7 +23,7 @@ QUICK = [name for name in commands_of(app.app) if name not in ("eval", "train-dr
 MAIN = "from cactus_decoding.cli import main; "
 LATER = {"transformers", "scipy", "sklearn", "matplotlib", "lm_eval", "pandas", "sympy"}
 MODULES = ("engines.llama_cpp.llama", "lab.tracing", "core.generate", "core.pair", "lab.evaluation.runs.runner",
-           "lab.frontier.calibrate", "lab.reporting.pictures")  # fmt: skip
+           "lab.frontier.limits", "lab.reporting.pictures")  # fmt: skip
 
 
 @all_of("code, heavy", [

@@ -22,7 +22,6 @@ GENERATE = ("generate", "How many?")
 GGUF = ("--target", "big-q4_k_m.gguf")
 FRONTIER = ("frontier", "--output", "new.json")
 EVAL = ("eval", "--output", "new.jsonl")
-CALIBRATE = ("calibrate", "--max-score-drop", "0.1", "--results", "results.jsonl")
 LEARN = ("learn-importance", "--output", "new.safetensors")
 WORDED = ("train-draft", "--target", "bundled", "--output", "new", "--draft", "bundled:worded")
 TASK = ("--data", "word_problems:split=train")
@@ -80,12 +79,11 @@ CASES = [
     (("diagnose", "--problems", "1"), "--problems must be at least 2, but is 1"),
     (("diagnose", "--draft", "ngram"), "a draft that can be trained is a model of transformers"),
     (("diagnose", *GGUF, "--draft", GGUF[1]), "diagnose trains a probe of a draft of transformers, but this one is"),
-    (("calibrate",), "give either --max-nats (with --rows) or --max-score-drop (with --results)"),
-    (("calibrate", "--max-nats", "1"), "--max-nats needs --rows"),
-    (("calibrate", "--max-score-drop", "0.1"), "--max-score-drop needs --results"),
-    ((*CALIBRATE, "--protect", "none", "--protect-threshold", "0.1"), "give --protect too"),
-    ((*CALIBRATE, "--output", "/missing/a.json"), "cannot write '/missing/a.json'"),
     ((*FRONTIER, "--protect-threshold", "0.1"), "give --protect too"),
+    ((*FRONTIER, "--at", "nats=1"), "--at must be one of kl, acceptance, but is 'nats'"),
+    ((*FRONTIER, "--at", "kl"), "--at must be kl=NATS or acceptance=P, such as kl=0.05, but is 'kl'"),
+    (("calibrate", "--max-nats", "1"), "it is gone: use 'cactus frontier --at kl=0.05', which prints the rule to type"),
+    (("demo", "--verbose"), "it is gone: use 'cactus eval', with --all"),
     (("generate",), "PROMPT is missing (see 'cactus generate --help')"),
     (("gen", "x"), "there is no command 'gen'; did you mean 'generate'?"),
     (("xyz",), "there is no command 'xyz'; commands are generate, "),
@@ -120,7 +118,6 @@ CASES = [
     (("eval", "--output", "garbage"), "garbage, line 1: this is not JSON"),
     ((*FRONTIER, "--picture", "new.json"), "outputs must be different files"),
     ((*FRONTIER, "--rows", "garbage"), "is not a file of rows"),
-    ((*CALIBRATE, "--output", "results.jsonl"), "is an input; give another output"),
     (("report", "results.jsonl", "--output", "link.jsonl"), "is an input; give another output"),
     ((*FRONTIER, "--picture", "p.png"), "--picture is written as .svg, but 'p.png' ends in '.png'"),
     (("trace", "data.jsonl", "--output", "new.pdf"), "--output is written as .html, but 'new.pdf' ends in '.pdf'"),
@@ -129,8 +126,6 @@ CASES = [
     (("report", "results.jsonl", "link.jsonl", "--output", "new.html"), "link.jsonl, line 1: this run is also in"),
     (("report", "empty.jsonl", "--output", "garbage"), "empty.jsonl: there is no finished run in this file"),
     ((*EVAL, "--task", "jsonl:path=long.jsonl"), "'1': the prompt must be shorter than the target's 1024 positions"),
-    (("calibrate", "--max-nats", "0.1", "--rows", "/dev/zero"), "there is no such file"),
-    ((*CALIBRATE, "--task", "smus"), "there is no result of task 'smus'"),
     ((*EVAL, "--lm-eval", "gsm9k"), "unknown task of lm-evaluation-harness: gsm9k; did you mean 'gsm8k'?"),
     ((*EVAL, "--lm-eval-path", "nowhere"), "'--lm-eval-path'"),
     ((*EVAL, "--task", "word_problem"), "did you mean 'word_problems'?"),

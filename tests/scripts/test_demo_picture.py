@@ -32,14 +32,12 @@ def test_the_result_file_says_where_it_comes_from() -> None:
     result = json.loads((ROOT / "docs/results/demo.json").read_text())
     assert result["provenance"]["commit"]
     assert "dirty" not in result["provenance"]["commit"]
-    assert result["arguments"]["split"] == "test"
-    assert [row["answers"] for row in result["rows"]] == [result["arguments"]["problems"]] * 6
+    assert {run["cell"]["problems"] for run in result["runs"].values()} == {result["arguments"]["problems"]}
 
 
 @pytest.mark.slow
 def test_a_run_of_its_own_gives_a_result_and_its_page(tmp_path: Path) -> None:
     run(tmp_path, "--problems", 2, "--results", tmp_path / "demo.json")
-    rows = json.loads((tmp_path / "demo.json").read_text())["rows"]
-    assert [row["answers"] for row in rows] == [2] * 6
-    assert all("texts" not in row for row in rows)
-    assert f"{rows[0]['right']}/2" in (tmp_path / "tutorial.md").read_text()
+    runs = json.loads((tmp_path / "demo.json").read_text())["runs"]
+    assert {run["cell"]["problems"] for run in runs.values()} == {2}
+    assert f"{runs['plain']['metrics']['seconds_per_answer']['value']:.3f}" in (tmp_path / "tutorial.md").read_text()

@@ -42,9 +42,6 @@ app.add(MEASURE, {
         "Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."),
     "frontier": ("frontier:frontier",
         "Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise."),
-    "calibrate": ("calibrate:calibrate",
-        "Recommend a rule, its knob, protection and length for a limit, with evidence, "
-        "or say that lossless is better."),
     "diagnose": ("diagnose:diagnose",
         "Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length."),
     "conform": ("conform:conform",

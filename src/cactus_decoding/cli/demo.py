@@ -1,128 +1,175 @@
-"""`cactus demo`: relaxing where no answer depends on it, relaxing everywhere, and a budget, on held-out problems."""
+"""`cactus demo`: an evaluation of the bundled pair, which says first how long answers take and how many are right."""
 
 from __future__ import annotations
 
-from itertools import islice
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.demo_report import DemoComparison, Way
 from cactus_decoding.cli.display import counting, show
-from cactus_decoding.cli.options import BUDGET, RUNNING, option
-from cactus_decoding.zoo import BUNDLED, LOSSLESS, RELAXED, WEAK_DRAFT, full_name
+from cactus_decoding.cli.options import option
+from cactus_decoding.zoo import BUNDLED, LOSSLESS, RELAXED, full_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from cactus_decoding import Pair, Request
-    from cactus_decoding.zoo.word_problems import WordProblem
-
+    from cactus_decoding.lab.evaluation.intervals import Interval
+    from cactus_decoding.lab.evaluation.run_config import RunConfig
+    from cactus_decoding.lab.evaluation.runs.results import RunResult
+    from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 
 EXAMPLES = (
-    "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --rule cactus:delta=1 --budget 0.1\n\n"
-    "cactus demo --delta 0.1 --delta 1 --top-p 0.95\n\ncactus demo --json"
+    "[bold]Examples[/bold]\n\ncactus demo\n\ncactus demo --problems 200 --rule cactus:delta=1 --top-p 0.95\n\n"
+    "cactus demo --json"
 )
+POINTS = 0.02  # a loss of right answers that a user would want to know of
 
 
 @options.request_options("rule", "protection", "sampling", rule=RELAXED["rule"], protect=RELAXED["protect"])
 def demo(
     *,
     problems: Annotated[int, option("How many held-out problems to answer.", "N", min=1)] = 60,
-    delta: Annotated[list[float] | None, option(
-        "Another row of Cactus with this delta; may be given several times.", "NATS", shown="none")] = None,
-    num_speculative_tokens: Annotated[int | None, option(
-        "Tokens that the draft proposes per step.", "N", RUNNING, shown="each way's best")] = None,
-    budget: Annotated[float, option(
-        "Of each response, in the row that has one.", "NATS", BUDGET, min=0, max=1000)] = 0.02,
     settings: options.Settings,
-    seed: Annotated[int, option("Chooses the problems, and the answers' randomness.", "S", min=0, max=2 ** 32)] = 0,
+    seed: Annotated[int, option("Of the answers.", "S", min=0, max=2 ** 32)] = 0,
     as_json: Annotated[bool, option("Write one JSON object to stdout, and nothing else.", flag="--json")] = False,
-    verbose: Annotated[bool, option(
-        "Also ask with a weak draft, without and with a budget, and show intervals and a broken answer.",
-        flag="--verbose")] = False,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
-    """Answer word problems that the bundled models never saw: without a draft, lossless, and relaxed."""
+    """Answer word problems that the bundled models never saw: without a draft, lossless, and relaxed.
+
+    It is 'cactus eval' with settings that suit the bundled pair, and keeps no file.
+    """
     from cactus_decoding import load_pair, stream
-    from cactus_decoding.cli.demo_report import beside_lossless, report
+    from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import as_json as to_json
     from cactus_decoding.lab.evaluation.intervals import check_installed
+    from cactus_decoding.lab.evaluation.runs.summary import summarise
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
-    from cactus_decoding.zoo.word_problems import word_problems
 
     check_installed()
-    ways = ways_of(settings, num_speculative_tokens, budget, delta or [])
+    configs = configs_of(settings, problems, seed)
     options.prepare(threads, small=True)
-    drawn = list(islice(word_problems("test", seed=seed), problems))
-    asked = ways.all if as_json or verbose else ways.main
-    pairs = {name: load_pair(draft=name, kept_prompts=0) for name in dict.fromkeys(way.draft for way in asked)}
-    pair = pairs[ways.protected.draft]
-
     console = Console(highlight=False)
-    shown, request = SHOWN[0], ways.protected.request.replace(seed=seed)
-    first = stream(pair, shown.prompt, request)
+    if not as_json:
+        pair, request = load_pair(), configs["relaxed"].request
+        console.print(f"[bold]Question:[/bold] {SHOWN[0].question}")
+        console.print(f"[bold]Answer[/bold] ({escape(str(request.rule))}, {escape(str(request.policy))}):")
+        show(stream(pair, SHOWN[0].prompt, request.replace(seed=seed)), pair.tokenizer)
+        console.print(f"[bold]Right answer:[/bold] {SHOWN[0].answer}\n")
+    arguments = {"problems": problems, "seed": seed} | configs["relaxed"].request.as_dict()
+    results = answered([*configs.values()], provenance(arguments))
+    summaries = dict(zip(configs, summarise(results), strict=True))
     if as_json:
-        list(first)  # even if nobody sees it, as the first response of a process is slower than the others
-    else:
-        console.print(f"[bold]Question:[/bold] {shown.question}")
-        console.print(f"[bold]Answer[/bold] ({request.rule}, {request.policy}):")
-        show(first, pair.tokenizer)
-        console.print(f"[bold]Right answer:[/bold] {shown.answer}\n")
-    answer(pairs, drawn, asked, seed)
-    if as_json:
-        arguments = {"problems": problems, "split": "test", "seed": seed} | vars(ways.plain.request.sampling)
-        rows = [way.as_dict() for way in ways.all]
-        beside = {way.name: beside_lossless(way, ways.lossless) for way in ways.relaxed}
-        end = {"beside_lossless": beside, "arguments": arguments, "provenance": provenance(arguments)}
-        typer.echo(to_json({"rows": rows} | end))
+        runs = {name: summary.as_dict() for name, summary in summaries.items()}
+        typer.echo(to_json({"runs": runs, "arguments": arguments, "provenance": provenance(arguments)}))
         return
-    for part in report(ways, drawn, console, verbose=verbose):
-        console.print(part)
+    for name, summary in summaries.items():
+        console.print(f"[bold]{escape(TITLES[name])}[/bold]: {escape(sentence(summary))}", soft_wrap=True)
+    console.print("", *table([*summaries.values()]), "", too_few(problems), sep="\n", soft_wrap=True)
 
 
-def ways_of(settings: options.Settings, length: int | None, budget: float, deltas: Sequence[float]) -> DemoComparison:
-    """Return what is compared.
+TITLES = {
+    "plain": "Without a draft",
+    "lossless": "With a draft, lossless",
+    "relaxed": "Relaxed",
+    "everywhere": "Relaxed at protected tokens too",
+}
 
-    ``settings`` are those of the protected way; other ways share all but the rule and its protection. Without a length
-    each way has its best one. ``deltas`` are those of further rows of Cactus.
-    """
-    from cactus_decoding import Budget, Cactus, FixedLength, Request
-    from cactus_decoding.core.checks import check_integer
-    from cactus_decoding.lab.evaluation.score import Score
 
-    default = full_name(BUNDLED)
-    lengths = [each["num_speculative_tokens"] for each in (LOSSLESS, RELAXED)] if length is None else [length] * 2
-    for each in lengths:
-        check_integer("num_speculative_tokens", each, 1)
-    protected = Request.from_dict(settings | {"num_speculative_tokens": lengths[1]})
-    lossless = Request(num_speculative_tokens=lengths[0], sampling=protected.sampling)
-    unprotected = protected.replace(policy=lossless.policy)
+def configs_of(settings: options.Settings, problems: int, seed: int) -> dict[str, RunConfig]:
+    """Return the runs: each with the number of proposals that suits it, and the last where something is protected."""
+    from cactus_decoding import FixedLength, Request
+    from cactus_decoding.lab.evaluation.run_config import RunConfig
 
-    def way(name: str, request: Request, draft: str = default) -> Way:
-        return Way(name, draft, request, Score())
-
-    return DemoComparison(
-        way("plain sampling", lossless.replace(num_speculative_tokens=FixedLength(0))),
-        way("lossless", lossless),
-        way("relaxed, protected", protected),
-        way("relaxed everywhere", unprotected),
-        way("weak draft, same", unprotected, WEAK_DRAFT),
-        way("… on a budget", unprotected.replace(budget=Budget(budget)), WEAK_DRAFT),
-        [way(f"Cactus, delta={nats:g}", unprotected.replace(rule=Cactus(nats))) for nats in deltas],
+    relaxed = Request.from_dict(settings | {"num_speculative_tokens": RELAXED["num_speculative_tokens"], "seed": seed})
+    everywhere = relaxed.replace(policy=Request().policy)
+    lossless = everywhere.replace(
+        rule="lossless", num_speculative_tokens=FixedLength(LOSSLESS["num_speculative_tokens"])
     )
+    requests = {
+        "plain": lossless.replace(num_speculative_tokens=FixedLength(0)),
+        "lossless": lossless,
+        "relaxed": relaxed,
+    }
+    if everywhere != relaxed:
+        requests["everywhere"] = everywhere
+    run = partial(RunConfig, "word_problems", BUNDLED, full_name(BUNDLED), problems=problems)
+    return {name: run(request=request) for name, request in requests.items()}
 
 
-def answer(pairs: Mapping[str, Pair], problems: Sequence[WordProblem], ways: Sequence[Way], seed: int) -> None:
-    """Answer every problem in every way, one after another, so that all ways see the same load of the machine."""
-    with counting("Answering", len(problems) * len(ways)) as report:
-        for i, problem in enumerate(problems):
-            for j, way in enumerate(ways):
-                response = way.stream(pairs[way.draft], problem, seed + i)
-                for _ in response:
-                    pass
-                way.add(problem, response)
-                report(i * len(ways) + j + 1)
+def answered(configs: list[RunConfig], made_by: dict[str, object]) -> list[RunResult]:
+    """Answer the problems under every run, side by side, so that all see the same load of the machine."""
+    from cactus_decoding.lab.evaluation.engines.loading import load_engine
+    from cactus_decoding.lab.evaluation.runs.results import opened
+    from cactus_decoding.lab.evaluation.runs.runner import run
+    from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+
+    tasks = {"word_problems": parse_task("word_problems", configs[0].problems)}
+    load = partial(load_engine, "transformers", BUNDLED, audited=False)
+    with TemporaryDirectory() as folder, opened(Path(folder) / "demo.jsonl") as file:
+        done = count(1)
+        with counting("Answering", sum(config.problems for config in configs)) as progress:
+            run(configs, tasks, load, file, made_by, lambda remark: progress(next(done), remark))
+        return file.results
+
+
+def sentence(summary: RunSummary) -> str:
+    """Say how long an answer takes, how many are right, and what that is beside lossless at its best."""
+    right, answers = summary.group.columns["right"].sum(), summary.config.problems
+    said = f"{summary.known('seconds_per_answer').value:.3f} seconds per answer, {right:.0f} of {answers} right."
+    config = summary.config
+    if config.num_speculative_tokens == 0 or summary.baseline is None:
+        return said
+    if config.rule == "lossless":
+        ratio = summary.known("seconds_ratio_to_target_alone")
+        return f"{said} {times(ratio)} of the time without a draft, with the same distribution of answers."
+    time, score = summary.known("seconds_ratio"), summary.known("score_difference")
+    return f"{said} {times(time)} of lossless's time. {judged(time, score)}"
+
+
+def times(ratio: Interval) -> str:
+    return f"{ratio.value:.2f}{f' ({ratio.low:.2f} to {ratio.high:.2f})' if ratio.has_ends else ''}"
+
+
+def judged(time: Interval, score: Interval) -> str:
+    """Say what two 95 % intervals mean: of the time relative to lossless, and of the difference in right answers.
+
+    >>> from cactus_decoding.lab.evaluation.intervals import Interval
+    >>> judged(Interval(0.9, 0.88, 0.93), Interval(0.005, -0.04, 0.05))
+    'It is faster, with no loss that this run can see.'
+    >>> judged(Interval(1.1, 1.05, 1.2), Interval(-0.1, -0.15, -0.05))
+    'It is no faster on this machine, and it loses right answers, more than chance explains.'
+    """
+    if time.has_ends and time.high < 1:
+        speed = "It is faster"
+    elif time.has_ends and time.low > 1:
+        speed = "It is no faster on this machine"
+    else:
+        speed = "This run cannot tell whether it is faster"
+    if score.high < 0:
+        but = "but" if speed == "It is faster" else "and"
+        return f"{speed}, {but} it loses right answers, more than chance explains."
+    return f"{speed}, with no loss that this run can see."
+
+
+def too_few(problems: int) -> str:
+    """Return what so few problems cannot tell.
+
+    >>> too_few(20)[:96]
+    '20 problems cannot tell 2 points: even if all answers agreed, 16.8 points could not be excluded.'
+    """
+    from cactus_decoding.lab.evaluation.intervals import TAIL, problems_to_show
+
+    needed = problems_to_show(POINTS)
+    if problems >= needed:
+        return f"{problems} problems exclude a loss of {100 * POINTS:g} points only where nearly all answers agree."
+    return (
+        f"{problems} problems cannot tell {100 * POINTS:g} points: even if all answers agreed, "
+        f"{100 * (1 - TAIL ** (1 / problems)):.1f} points could not be excluded. It takes {needed} problems "
+        f"(--problems {needed}) in which nearly all agree."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +20,7 @@ from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 if TYPE_CHECKING:
     from cactus_decoding import Request
     from cactus_decoding.lab.frontier.frontier import Point
+    from cactus_decoding.lab.frontier.limits import Limit
     from cactus_decoding.lab.frontier.recorded_rows import RecordedRows
 
 EXAMPLES = (
@@ -26,6 +29,7 @@ EXAMPLES = (
     "cactus frontier --output frontier.json --temperature 0.6 --top-p 0.95 --top-k 20 --family cactus "
     "--family clamped\n\n"
     "cactus frontier --output frontier.json --protect digits --picture frontier.svg\n\n"
+    "cactus frontier --output frontier.json --at kl=0.05\n\n"
     "cactus frontier --output frontier.json --target ./large --draft ./small --task gsm8k:path=gsm8k_train.jsonl"
 )
 WHAT, MODELS = "What is recorded", "Models"
@@ -50,6 +54,9 @@ def frontier(
         "A rule that stands beside the families as it is, also your own by its importable path: "
         "my_module:MyRule,ratio=0.5; may be given several times. --family my_module:MyRule takes the families that it "
         "declares.", "RULE", shown="none")] = None,
+    at: Annotated[str | None, option(
+        "Print the rule to type that accepts most at a mean KL of kl=NATS per visited position, or costs least at "
+        "acceptance=P.", "LIMIT", shown="none")] = None,
     children: Annotated[int, option(
         "Also work out how often one of 1, 2, … N children of a tree's node is kept, with one of them drawn and with "
         "none: what width is worth. Takes 2 N times as long.", "N", shown="none", min=0, max=64)] = 0,
@@ -77,8 +84,8 @@ def frontier(
 ) -> None:  # fmt: skip
     """Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise.
 
-    Asks which rule costs least for the same acceptance. Which one keeps a limit 'cactus calibrate' says from the same
-    rows, whether relaxing is worth trying 'cactus diagnose', and scores and times 'cactus eval'.
+    Asks which rule costs least for the same acceptance, and with --at which one to take within a limit. Scores and
+    times 'cactus eval' measures.
 
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed. With
     --protect, every rule also stands there with these tokens protected.
@@ -101,14 +108,15 @@ def frontier(
     from cactus_decoding.lab.evaluation.chat import as_settings, tokenizer_of
     from cactus_decoding.lab.evaluation.intervals import FEWEST
     from cactus_decoding.lab.evaluation.tasks.sources import file_of
-    from cactus_decoding.lab.frontier.frontier import as_result
+    from cactus_decoding.lab.frontier.frontier import Frontier, as_result
     from cactus_decoding.lab.frontier.frontier import frontier as compute
+    from cactus_decoding.lab.frontier.limits import Limit, best_within
     from cactus_decoding.lab.frontier.relaxations import NONE, parse_families, parse_policies
     from cactus_decoding.lab.reporting.charts import frontier_picture
     from cactus_decoding.lab.reporting.pictures import new_figure
     from cactus_decoding.zoo import full_name
 
-    draft = full_name(draft)
+    draft, limit = full_name(draft), None if at is None else Limit.parse(at)
     protection = {name: settings.pop(name) for name in settings_of(Protection)}
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     request, families = Request.from_dict(asked), parse_families(family or [], rules)
@@ -141,9 +149,15 @@ def frontier(
             report=report,
             max_children=children,
         )
+    best: list[Point] = []
+    if limit is not None:
+        with counting(f"Best at {limit}", len(families) * len(policies)) as report:
+            best = best_within(Frontier(rows, memory_, vocabulary), families, limit, policies, report)
     arguments = settings | {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
     arguments |= {"children": children, "protect": protect} | protection
-    result = as_result(measured, rows, provenance(arguments))
+    result = as_result(measured, rows, provenance(arguments | ({} if limit is None else {"at": str(limit)})))
+    if limit is not None:
+        result["at"] = {"limit": str(limit), "points": [point.as_dict() for point in best]}
     write_atomically(output, as_json(result, indent=1) + "\n")
     if picture is not None:
         write_atomically(picture, frontier_picture(result))
@@ -156,6 +170,26 @@ def frontier(
         others = f"fewer than {FEWEST} problems are too few to tell how much others would differ"
     console.print(
         f"Exact at these positions; {others}. tokens/step is for {len(measured[0].tokens_per_step)} proposals."
+    )
+    if limit is not None:
+        console.print("", advice(limit, measured[0], best), sep="\n", soft_wrap=True)
+
+
+def advice(limit: Limit, lossless: Point, best: Sequence[Point]) -> str:
+    """Say which rule to type, or that lossless is as good."""
+    accepts = f"lossless accepts {lossless.acceptance.value:.4f}"
+    if limit.holds(lossless) and (not best or limit.worth(best[0]) <= limit.worth(lossless)):
+        return f"[bold]At {limit}:[/bold] --rule lossless\nNo rule is better there; {accepts}."
+    if not best:
+        return f"No rule reaches {limit}; {accepts}."
+    point = best[0]
+    words, protection = ["--rule", point.rule], point.relaxation.policy.protection
+    if protection is not None:
+        words += ["--protect", protection.pattern, "--protect-threshold", f"{protection.threshold:g}"]
+    return (
+        f"[bold]At {limit}:[/bold] {escape(shlex.join(words))}\nIt accepts {point.acceptance.value:.4f} of the "
+        f"proposals ({accepts}) for {point.kl.value:.4g} nats per visited position, exactly at these positions. Scores "
+        "and times 'cactus eval' measures."
     )
 
 

@@ -57,7 +57,7 @@ def tune(
 ) -> None:  # fmt: skip
     """Say in three minutes whether speculation pays on this machine, with which draft and how many proposals.
 
-    Asks what is fastest for a rule that you have chosen; which rule keeps a limit 'cactus calibrate' says.
+    Asks what is fastest for a rule that you have chosen; which rule keeps a limit 'cactus frontier --at' says.
 
     Times passes of every width with every number of threads, has the target answer prompts, and reads each answer with
     each draft in one pass, which tells how much would be kept for any number of proposals. Begins with the verdict and

@@ -12,6 +12,8 @@ _REPORT = "'cactus report', which counts rejections by kind of token, and 'cactu
 GONE = MappingProxyType(
     {
         "calibrate": "'cactus frontier --at kl=0.05', which prints the rule to type",
+        "delta": "--rule cactus:delta=1",
+        "verbose": "'cactus eval', with --all",
         "diagnose": _REPORT,
         "diagnose_draft": _REPORT,
         "adapt": "'cactus train-draft'",

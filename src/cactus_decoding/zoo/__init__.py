@@ -18,8 +18,6 @@ ROLES = ("target", *DRAFTS)
 LOSSLESS: dict[str, Any] = {"rule": "lossless", "num_speculative_tokens": 8}
 # faster where no answer depends on it, at its best draft length
 RELAXED: dict[str, Any] = {"rule": "clamped:width=2.0", "protect": "digits", "num_speculative_tokens": 10}
-# this draft cannot calculate: with it, the same rule breaks answers unless digits are protected
-WEAK_DRAFT = "bundled:draft"
 
 
 def path(role: str) -> Path:

@@ -179,7 +179,3 @@ def test_it_is_measured_like_any_other(run):
     assert code == 0, err
     points = [point["rule"] for point in json.loads(Path("f.json").read_text())["points"]]
     assert points[2:] == ["outside_rules:MyRule,ratio=0.1", "outside_rules:MyRule,ratio=1.0", SPELLING]
-    code, _, err = run("calibrate", "--max-nats", "0.5", "--rows", "f.safetensors", "--family", "ensemble", "--rule",
-                       SPELLING, "--rounds", "2", "--output", "c.json")  # fmt: skip
-    assert code == 0, err
-    assert SPELLING in Path("c.json").read_text()

@@ -12,11 +12,9 @@ from cactus_decoding import Request, SamplingParams, load_pair, stream
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier
-from cactus_decoding.lab.frontier.recorded_rows import read_rows, time_steps
+from cactus_decoding.lab.frontier.recorded_rows import read_rows
 from cactus_decoding.lab.frontier.recording import record_rows
-from cactus_decoding.lab.frontier.relaxations import LOSSLESS, Relaxation
 from cactus_decoding.zoo.word_problems import word_problems
 
 EXACT = 1e-10
@@ -100,13 +98,3 @@ def test_recording_stops_where_it_should():
         record_rows(pair, [PROMPT], request.replace(rule="cactus:delta=1.0"), positions=20)
     with pytest.raises(ValueError, match="the draft proposed nothing"):
         record_rows(pair, [], request, positions=20)
-
-
-def test_steps_are_timed_side_by_side():
-    pair = load_pair()
-    prompts = [problem.prompt for problem, _ in zip(word_problems("validation", seed=0), range(3), strict=False)]
-    cactus, protected = Relaxation("cactus:delta=1.0"), Relaxation("cactus:delta=1.0", relaxation_policy("digits"))
-    timed = [(LOSSLESS, 0), (LOSSLESS, 3), (cactus, 3), (protected, 3)]
-    times = time_steps(pair, prompts, timed, Request(), steps=4)
-    assert list(times) == timed
-    assert all(values.shape == (3,) and bool((values > 0).all()) for values in times.values())

@@ -116,14 +116,6 @@ class Frontier:
         per_step = expected_tokens(accepted, self.rows.step, self.rows.ends)
         return sums_by(per_step, self.rows.problem, self.rows.problems)
 
-    def chances(self, rule: AcceptanceRule | str, policy: RelaxationPolicy = EVERYWHERE) -> Tensor:
-        """Return the probability that each recorded proposal is accepted if it is reached, ``[proposals]``."""
-        rule = as_rule(rule)
-        accepted = torch.zeros(len(self.rows.drafted), dtype=torch.float64)
-        for judge, places, target, draft, drafted in self._judged(rule, policy):
-            accepted[places] = chance_of_acceptance(judge, target, draft, drafted)
-        return accepted
-
     def relaxable(self, policy: RelaxationPolicy) -> Tensor:
         """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
 

@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
-from cactus_decoding.core.request import Request
-from cactus_decoding.core.rules import RULES, parse_rule, recorded_rule
+from cactus_decoding.core.rules import RULES, parse_rule
 from cactus_decoding.core.rules.base import Family, registered_rules
 from cactus_decoding.core.rules.outside import outside_class, respelled
-from cactus_decoding.lab.evaluation.tasks.task import Task, number
 
 EVERYWHERE = RelaxationPolicy()
 NONE = "none"  # the spelling of no protection on a command line
@@ -32,14 +30,6 @@ class Relaxation(NamedTuple):
         return {"rule": self.rule} | ({} if self.policy.everywhere else self.policy.as_dict())
 
 
-LOSSLESS = Relaxation("lossless")
-
-
-def asking(request: Request, relaxation: Relaxation, length: int) -> Request:
-    rule, policy = recorded_rule(relaxation.rule), relaxation.policy
-    return request.replace(rule=rule, policy=policy).proposing(length)
-
-
 def parse_policies(protect: Sequence[str], **protection: Any) -> list[RelaxationPolicy]:
     """Return a policy for each set of protected tokens, each once; ``none`` protects nothing."""
     given = [name for name, value in protection.items() if value is not None]
@@ -48,11 +38,6 @@ def parse_policies(protect: Sequence[str], **protection: Any) -> list[Relaxation
         raise ValueError(f"--{option} is that of protected tokens: give --protect too, such as --protect digits")
     made = [EVERYWHERE if pattern == NONE else relaxation_policy(protect=pattern, **protection) for pattern in protect]
     return list(dict.fromkeys(made))
-
-
-def answers_are_numbers(task: Task) -> bool:
-    """Whether every problem's answer is a number, so that digits are what must not change."""
-    return all(problem.answer is not None and number(problem.answer) is not None for problem in task.problems)
 
 
 FAMILIES: dict[str, Family] = {
