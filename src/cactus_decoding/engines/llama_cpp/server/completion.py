@@ -125,7 +125,7 @@ class Completion:
 
     def _deltas(self, answer: LlamaAnswer) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
-        text, begun, held, thinks, called = "", False, list[TokenLogprobs](), False, 0
+        begun, held, thinks, called = False, list[TokenLogprobs](), False, 0
         tools, calls = self._asked.tools, list[dict[str, Any]]()
         reader = None if tools is None else tools.reader()
         for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=True):
@@ -140,9 +140,9 @@ class Completion:
                     logprobs = []
                     if not done:
                         continue
-            text, held, more = text + piece.text, held + logprobs, piece.text
+            held, more = held + logprobs, piece.text
             if reader is not None:
-                more, calls, called = reader.more(text, done=done)
+                more, calls, called = reader.more(piece.text, done=done)
             if more or (held and (reader is None or (done and not calls))):
                 yield _delta({"content": more}, self._logprobs(held, 0))
                 held = []
