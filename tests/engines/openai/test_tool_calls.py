@@ -58,16 +58,17 @@ def joined(pieces, names=("add", "sub")):
     """Return what a client puts together from a stream."""
     reader, said, calls = CallReader(names), "", []
     for i, piece in enumerate(pieces):
-        more, deltas, number = reader.more(piece, done=i == len(pieces) - 1)
-        said += more
-        for delta in deltas:
-            if "id" in delta:
-                assert delta["index"] == len(calls)
-                assert delta["id"].startswith("call_")
-                calls.append(delta["function"])
+        for part in reader.more(piece, done=i == len(pieces) - 1):
+            if isinstance(part, str):
+                said += part
+            elif "id" in part:
+                assert part["index"] == len(calls)
+                assert part["id"].startswith("call_")
+                calls.append(part["function"])
             else:
-                calls[delta["index"]]["arguments"] += delta["function"]["arguments"]
-        assert number == len(calls)
+                assert part["index"] == len(calls) - 1
+                calls[-1]["arguments"] += part["function"]["arguments"]
+    assert reader.number == len(calls)
     return said, calls
 
 
@@ -93,8 +94,8 @@ def test_what_calls_are_given(case):
 
 def test_arguments_come_as_they_are_written():
     reader, text = CallReader(["add"]), '<tool_call>\n{"name": "add", "arguments": {"a": [1, 2]}}\n</tool_call>'
-    parts = [reader.more(letter, done=False)[1] for letter in text]
-    written = [part[0]["function"]["arguments"] for part in parts if part]
+    parts = [part for letter in text for part in reader.more(letter, done=False)]
+    written = [part["function"]["arguments"] for part in parts]
     assert "".join(written) == '{"a": [1, 2]}'
     assert len(written) > 10
 
@@ -111,7 +112,7 @@ BEGINNINGS = {
 
 @all_of("text", BEGINNINGS)
 def test_text_comes_as_soon_as_it_can_be_no_call(text):
-    assert CallReader(["add"]).more(text, done=False)[0] == BEGINNINGS[text]
+    assert CallReader(["add"]).more(text, done=False) == [BEGINNINGS[text]]
 
 
 # marks, calls of every format and parts of both, in any order, with what only looks like them
@@ -178,11 +179,18 @@ def test_every_cut_in_two_joins_to_the_whole():
             assert joined([text[:i], text[i:]]) == expected, (text, i)
 
 
+def test_what_is_said_and_called_keeps_its_order():
+    reader = CallReader(["add", "sub"])
+    assert len(reader.more('<tool_call>{"name": "add", "arguments": {"a": ', done=False)) == 1
+    rest, between, call = reader.more(f"1}}}}</tool_call>So <tool_call>{SUB}</tool_call>", done=True)
+    assert (rest["function"], between, call["function"]["name"]) == ({"arguments": "1}"}, "So", "sub")
+
+
 def test_a_forced_call_is_its_arguments():
     assert CallReader(["add"], "add").whole('{"a": 1}')[1][0]["function"] == {"name": "add", "arguments": '{"a": 1}'}
     reader = CallReader(["add"], "add")
-    assert reader.more('{"a', done=False)[1][0]["function"] == {"name": "add", "arguments": '{"a'}
-    assert reader.more('": 1}', done=True) == ("", [{"index": 0, "function": {"arguments": '": 1}'}}], 1)
+    assert reader.more('{"a', done=False)[0]["function"] == {"name": "add", "arguments": '{"a'}
+    assert reader.more('": 1}', done=True) == [{"index": 0, "function": {"arguments": '": 1}'}}]
 
 
 def test_formats_are_told_by_the_marks_of_templates():

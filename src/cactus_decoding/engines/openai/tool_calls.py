@@ -69,57 +69,65 @@ class CallReader:
 
     Example:
         >>> reader = CallReader(["add"])
-        >>> said, [call], _ = reader.more('So:\n<tool_call>\n{"name": "add", "arguments": {"a": 1', done=False)
+        >>> said, call = reader.more('So:\n<tool_call>\n{"name": "add", "arguments": {"a": 1', done=False)
         >>> said, call["function"]
         ('So:', {'name': 'add', 'arguments': '{"a": 1'})
         >>> reader.more("}}\n</tool_call>", done=True)
-        ('', [{'index': 0, 'function': {'arguments': '}'}}], 1)
+        [{'index': 0, 'function': {'arguments': '}'}}]
     """
 
     def __init__(self, names: Collection[str], alone: str | None = None) -> None:
         self._names, self._text, self._done = names, "", False
         self._at = 0  # what stands before it is told
         self._blank = ""  # space that is said if text follows it
-        self._said, self._has_said = list[str](), False
-        self._calls, self._number = list[dict[str, Any]](), 0
+        self._new = list[str | dict[str, Any]]()  # not yet returned
+        self._has_said, self.number = False, 0  # of calls
         self._called_last = False
         self._reading = self._read() if alone is None else self._read_arguments(alone)
 
-    def more(self, piece: str, *, done: bool) -> tuple[str, list[dict[str, Any]], int]:
-        """Return what a further piece says, what it adds to calls, and how many calls there are so far."""
+    def more(self, piece: str, *, done: bool) -> list[str | dict[str, Any]]:
+        """Return what a further piece says, and what it adds to calls, in their order."""
         self._text, self._done = self._text + piece, done
         next(self._reading, None)
         if done and not self._called_last:
-            self._said.append(self._blank)
-        said, calls = "".join(self._said), self._calls
-        self._said, self._calls = [], []
-        return said, calls, self._number
+            self._say(self._blank)
+        new, self._new = self._new, []
+        return new
 
     def whole(self, text: str) -> tuple[str | None, list[dict[str, Any]]]:
         """Return what an answer says, None if it only calls, and its calls as OpenAI's API has them."""
-        said, calls, _ = self.more(text, done=True)
+        parts = self.more(text, done=True)
+        said = "".join(part for part in parts if isinstance(part, str))
+        calls = [part for part in parts if isinstance(part, dict)]
         for call in calls:
             del call["index"]
         return (said or None) if calls else said, calls
+
+    def _say(self, text: str) -> None:
+        if self._new and isinstance(self._new[-1], str):
+            self._new[-1] += text
+        elif text:
+            self._new.append(text)
 
     def _say_to(self, end: int) -> None:
         spoken = self._blank + self._text[self._at : end]
         said, self._at = spoken.rstrip(), end
         self._blank = spoken[len(said) :]
         if said:
-            self._said.append(said.lstrip() if self._number and not self._has_said else said)
+            self._say(said.lstrip() if self.number and not self._has_said else said)
             self._has_said, self._called_last = True, False
 
     def _begin(self, name: str) -> None:
         self._blank, self._called_last = "", True
         call = {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": {"name": name, "arguments": ""}}
-        self._calls.append({"index": self._number} | call)
-        self._number += 1
+        self._new.append({"index": self.number} | call)
+        self.number += 1
 
     def _argue(self, text: str) -> None:
-        if not self._calls:
-            self._calls.append({"index": self._number - 1, "function": {"arguments": ""}})
-        self._calls[-1]["function"]["arguments"] += text
+        if not self._new or isinstance(self._new[-1], str):
+            self._new.append({"index": self.number - 1, "function": {"arguments": ""}})
+        call: Any = self._new[-1]
+        call["function"]["arguments"] += text
 
     def _argue_to(self, end: int) -> None:
         if end > self._at:
