@@ -174,9 +174,11 @@ def _vocabulary(rows: RecordedRows, policies: list[RelaxationPolicy]) -> Vocabul
 
 def _request_of(rows: RecordedRows) -> Request:
     from cactus_decoding import Request
+    from cactus_decoding.core.spelling import importing_nothing
 
     own = ("task", "target", "draft", "chat", "system", "positions", "num_speculative_tokens", "max_new_tokens")
-    return Request.from_dict({name: value for name, value in rows.settings.items() if name not in own})
+    with importing_nothing():  # whatever a file says
+        return Request.from_dict({name: value for name, value in rows.settings.items() if name not in own})
 
 
 def _speeds(measured: Frontier, relaxation: Relaxation, current: int, rounds: int) -> Speeds:
