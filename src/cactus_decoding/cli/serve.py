@@ -133,6 +133,7 @@ def serve(
     for name, given_texts in (("--api-key", api_key or ()), ("--alias", () if alias is None else (alias,))):
         if not all(each.strip() for each in given_texts):
             raise ValueError(f"{name} must not be empty: give one, or leave the option out")
+    keys = _keys(api_key or (), engine)
     policy = {name: value for name, value in settings.items() if value is not None}
     if not policy["lossless_tokens"]:
         del policy["lossless_tokens"]
@@ -148,7 +149,6 @@ def serve(
             asked["num_speculative_tokens"] = proposals
         if budget is not None:
             asked["budget"] = budget
-        keys = api_key or [key for each in os.environ.get(KEY, "").split(",") if (key := each.strip())]
         listens = (host or "127.0.0.1", PORT if port is None else port)
         place = ServerAddress(*listens, keys, alias, max_waiting, shared_prompts, _origins(allow_origin or ()))
         return _serve_llama_cpp(target, draft, asked, parallel, kept_prompts, threads, place)
@@ -162,6 +162,17 @@ def serve(
             check_model_name(role, model)
     asked = policy | {"acceptance_rule": rule, "budget": budget}
     return _serve_vllm(target, draft, asked, proposals, draft_sampling, audit_fraction, client_rules, given)
+
+
+def _keys(given: Sequence[str], engine: str) -> list[str]:
+    """Return keys, of llama.cpp's server perhaps from the environment; raise `ValueError` for what is none."""
+    from cactus_decoding.core.checks import check_key
+
+    named = "--api-key" if given or engine == "vllm" else KEY
+    keys = [*given] if named != KEY else [key for each in os.environ.get(KEY, "").split(",") if (key := each.strip())]
+    for each in keys:
+        check_key(named, each)
+    return keys
 
 
 def _origins(given: Sequence[str]) -> list[str]:

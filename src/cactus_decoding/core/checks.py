@@ -37,6 +37,14 @@ def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> 
     return f"; did you mean {folded[close[0]]!r}?" if close else ""
 
 
+def check_key(name: str, key: str) -> None:
+    """Raise `ValueError` for a server's key that no HTTP header holds as it is; the message does not show it."""
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise ValueError(
+            f"{name} must be printable ASCII characters without space around them, as headers hold no others"
+        )
+
+
 class PromptTooLongError(ValueError):
     """A prompt that a model's context window does not hold."""
 

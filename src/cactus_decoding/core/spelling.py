@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from cactus_decoding.core.checks import check_integer, short_repr, suggestion
 from cactus_decoding.core.declared import Declared, fields_of
 
 Spelled = TypeVar("Spelled")
+_importing = ContextVar("importing", default=True)
+
+
+def may_import() -> bool:
+    return _importing.get()
+
+
+@contextmanager
+def importing_nothing() -> Iterator[None]:
+    """Within this, and in threads that are begun in it, no spelling imports a module, whoever parses it."""
+    before = _importing.set(False)
+    try:
+        yield
+    finally:
+        _importing.reset(before)
 
 
 def parse(kind: str, text: str, known: Mapping[str, type[Spelled]]) -> Spelled:

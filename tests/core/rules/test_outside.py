@@ -7,13 +7,16 @@ import json
 import pickle
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from cactus_decoding import audit, parse_rule
+from cactus_decoding import Request, audit, parse_rule
+from cactus_decoding.cli.calibrate import _request_of
 from cactus_decoding.core.rules import base as names
 from cactus_decoding.core.rules import outside, recorded_rule
+from cactus_decoding.core.spelling import importing_nothing
 from cactus_decoding.engines.vllm.extra_args import request_of
 from cactus_decoding.lab.playground.form import FormLimits, form, read_request
 
@@ -137,6 +140,10 @@ def test_who_sends_requests_imports_nothing():
         read_request(body, FormLimits(), models=True)
     with pytest.raises(ValueError, match="must be named"):
         request_of({"acceptance_rule": "outside_rules:MyRule,ratio=0.25"})
+    with importing_nothing(), pytest.raises(ValueError, match="must be named"):
+        Request(SPELLING)
+    with pytest.raises(ValueError, match="must be named"):
+        _request_of(SimpleNamespace(settings={"rule": SPELLING}))
     assert "outside_rules" not in sys.modules
     rule = parse_rule(SPELLING)  # as who starts the server does
     assert read_request(body, FormLimits(), models=True).requests[0].rule == rule

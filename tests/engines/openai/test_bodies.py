@@ -68,13 +68,6 @@ def test_any_value_is_taken_or_refused_in_a_sentence_that_names_the_field(kind):
     assert taken > len(kind.model_fields)
 
 
-def test_halves_of_characters_are_replaced_in_what_the_model_reads():
-    assert CompletionBody.read({"prompt": ["\ud800", [1]]}).prompt == ["?", [1]]
-    message = {"role": "user", "content": [{"type": "text", "text": "a\udfff"}], "name": "b", "\ud800": 1}
-    body = ChatBody.read({"messages": [message], "user": "\ud800"})
-    assert [each.as_dict() for each in body.messages] == [{"role": "user", "content": "a?", "name": "b", "?": 1}]
-
-
 def test_objects_may_be_nested_deeply():
     deep = json.loads("[" * 900 + "]" * 900)
     body = ChatBody.read(least(ChatBody) | {"metadata": {"a": deep}, "messages": [{"role": "user", "notes": deep}]})
@@ -90,6 +83,9 @@ def test_calls_of_earlier_answers_have_their_arguments_as_objects():
 
     assert calls([call('{"a": 1}')]) == {"role": "assistant", "content": "", "tool_calls": [call({"a": 1})]}
     assert calls([call("{")])["tool_calls"] == [call("{")]
+    for wrong, said in (("[" * 600 + "]" * 600, "may nest 256"), ('"\\ud800"', "half of a surrogate pair")):
+        with pytest.raises(ValueError, match=rf"the arguments of a call .*{said}"):
+            calls([call(wrong)])
     assert (calls([])["tool_calls"], calls(None)["tool_calls"]) == ([], None)
     for wrong, said in ((3, "tool_calls must be a list, but is 3"), ([3], "each of tool_calls must be an object")):
         with pytest.raises(TypeError, match=said):

@@ -108,7 +108,7 @@ def test_an_answer_that_takes_too_long_is_a_failure():
         given_up.set()
 
 
-def test_places_without_a_server_are_named():
+def test_places_without_a_server_are_named(monkeypatch):
     with pytest.raises(ServerError, match=r"http://127\.0\.0\.1:9 cannot be reached"):
         ServerClient("http://127.0.0.1:9").models()
     with pytest.raises(ServerError, match=r"http://no-such-host\.invalid cannot be reached"):
@@ -121,6 +121,9 @@ def test_places_without_a_server_are_named():
             ServerClient(address)
     with pytest.raises(ValueError, match="OPENAI_API_KEY"):
         ServerClient("http://key@localhost:8000")
+    monkeypatch.setenv("OPENAI_API_KEY", "schlüssel")
+    with pytest.raises(ValueError, match="OPENAI_API_KEY must be printable ASCII"):
+        ServerClient("http://localhost:8000")
 
 
 def test_closing_ends_those_who_wait(monkeypatch):

@@ -70,17 +70,34 @@ def test_what_is_not_served_is_refused(given, said):
 
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
-CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a"'}}
 HEAD = {"created": 3, "model": "m"}
+METRICS = {"speculative_decoding": {"acceptance_report": {"steps": 2}}}
 
 
-def events(deltas, finish):
-    def chunk(delta, reason=None):
-        return HEAD | {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}]}
+def chunks(deltas, finish, *, logprobs=False):
+    """Return the parts of a conversation's answer; each has a token of its own, whatever it says."""
 
-    chunks = [chunk({"role": "assistant", "content": ""}), *map(chunk, deltas), chunk({}, finish)]
-    chunks.append(HEAD | {"choices": [], "usage": USAGE})
-    lines = b"".join(ResponseWriter(ResponsesBody.read({"input": "Hi"})).parts(chunks)).decode().strip().split("\n\n")
+    def chunk(number, delta, reason=None):
+        told = {"content": [{"token": f"t{number}"}]} if logprobs and reason is None else None
+        return HEAD | {"choices": [{"index": 0, "delta": delta, "logprobs": told, "finish_reason": reason}]}
+
+    parts = [chunk(number, delta) for number, delta in enumerate(deltas)]
+    first, last = ({"role": "assistant", "content": ""}, {})
+    return [
+        HEAD | {"choices": [{"index": 0, "delta": first, "logprobs": None, "finish_reason": None}]},
+        *parts,
+        chunk(len(parts), last, finish),
+        HEAD | {"choices": [], "usage": USAGE, "metrics": METRICS},
+    ]
+
+
+def writer():
+    return ResponseWriter(ResponsesBody.read({"input": "Hi"}))
+
+
+def events(given):
+    lines = b"".join(writer().parts(given)).decode().strip().split("\n\n")
     read = [each.split("\ndata: ") for each in lines]
     found = [(kind.removeprefix("event: "), json.loads(data)) for kind, data in read]
     assert all(kind == data["type"] for kind, data in found)
@@ -92,22 +109,20 @@ def without_ids(response):
     return response | {"id": None, "output": [item | {"id": None} for item in response["output"]]}
 
 
+SAID = [{"reasoning_content": "Hm"}, {"content": "So"}, {"content": ": "}]
+CALLED = [{"tool_calls": [{"index": 0} | CALL]}, {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]}]
+
+
 @all_of("finish", ["stop", "length", "tool_calls"])
 def test_events_join_to_the_response(finish):
-    first = {"index": 0} | CALL | {"function": {"name": "add", "arguments": '{"a"'}}
-    calls = [{"tool_calls": [first]}, {"tool_calls": [{"index": 0, "function": {"arguments": ": 1}"}}]}]
-    deltas = [{"reasoning_content": "Hm"}, {"content": "So"}, {"content": ": "}]
-    message = {"reasoning_content": "Hm", "content": "So: "}
-    if finish == "tool_calls":
-        deltas, message = deltas + calls, message | {"tool_calls": [CALL]}
-    answer = HEAD | {"choices": [{"message": message, "logprobs": None, "finish_reason": finish}], "usage": USAGE}
-    whole = ResponseWriter(ResponsesBody.read({"input": "Hi"})).whole(answer)
-    made = events(deltas, finish)
+    given = chunks(SAID + CALLED * (finish == "tool_calls"), finish)
+    made = events(given)
     last = made[-1]["response"]
-    assert without_ids(last) == without_ids(whole)
+    assert without_ids(last) == without_ids(writer().whole(given))
     assert [item["type"] for item in last["output"]] == ["reasoning", "message", "function_call"][
         : 2 + (finish == "tool_calls")
     ]
+    assert [part["text"] for item in last["output"][:2] for part in item["content"]] == ["Hm", "So: "]
     assert last["status"] == ("incomplete" if finish == "length" else "completed")
     assert last["incomplete_details"] == ({"reason": "max_output_tokens"} if finish == "length" else None)
     assert last["output"][-1]["status"] == last["status"]
@@ -118,3 +133,52 @@ def test_events_join_to_the_response(finish):
     assert "".join(said) == "So: "
     written = [event["delta"] for event in made if event["type"] == "response.function_call_arguments.delta"]
     assert "".join(written) == ('{"a": 1}' if finish == "tool_calls" else "")
+
+
+NO_TEXT = {"content": ""}  # a token that is a part of a character, or of a mark
+TOLD = {
+    "each part": (SAID + CALLED, ["t1", "t2"]),
+    "calls alone": (CALLED, []),
+    "reasoning alone": (SAID[:1], []),
+    "half a character first": ([NO_TEXT, *SAID[1:]], ["t0", "t1", "t2"]),
+    "half a character last": ([*SAID, NO_TEXT], ["t1", "t2", "t3"]),
+    "no text at all": ([NO_TEXT], ["t0"]),
+    "what closes a call": ([*CALLED, NO_TEXT], []),
+}
+
+
+@all_of("case", TOLD)
+def test_log_probabilities_are_those_of_the_text(case):
+    deltas, tokens = TOLD[case]
+    given = chunks(deltas, "stop", logprobs=True)
+    made = events(given)
+    assert without_ids(made[-1]["response"]) == without_ids(writer().whole(given))
+    messages = [item for item in made[-1]["response"]["output"] if item["type"] == "message"]
+    assert len(messages) <= 1
+    assert [each["token"] for item in messages for each in item["content"][0]["logprobs"]] == tokens
+    told = [
+        each["token"] for event in made if event["type"].endswith("text.delta") for each in event.get("logprobs", [])
+    ]
+    assert told == tokens
+
+
+ANOTHER = {"tool_calls": [{"index": 1} | CALL]}
+
+
+@all_of("deltas, kinds", [
+    ([], ["message"]),
+    (SAID[:1], ["reasoning"]),
+    ([*CALLED, {"content": "Ok"}, ANOTHER], ["function_call", "message", "function_call"]),
+])  # fmt: skip
+def test_what_a_response_consists_of(deltas, kinds):
+    assert [item["type"] for item in writer().whole(chunks(deltas, "stop"))["output"]] == kinds
+
+
+def test_what_the_answer_says_of_itself_is_in_the_last_event():
+    told = [{"choice": "a", "probability": 1.0}]
+    given = chunks(SAID, "stop")
+    given[-2]["choices"][0]["choice_probabilities"] = told
+    *before, last = events(given)
+    assert (last["response"]["metrics"], last["response"]["choice_probabilities"]) == (METRICS, told)
+    assert not any("metrics" in event.get("response", {}) for event in before)
+    assert writer().whole(given)["metrics"] == METRICS

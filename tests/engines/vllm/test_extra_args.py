@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from support.engine_rules import SPELLINGS
+from support.outside_module import outside_module
 from support.tables import all_of
 
 from cactus_decoding import RULES, Budget, Request, parse_rule
@@ -12,6 +13,7 @@ from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.vllm.extra_args import (
+    REQUEST_KEYS,
     ServerConfig,
     admitted,
     asked_of,
@@ -53,6 +55,17 @@ def test_an_unknown_rule_is_answered_with_those_that_are_offered() -> None:
         with pytest.raises(ValueError, match=r"unknown rule 'cactsu'.*; did you mean 'cactus'") as refusal:
             request_of({"acceptance_rule": "cactsu:delta=1"}, any_pattern=any_pattern)
         assert [name for name in RULES if f" {name}" in str(refusal.value)] == [n for n in RULES if n not in FOREIGN]
+
+
+def test_no_request_imports_a_module(tmp_path, monkeypatch) -> None:
+    module = outside_module(tmp_path, monkeypatch)
+    config = ServerConfig(default=Request("cactus:delta=1"))
+    for key in REQUEST_KEYS:
+        for value in (module.spelling, [module.spelling], {"a": module.spelling}):
+            with pytest.raises((TypeError, ValueError), match=key):
+                config.read({key: value})
+            admitted(SimpleNamespace(temperature=1.0, extra_args={key: value}), config)
+            assert not module.was_imported, key
 
 
 RULE, CLAMPED = {"acceptance_rule": "cactus:delta=1"}, {"acceptance_rule": "clamped:width=1"}

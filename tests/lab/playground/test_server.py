@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.outside_module import outside_module
 from support.playground_server import asked, tokens
 from support.tables import all_of
 
+from cactus_decoding.core.request import SETTINGS
 from cactus_decoding.lab.playground.server import PAGE
 from cactus_decoding.lab.tracing import read_trace
 from cactus_decoding.lab.tracing.page import PAGE as SHARED
@@ -67,6 +69,9 @@ def test_the_trace_can_be_taken_along(server, tmp_path):
     ({}, b"[1]", 400),
     ({}, b"{", 400),
     ({}, b"[" * 60_000, 400),
+    ({}, b'{"prompt": ' + b"[" * 600 + b"]" * 600 + b"}", 400),
+    ({}, b'{"prompt": "\\ud800"}', 400),
+    ({}, b'{"\\udc00": 1}', 400),
     ({}, b" " * 150_000, 400),
 ])  # fmt: skip
 def test_requests_that_no_page_of_ours_sends_are_refused(server, headers, body, status):
@@ -76,6 +81,37 @@ def test_requests_that_no_page_of_ours_sends_are_refused(server, headers, body, 
     assert b"Traceback" not in answer
     if "Host" in headers:  # reading is refused too
         assert server.ask("GET", "/", None, headers)[0] == status
+
+
+ASKED = {"session": 0, "place": 0, "rules": ["lossless"]}
+
+
+def test_no_request_imports_a_module(server, tmp_path, monkeypatch):
+    """Whatever field of whatever address holds its name."""
+    module, base = outside_module(tmp_path, monkeypatch), asked("lossless", max_new_tokens=4)
+    begun = server.events(base)[0]
+    run, prefix = begun["run"], "/api/runs/{run}"
+    posted = {f"{prefix}/what-if": ASKED, f"{prefix}/stop": {}, "/api/check": base, "/api/runs": base}
+    routes = server.playground.application(None)._app.routes
+    assert {route.path for route in routes if "POST" in route.methods} == {*posted}
+    for route in routes:
+        if "GET" in route.methods:
+            path = route.path.replace("{run}", run).replace("{session:int}", "0")
+            for part in ("{name}", "{kind}"):
+                path = path.replace(part, module.spelling)
+            assert server.ask("GET", path)[0] in (200, 404)
+            assert not module.was_imported, path
+    refused = set()
+    for path, body in posted.items():
+        for name in {*body, *SETTINGS, "rule", "target", "draft", "chat", "system", "after", "rules"}:
+            for value in (module.spelling, [module.spelling]):
+                status, _, answer = server.ask("POST", path.replace("{run}", run), body | {name: value})
+                assert status in (200, 422), (path, name, answer)
+                assert not module.was_imported, (path, name)
+                if b"is not taken from here" in answer:
+                    assert status == 422
+                    refused.add((path, name))
+    assert refused == {(path, "rules") for path in posted if not path.endswith("/stop")}
 
 
 def test_the_page_may_load_nothing_from_elsewhere(server):

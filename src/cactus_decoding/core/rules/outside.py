@@ -16,7 +16,7 @@ from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules import RULES
 from cactus_decoding.core.rules.base import GROUP, Rule, registered_rules
-from cactus_decoding.core.spelling import fill
+from cactus_decoding.core.spelling import fill, may_import
 from cactus_decoding.core.types import Verdict
 
 # classes by the paths that this process's own settings have named: clients may ask for these paths only
@@ -39,7 +39,7 @@ def outside_class(path: str, *, importing: bool = True) -> type[Rule]:
         return _named[path]
     if point := next((each for each in registered_rules() if each.name == path), None):
         return _checked_class(path, _from(point.load, path))
-    if not importing:
+    if not (importing and may_import()):
         raise ValueError(
             f"rule {short_repr(path)} is not taken from here: a rule that is named by a path must be named where the "
             f"program is started, or registered as an entry point of {GROUP!r}"

@@ -6,7 +6,6 @@ left out of dumps (``exclude``).
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from contextlib import suppress
@@ -45,6 +44,7 @@ from cactus_decoding.engines.openai.keys import (
     about,
     read_keys,
 )
+from cactus_decoding.engines.openai.reading import NoJSONError, parse_json
 
 MAX_BODY_SEED = 2**32 - 2  # what every server takes: 32 bits, of which the last asks llama.cpp to draw a seed
 MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS, MAX_PROPOSALS = 32, 16, 20, 64
@@ -71,14 +71,9 @@ NOT_SERVED = {
 }
 """Fields that clients know and that are refused where a body does not have them, and why."""
 
-# isinstance checks, because pydantic refuses texts with lone surrogates, and would copy objects
+# isinstance checks, because pydantic would copy objects
 Text = InstanceOf[str]
 Object = InstanceOf[dict[str, Any]]
-
-
-def encodable(text: str) -> str:
-    """Replace lone surrogates, which JSON can spell and which are no text."""
-    return text.encode(errors="replace").decode()
 
 
 def neutral(description: str) -> Any:
@@ -123,7 +118,7 @@ def _prompts(value: Any) -> list[str | list[int]]:
 
 def _prompt(value: Any) -> str | list[int]:
     if isinstance(value, str) and value:
-        return encodable(value)
+        return value
     if isinstance(value, list) and value and all(type(each) is int and each >= 0 for each in value):
         return value
     raise TypeError(f"prompt must be a text, its tokens, or a list of these, and not empty, but is {short_repr(value)}")
@@ -154,7 +149,7 @@ def _content(value: Any) -> str:
         value = "".join(part["text"] for part in value)
     if not isinstance(value, str | None):
         raise TypeError(f"a message's content must be text, but is {short_repr(value)}")
-    return encodable(value or "")  # some templates add it to a text, also beside calls
+    return value or ""  # some templates add it to a text, also beside calls
 
 
 def _calls(value: Any) -> list[dict[str, Any]] | None:
@@ -171,9 +166,14 @@ def _calls(value: Any) -> list[dict[str, Any]] | None:
 def _call(call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function")
     if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-        with suppress(ValueError):  # or else the text
-            return call | {"function": function | {"arguments": json.loads(function["arguments"])}}
+        return call | {"function": function | {"arguments": _arguments(function["arguments"])}}
     return call
+
+
+def _arguments(given: str) -> Any:
+    with suppress(NoJSONError):  # or else the text
+        return parse_json(given, "the arguments of a call")
+    return given
 
 
 class Message(BaseModel):
@@ -196,7 +196,7 @@ class Message(BaseModel):
     def _has_a_role(cls, given: Any) -> Any:
         if not isinstance(given, dict) or not isinstance(given.get("role"), str):
             raise TypeError(f"a message must be an object with a role, but is {short_repr(given)}")
-        return {"content": None} | {encodable(name): value for name, value in given.items()}
+        return {"content": None} | given
 
     def as_dict(self) -> dict[str, Any]:
         """Return the message for a chat template: its role, its content as a text, and what else was given."""

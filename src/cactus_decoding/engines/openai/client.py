@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx2
 
+from cactus_decoding.core.checks import check_key
+
 MAX_PAUSE = 30.0  # the longest time between two tries, in seconds
 _CONNECT_SECONDS = 10.0
 _TRY_AGAIN = (408, 409, 425, 429)
@@ -70,6 +72,7 @@ class ServerClient:
         if url.userinfo:
             raise ValueError("a server's address may hold no key: give it as OPENAI_API_KEY in the environment")
         key = os.environ.get("OPENAI_API_KEY")
+        check_key("OPENAI_API_KEY", key or "")
         self._timeout, self._retries, self._stopped = timeout, retries, threading.Event()
         self._client = httpx2.Client(
             base_url=f"{self.address}/v1",

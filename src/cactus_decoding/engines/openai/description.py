@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, Field, model_validator
 from pydantic.json_schema import models_json_schema
 
 from cactus_decoding.core.checks import short_repr
-from cactus_decoding.engines.openai.bodies import Body, ChatBody, Object, Objects, Text, encodable
+from cactus_decoding.engines.openai.bodies import Body, ChatBody, Object, Objects, Text
 
 _ERROR = {
     "type": "object",
@@ -104,10 +104,6 @@ class TokenizeBody(Body):
         if (self.prompt is None) == (self.messages is None):
             raise ValueError("a request must have either prompt or messages")
         return self
-
-    @property
-    def text(self) -> str | None:
-        return None if self.prompt is None else encodable(self.prompt)
 
     @property
     def chat(self) -> dict[str, Any]:

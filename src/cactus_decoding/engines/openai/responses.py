@@ -137,47 +137,40 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class ResponseWriter:
+    """Writes an answer to a conversation, of which it is given the parts with their usage, as a response."""
+
     def __init__(self, body: ResponsesBody) -> None:
         self._body, self._id = body, f"resp_{secrets.token_hex(24)}"
         self._output = list[dict[str, Any]]()  # items that are begun; the last one may grow
         self._number = -1
         self._reason: str | None = None
+        self._early = list[Any]()  # log-probabilities of a message's tokens whose text has yet to come
+        self._told: dict[str, Any] = {}  # what else there is to tell
 
-    def whole(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        [choice] = answer["choices"]
-        message, told = choice["message"], (choice["logprobs"] or {}).get("content") or []
-        parts = {_REASON: message.get("reasoning_content"), "message": message["content"]}
-        for kind, text in parts.items():
-            if text or (kind == "message" and text is not None and "tool_calls" not in message):
-                self._begin(kind)
-                self._output[-1]["content"][0] |= {"text": text} | ({"logprobs": told} if kind == "message" else {})
-                self._end("stop")
-        for call in message.get("tool_calls", []):
-            self._begin("function_call", call)
-            self._output[-1]["arguments"] = call["function"]["arguments"]
-            self._end("stop")
-        self._reason = choice["finish_reason"]
-        if self._output:
-            self._end(self._reason)
-        return self._response(answer, answer["usage"])
+    def whole(self, chunks: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Return the response that the events of `parts` end with."""
+        response: Mapping[str, Any] = [*self._events(chunks)][-1]["response"]
+        return response
 
     def parts(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
-        """Yield the events of a response, from those of the conversation's answer, with its usage."""
-        first: Mapping[str, Any] | None = None
-        usage = None
-        for chunk in chunks:
-            usage = chunk.get("usage") or usage
-            if first is None:
-                first = chunk
+        """Yield the events of a response."""
+        yield from map(self._line, self._events(chunks))
+
+    def _events(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+        chunk: Mapping[str, Any] = {}
+        for number, chunk in enumerate(chunks):
+            if number == 0:
                 for name in ("created", "in_progress"):
                     yield self._event(name, response=self._response(chunk, None))
             for choice in chunk["choices"]:
                 yield from self._grow(choice)
-        assert first is not None
-        if self._output:
-            yield from self._finished()
+            if "metrics" in chunk:
+                self._told["metrics"] = chunk["metrics"]
+        if not self._output:
+            yield from self._said("message", "", logprobs=self._early)
+        yield from self._finished()
         name = "incomplete" if self._reason == "length" else "completed"
-        yield self._event(name, response=self._response(first, usage))
+        yield self._event(name, response=self._response(chunk, chunk["usage"]))
 
     def error(self, error: Mapping[str, Any]) -> bytes:
         """Return the event of an error, which is the last one."""
@@ -185,23 +178,19 @@ class ResponseWriter:
         fields = {name: told[name] for name in ("message", "code", "param")}
         return self._line({"type": "error", "sequence_number": self._next()} | fields)
 
-    def _grow(self, choice: Mapping[str, Any]) -> Iterator[bytes]:
+    def _grow(self, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         delta, told = choice["delta"], (choice["logprobs"] or {}).get("content") or []
         self._reason = choice["finish_reason"] or self._reason
-        for kind, name, key in (
-            (_REASON, "reasoning_text", "reasoning_content"),
-            ("message", "output_text", "content"),
-        ):
-            text = delta.get(key)
-            if text or (told and key == "content"):
-                if not self._output or self._output[-1]["type"] != kind:
-                    yield from self._started(kind)
-                part = self._output[-1]["content"][0]
-                part["text"] += text
-                extra = {"logprobs": told} if kind == "message" else {}
-                if kind == "message":
-                    part["logprobs"] += told
-                yield self._event(f"{name}.delta", **self._place(content_index=0), delta=text, **extra)
+        if "choice_probabilities" in choice:
+            self._told["choice_probabilities"] = choice["choice_probabilities"]
+        if reasoning := delta.get("reasoning_content"):
+            yield from self._said(_REASON, reasoning)
+        if "content" in delta:
+            self._early += told  # those of reasoning and of calls have no place here
+        text, goes_on = delta.get("content"), self._output[-1:] and self._output[-1]["type"] == "message"
+        if text or (self._early and goes_on):
+            told, self._early = self._early, []
+            yield from self._said("message", text or "", logprobs=told)
         for call in delta.get("tool_calls", []):
             if "id" in call:
                 yield from self._started("function_call", call)
@@ -209,7 +198,16 @@ class ResponseWriter:
             self._output[-1]["arguments"] += arguments
             yield self._event("function_call_arguments.delta", **self._place(), delta=arguments)
 
-    def _started(self, kind: str, call: Mapping[str, Any] | None = None) -> Iterator[bytes]:
+    def _said(self, kind: str, text: str, **told: list[Any]) -> Iterator[dict[str, Any]]:
+        if not self._output or self._output[-1]["type"] != kind:
+            yield from self._started(kind)
+        part = self._output[-1]["content"][0]
+        part["text"] += text
+        for name, values in told.items():
+            part[name] += values
+        yield self._event(f"{part['type']}.delta", **self._place(content_index=0), delta=text, **told)
+
+    def _started(self, kind: str, call: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """Yield the events of an item's beginning, and before them those of the end of the last one."""
         if self._output:
             yield from self._finished(last=False)
@@ -220,7 +218,7 @@ class ResponseWriter:
         if "content" in item:
             yield self._event("content_part.added", **self._place(content_index=0), part=item["content"][0])
 
-    def _finished(self, *, last: bool = True) -> Iterator[bytes]:
+    def _finished(self, *, last: bool = True) -> Iterator[dict[str, Any]]:
         item, index = self._output[-1], len(self._output) - 1
         self._end(self._reason if last else "stop")
         if item["type"] == "function_call":
@@ -273,13 +271,13 @@ class ResponseWriter:
             "truncation": "disabled",
             "metadata": body.given.get("metadata", {}),
             "usage": None if usage is None else _usage(usage),
-        } | ({"metrics": answer["metrics"]} if "metrics" in answer else {})
+        } | self._told
 
     def _place(self, **more: int) -> dict[str, Any]:
         return {"output_index": len(self._output) - 1, "item_id": self._output[-1]["id"]} | more
 
-    def _event(self, kind: str, /, **fields: Any) -> bytes:
-        return self._line({"type": f"response.{kind}", "sequence_number": self._next()} | fields)
+    def _event(self, kind: str, /, **fields: Any) -> dict[str, Any]:
+        return {"type": f"response.{kind}", "sequence_number": self._next()} | fields
 
     def _next(self) -> int:
         self._number += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import json
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, aclosing
@@ -15,11 +14,13 @@ import anyio
 import uvicorn
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cactus_decoding.core.spelling import importing_nothing
 from cactus_decoding.engines.openai.keys import error_body
+from cactus_decoding.engines.openai.reading import parse_json
 
 
 class QueueIsFullError(ValueError):
@@ -154,6 +155,8 @@ class BadRequestError(ValueError):
 class Guards:
     """Wraps the application: checks where a request comes from, and adds headers to the answer.
 
+    Whatever a request spells, no module is imported for it.
+
     A page elsewhere can make a visitor's browser send requests here. Requests under another host name than ours (DNS
     rebinding) are refused by their ``Host``, requests from another page by their ``Origin``.
 
@@ -179,7 +182,8 @@ class Guards:
 
         refusal = self._refusal(Headers(scope=scope))
         app = self._app if refusal is None else PlainTextResponse(refusal + "\n", status_code=403)
-        await app(scope, receive, send_with_headers)
+        with importing_nothing():
+            await app(scope, receive, send_with_headers)
 
     def _refusal(self, headers: Headers) -> str | None:
         host = headers.get("host", "")
@@ -195,14 +199,15 @@ class KeyGuard:
     """Wraps the application: answers addresses with some beginnings only to those who bring a key, and notes which."""
 
     def __init__(self, app: ASGIApp, keys: Sequence[str], prefixes: tuple[str, ...]) -> None:
-        self._app, self._prefixes, self._expected = app, prefixes, [f"Bearer {key}".encode() for key in keys]
+        self._app, self._prefixes, self._expected = app, prefixes, [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
         if scope["type"] == "http" and scope["path"].startswith(self._prefixes):
-            given = Headers(scope=scope).get("authorization", "").encode()
+            scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+            key = given.strip().encode() if scheme.lower() == "bearer" else b""
             # takes the same time, however much of the key is right
-            found = [hmac.compare_digest(given, each) for each in self._expected]
+            found = [hmac.compare_digest(key, each) for each in self._expected]
             if any(found):
                 scope[WHO] = found.index(True)
             else:
@@ -258,14 +263,17 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
     if kind != "application/json":  # which a form on another page cannot send
         raise BadRequestError(f"a request must be application/json, but is {kind or 'nothing'!r}")
     body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > limit:
-            raise BadRequestError(f"a request may have {limit} bytes, but this one has more")
     try:
-        value = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"a request must be JSON, but this one is not: {error}") from None
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > limit:
+                raise BadRequestError(f"a request may have {limit} bytes, but this one has more")
+    except ClientDisconnect:  # whom no answer reaches
+        raise BadRequestError("a request must come as a whole, but this one was cut off") from None
+    try:
+        value = parse_json(body, "a request")
+    except ValueError as error:
+        raise BadRequestError(str(error)) from None
     if not isinstance(value, dict):
         raise BadRequestError("a request must be a JSON object")
     return value

@@ -98,9 +98,7 @@ def read_request(body: Mapping[str, Any], limits: FormLimits, *, models: bool) -
     }
     # each rule has a draft length of its own, which may learn from the answer
     requests = tuple(_request(shared | {"rule": rule}, limits, models) for rule in _rules(body.get("rules")))
-    # lone surrogates, which JSON can spell, are no text: tokenizers fail on them
-    prompt, system = (text and text.encode(errors="replace").decode() for text in (prompt, system))
-    return RunRequest(prompt or "", requests, target, draft, chat, system, after)
+    return RunRequest(prompt, requests, target, draft, chat, system, after)
 
 
 def _request(values: dict[str, Any], limits: FormLimits, models: bool) -> Request:

@@ -15,6 +15,7 @@ from cactus_decoding.core.models.loading import sentence_of
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.pair import Pair, load_pair
 from cactus_decoding.core.request import Request
+from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.lab.playground.form import RunRequest
@@ -179,7 +180,8 @@ class Run:
             raise ValueError(f"rules must be a list of 1 to {MAX_QUESTIONS} spellings")
         session, place = self.session(asked.get("session")), asked.get("place")
         check_integer("place", place, 0)
-        return {"place": place, "rules": [session.what_if(place, rule) for rule in rules]}  # type: ignore[arg-type]
+        parsed = [parse_rule(spelling, importing=False) for spelling in rules]
+        return {"place": place, "rules": [session.what_if(place, rule) for rule in parsed]}  # type: ignore[arg-type]
 
 
 class Runs:

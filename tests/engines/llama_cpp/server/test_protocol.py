@@ -186,3 +186,21 @@ def test_responses_are_what_conversations_are_answered(server):
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
     status, answer = ask(server, "/v1/responses", input="Hi", previous_response_id="resp_1")
     assert (status, "responses are not kept" in answer["error"]["message"]) == (400, True)
+
+
+@pytest.mark.slow
+def test_a_response_tells_as_much_as_a_stream_as_it_does_as_a_whole(server):
+    add = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {"n": {"enum": [7]}}}}
+    told = {"include": ["message.output_text.logprobs"], "top_logprobs": 1, "acceptance_report": True}
+    asked = {"input": USER["content"], "temperature": 0, "seed": 1, "max_output_tokens": 40} | told
+    for more, kind in (({}, "message"), ({"tools": [add], "tool_choice": "required"}, "function_call")):
+        status, whole = ask(server, "/v1/responses", **asked, **more)
+        assert (status, [item["type"] for item in whole["output"]]) == (200, [kind]), whole
+        with closing(server.connect("POST", "/v1/responses", asked | more | {"stream": True}, "k")) as connection:
+            last = [*events_of(connection.getresponse())][-1]["response"]
+        assert last["output"][0] | {"id": "", "call_id": ""} == whole["output"][0] | {"id": "", "call_id": ""}
+        assert last["metrics"] == whole["metrics"]
+        assert last["metrics"]["speculative_decoding"]["acceptance_report"]["steps"] > 0
+        if kind == "message":
+            content = last["output"][0]["content"][0]
+            assert "".join(each["token"] for each in content["logprobs"]) == content["text"]

@@ -165,14 +165,22 @@ def test_what_is_refused_before_anything_is_loaded(run, gguf, monkeypatch):
         ((target, "--draft", "ngram", "--host", "0.0.0.0"), "give --api-key"),
         ((target, "--draft", "ngram", "--rule", "cactis", "--port", "0"), "did you mean 'cactus'"),
         ((target, "--draft", "suffix:earlier=99", "--port", "0"), "earlier shows users each other's answers"),
+        ((target, "--draft", "ngram", "--api-key", "a", "--api-key", "schlüssel"), "--api-key must be printable ASCII"),
     ):
         code, out, err = run("serve", "--engine", "llama-cpp", *arguments)
         assert (code, out) == (2, "")
         assert said in err
         assert err.count("\n") == 1
-    code, _, err = run("serve", target, "--engine", "vllm", "--draft", "ngram")
-    assert code == 2
-    assert "give --engine llama-cpp" in err
+    for arguments, said in (
+        ((target, "--draft", "ngram"), "give --engine llama-cpp"),
+        (("--api-key", " a"), "--api-key must be printable ASCII"),
+    ):
+        code, _, err = run("serve", *arguments, "--engine", "vllm")
+        assert (code, said in err) == (2, True)
+    monkeypatch.setenv("CACTUS_API_KEY", "fine, schlüssel")
+    code, _, err = run("serve", target, "--draft", "ngram")
+    assert (code, err.count("\n"), "schl" in err) == (2, 1, False)
+    assert "CACTUS_API_KEY must be printable ASCII" in err
 
 
 def test_a_file_alone_says_what_serves_it_and_what_drafts(run, tmp_path):

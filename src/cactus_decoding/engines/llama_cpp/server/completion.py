@@ -125,8 +125,7 @@ class Completion:
 
     def _deltas(self, answer: LlamaAnswer) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
-        text, begun, held, thinks, called = "", False, list[TokenLogprobs](), False, 0
-        tools, calls = self._asked.tools, list[dict[str, Any]]()
+        begun, held, thinks, tools = False, list[TokenLogprobs](), False, self._asked.tools
         reader = None if tools is None else tools.reader()
         for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=True):
             if not begun:
@@ -140,17 +139,18 @@ class Completion:
                     logprobs = []
                     if not done:
                         continue
-            text, held, more = text + piece.text, held + logprobs, piece.text
-            if reader is not None:
-                more, calls, called = reader.more(text, done=done)
-            if more or (held and (reader is None or (done and not calls))):
-                yield _delta({"content": more}, self._logprobs(held, 0))
-                held = []
-            if calls:
-                yield _delta(self._called(calls), self._logprobs(held, 0))
-                held = []
+            held = held + logprobs
+            parts: list[Any] = [piece.text] if reader is None else reader.more(piece.text, done=done) or [""] * done
+            with_text = next((place for place, part in enumerate(parts) if isinstance(part, str)), 0)
+            for place, part in enumerate(parts):
+                told = held if place == with_text else []
+                if part or told:
+                    yield _delta(
+                        {"content": part} if isinstance(part, str) else self._called([part]), self._logprobs(told, 0)
+                    )
+            held = [] if parts else held
             if done:
-                stopped = called and piece.finish_reason == "stop"
+                stopped = reader is not None and reader.number and piece.finish_reason == "stop"
                 yield _delta({}, None, "tool_calls" if stopped else piece.finish_reason)
 
     def _message(self, text: str, reasoning: str) -> dict[str, Any]:

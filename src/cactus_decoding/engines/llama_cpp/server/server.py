@@ -85,9 +85,6 @@ _READERS = 4  # requests that are checked at a time: what grammars take is not t
 class ChunkWriter:
     """Writes completions and answers to conversations, as they are made."""
 
-    def whole(self, answer: Mapping[str, Any]) -> Mapping[str, Any]:
-        return answer
-
     def parts(self, chunks: Iterable[Mapping[str, Any]]) -> Iterator[bytes]:
         yield from map(self.error, chunks)
         yield b"data: [DONE]\n\n"
@@ -139,10 +136,10 @@ class LlamaServer:
     def _tokenize(self, body: TokenizeBody) -> dict[str, Any]:
         pair = self._seats.pairs[0]
         tokenizer: Any = pair.tokenizer
-        if body.text is None:
+        if body.prompt is None:
             [ids] = prompts_of(pair, read_completion(body.chat, self._defaults, chat=True))
         else:
-            ids = list(tokenizer(body.text, add_special_tokens=body.add_special_tokens).input_ids)
+            ids = list(tokenizer(body.prompt, add_special_tokens=body.add_special_tokens).input_ids)
         texts = [tokenizer.convert_ids_to_tokens(each) for each in ids] if body.return_token_strs else None
         return {"count": len(ids), "max_model_len": pair.target.max_length, "tokens": ids, "token_strs": texts}
 
@@ -265,8 +262,10 @@ class LlamaServer:
             completion = Completion(pair, asked, prompts, self.name, count, constraint)
             if asked.body.stream:
                 yield from writer.parts(completion.chunks())
+            elif isinstance(writer, ResponseWriter):
+                yield as_json(writer.whole(completion.chunks())).encode()
             else:
-                yield as_json(writer.whole(completion.whole())).encode()
+                yield as_json(completion.whole()).encode()
 
     async def _run(self, make: Callable[[], Iterator[bytes]], cancelled: threading.Event) -> AsyncGenerator[bytes]:
         """Yield what a thread makes, which waits for nobody, and is not left alone: others may have its turn next."""
