@@ -159,7 +159,9 @@ def check_may_run(tasks: Iterable[Task], allowed: bool) -> None:
     from cactus_decoding.lab.evaluation.sandbox import missing_isolation
 
     if missing := missing_isolation():
-        say(f"this system permits no namespaces for: {missing}; programs are kept from these by Python alone")
+        say(
+            f"this system permits no namespaces for: {missing}; from these only Python keeps programs, which can evade it"
+        )
 
 
 def rescored_file(
