@@ -62,28 +62,24 @@ def run_program(
     limits = limits or ProgramLimits()
     first = json.dumps({"code": code, "name": name, "limits": asdict(limits)})
     given = f"{first}\n{json.dumps({'helpers': helpers, 'tests': tests})}\n".encode()
-    # what a program leaves there must not stop us from removing the folder
-    with TemporaryDirectory(prefix="cactus-program-", ignore_cleanup_errors=True) as folder:
+    reads, writes = os.pipe()
+    said = b""
+    # what a program leaves in the folder must not stop us from removing it
+    cleared = TemporaryDirectory(prefix="cactus-program-", ignore_cleanup_errors=True)
+    # the pipe's end ends the run, also where we are killed
+    with cleared as folder, open(reads, "rb") as alive, open(writes, "wb") as held:
         os.chmod(folder, 0o555)
-        alive, held = os.pipe()  # whose end ends the run, also where we are killed
-        said = b""
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-B", str(Path(__file__).with_name("program.py")), str(alive.fileno())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[alive.fileno()],
+            cwd=folder, start_new_session=True, env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-B", str(Path(__file__).with_name("program.py")), str(alive)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[alive], cwd=folder,
-                start_new_session=True, env={"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
-            try:
-                with suppress(subprocess.TimeoutExpired):
-                    said, _ = process.communicate(given, limits.seconds + GRACE)
-            finally:
-                os.close(held)
-                held = -1
-                _end(process)
+            with suppress(subprocess.TimeoutExpired):
+                said, _ = process.communicate(given, limits.seconds + GRACE)
         finally:
-            for opened in (alive, held):
-                if opened >= 0:
-                    os.close(opened)
+            held.close()
+            _end(process)
     if not said:  # it was killed, as an ordinary user's program can do
         return ProgramResult(False, ())
     answer = json.loads(said)
