@@ -126,6 +126,13 @@ def test_what_is_kept_of_a_run_is_counted_and_holds_no_models(pair, given):
         assert run.sessions[1].page()
 
 
+def test_a_run_that_was_served_lets_go_of_the_models(server):
+    events = server.events(asked(max_new_tokens=8))
+    assert events[-1] == {"event": "finished"}
+    run = server.playground.runs.get(events[0]["run"])
+    assert not [each for each in reachable(run) if isinstance(each, (Pair, BaseCachedModel))]
+
+
 def test_runs_are_forgotten_where_they_take_too_much(pair, monkeypatch):
     runs, request = Runs(4), read_request(asked(max_new_tokens=8), FormLimits(), models=False)
 

@@ -280,6 +280,14 @@ def test_root_without_namespaces_runs_programs_as_nobody_and_ends_all_of_them(fo
         "grows": f"{C}file = libc.open({os.fsencode(grown)!r}, os.O_CREAT | os.O_WRONLY, 0o666)\n"
         "assert file >= 0\nassert libc.write(file, b'x', 1) == 1",
     }
+    others = [subprocess.Popen(["sleep", "600"], user=65534) for _ in range(ProgramLimits().processes)]
+    try:  # they count as the program's, which needs no further one to run
+        crowded = elsewhere(WITHOUT_NAMESPACES, folder, {"nobody": programs["nobody"]})
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+    assert crowded["nobody"][0]
     found = elsewhere(WITHOUT_NAMESPACES, folder, programs)
     assert {name for name, (passed, _) in found.items() if passed} == {"nobody", "outlive"}
     assert all(kinds == [] for _, kinds in found.values())

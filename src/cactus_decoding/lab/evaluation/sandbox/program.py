@@ -163,7 +163,9 @@ def judge(task: dict[str, Any], ends: int) -> NoReturn:
     given, nothing = os.dup(0), os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
-    if os.fork() == 0:
+    program = os.fork()
+    limit(task["limits"])  # not before: another process may be one too many
+    if program == 0:
         for other in (ends, asks, answers, given, nothing):
             os.close(other)
         with open(asked) as calls, open(says, "w") as replies:
@@ -234,7 +236,6 @@ def main() -> NoReturn:
         os.close(ended)
         if linux:
             drop_privileges(libc)
-        limit(task["limits"])
         judge(task, ends)
     os.close(ends)
     select.select([alive, ended], [], [], task["limits"]["seconds"])
