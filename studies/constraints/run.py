@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import Metrics, Pair, Request, generate, load_pair, zoo
 from cactus_decoding.cli.display import counting
+from cactus_decoding.core.files.home import user_cache
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.lab.evaluation.runs.results import Journal
 from cactus_decoding.zoo.word_problems import word_problems
@@ -37,7 +37,7 @@ from studies.constraints.stories import ConstrainedStory, constrained_stories, o
 from studies.study import study
 
 RESULTS = Path(__file__).with_name("results") / "constraints.json.gz"
-WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "constraints"
+WORK = user_cache() / "constraints"
 PLANS = (
     (TrainingPlan(steps=320, learning_rate=2e-3, warmup=20, decay=0.475, seed=11), 0.0),
     (TrainingPlan(steps=480, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.6, seed=12), 0.0),

@@ -27,6 +27,7 @@ from transformers import LlamaForCausalLM
 
 from cactus_decoding import Metrics, Pair, load_pair, stream, zoo
 from cactus_decoding.cli.display import counting
+from cactus_decoding.core.files.home import user_cache
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
@@ -49,7 +50,7 @@ from studies.stored import read_runs
 from studies.study import SAMPLINGS, answer, run_of, study_of_parts
 
 FOLDER = Path(__file__).with_name("results")
-WORK = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cactus-decoding" / "training"
+WORK = user_cache() / "training"
 WORDED, PLAIN = "bundled:worded", "bundled:draft"
 COLOURS = {WORDED: "#0072b2", PLAIN: "#d55e00"}
 """Of drafts as they come: one that words its answers differently, and one that cannot calculate."""

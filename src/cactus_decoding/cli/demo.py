@@ -57,9 +57,10 @@ def demo(
     console = Console(highlight=False)
     if not as_json:
         pair, request = load_pair(), configs["relaxed"].request
+        response = stream(pair, SHOWN[0].prompt, request.replace(seed=seed))  # which may be refused
         console.print(f"[bold]Question:[/bold] {SHOWN[0].question}")
         console.print(f"[bold]Answer[/bold] ({escape(str(request.rule))}, {escape(str(request.policy))}):")
-        show(stream(pair, SHOWN[0].prompt, request.replace(seed=seed)), pair.tokenizer)
+        show(response, pair.tokenizer)
         console.print(f"[bold]Right answer:[/bold] {SHOWN[0].answer}\n")
     arguments = {"problems": problems, "seed": seed} | configs["relaxed"].request.as_dict()
     results = answered([*configs.values()], provenance(arguments))

@@ -159,7 +159,7 @@ def check_may_run(tasks: Iterable[Task], allowed: bool) -> None:
     from cactus_decoding.lab.evaluation.sandbox import missing_isolation
 
     if missing := missing_isolation():
-        say(f"this system permits no namespaces for: {missing}; programs are kept from these by Python alone")
+        say(f"this system permits no namespaces for: {missing}; programs can get round what Python forbids")
 
 
 def rescored_file(

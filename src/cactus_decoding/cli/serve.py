@@ -7,7 +7,6 @@ import math
 import os
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -17,6 +16,7 @@ from cactus_decoding.cli import notes, options, profiles, raise_when_interrupted
 from cactus_decoding.cli.display import pass_times_text
 from cactus_decoding.cli.help import long_options
 from cactus_decoding.cli.options import RUNNING, option
+from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.models.loading import check_model_name
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 
@@ -158,7 +158,7 @@ def serve(
     check_choice("draft_sampling", draft_sampling, ("greedy", "probabilistic"))
     for role, model in (("target", target), ("draft", draft)):
         # vLLM knows other places, such as s3://bucket, and other folders
-        if model is not None and ":" not in model and not Path(model).expanduser().exists():
+        if model is not None and ":" not in model and not expanded(model).exists():
             check_model_name(role, model)
     asked = policy | {"acceptance_rule": rule, "budget": budget}
     return _serve_vllm(target, draft, asked, proposals, draft_sampling, audit_fraction, client_rules, given)

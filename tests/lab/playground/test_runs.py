@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
+from types import FunctionType, ModuleType
 
 import pytest
+import torch
 from support.playground_server import QUESTION, asked, running, tokens
 from support.reads import reads
+from transformers import PreTrainedTokenizerBase
 
-from cactus_decoding import Request, stream
+from cactus_decoding import Pair, Request, stream
+from cactus_decoding.core.models.base import BaseCachedModel
+from cactus_decoding.core.types import Drafter
 from cactus_decoding.lab.playground.form import FormLimits, read_request
 from cactus_decoding.lab.playground.runs import KEPT, PairStore, PlaygroundSession, Runs
 from cactus_decoding.lab.tracing import PositionRows, stream_trace, to_json, what_if
@@ -38,7 +44,11 @@ def test_both_sessions_are_what_they_would_be_alone(server, pair):
 
 def test_the_oldest_run_is_forgotten(pair):
     runs, request = Runs(2), read_request(asked(), FormLimits(), models=False)
-    names = [runs.begin(pair, request).name for _ in range(3)]
+    names = []
+    for _ in range(3):
+        run = runs.begin(pair, request)
+        names.append(run.name)
+        run.close()
     assert len(set(names)) == 3
     with pytest.raises(ValueError, match="no longer kept"):
         runs.get(names[0])
@@ -54,24 +64,89 @@ def test_a_visitor_s_next_run_reads_on_behind_the_last_one_and_nobody_else_s_doe
         with reads() as found:
             new = begin(*given, **options)
             answers = [[step for step in iter(session.step, None)] for session in new.sessions]
+        new.close()
         return new, max(count for _, count in found), [session.end()["text"] for session in new.sessions], answers
 
     runs, longer = Runs(4), f"{QUESTION} Why?"
     first, whole, _, _ = run(runs, QUESTION)
-    stranger, as_whole, expected, _ = run(runs, longer)
+    _, as_whole, expected, _ = run(Runs(4), longer)
     assert as_whole > whole
     for after in ("", "nonsense"):
         assert run(Runs(4), longer, after)[1] == as_whole
-    _, rest, texts, _ = run(runs, longer, first.name)
+    second, rest, texts, _ = run(runs, longer, first.name)
     assert rest < whole / 2
     assert texts == expected
-    assert run(runs, longer, first.name)[1] == as_whole  # whose caches another run has by now
-    assert run(runs, longer, stranger.name, on=pair.twin())[1] == as_whole  # of another pair
+    found = run(runs, longer, first.name)[1]  # whose caches another run has by now
+    assert found == as_whole
+    assert run(runs, longer, second.name)[1] == as_whole  # after somebody else's run
+    last, _, _, _ = run(runs, longer)
+    assert run(runs, longer, last.name, on=pair.twin())[1] == as_whole  # of another pair
     begun = begin(runs, QUESTION)
-    begun.sessions[0].step()  # and its visitor leaves
+    begun.sessions[0].step()
+    begun.close()  # its visitor leaves
     assert run(runs, longer, begun.name)[2] == expected
     assert begun.sessions[0].step() is None
     assert first.sessions[0].lines()
+
+
+def reachable(*begin: object) -> list[object]:
+    """Return all that objects hold, but classes, modules and functions, which are everybody's."""
+    found, left = dict[int, object](), list(begin)
+    while left:
+        if id(each := left.pop()) not in found and not isinstance(each, (type, ModuleType, FunctionType)):
+            found[id(each)] = each
+            left += gc.get_referents(each)
+    return list(found.values())
+
+
+def storages(found: list[object]) -> int:
+    held = [each.untyped_storage() for each in found if isinstance(each, torch.Tensor)]
+    return sum({each.data_ptr(): each.nbytes() for each in held}.values())
+
+
+@pytest.mark.parametrize("given", [{}, {"tree": "static=3.2"}, {"num_speculative_tokens": "auto"}, {"temperature": 0}])
+def test_what_is_kept_of_a_run_is_counted_and_holds_no_models(pair, given):
+    runs = Runs(4)
+    rule = "relaxed_greedy:margin=1" if "temperature" in given else "clamped:width=1"
+    body = asked(rule, "lossless", max_new_tokens=24, **given)
+    for _ in range(2):
+        run = runs.begin(pair, read_request(body, FormLimits(), models=False))
+        for session in run.sessions:
+            session.step()
+        assert any(isinstance(each, Pair) for each in reachable(run))  # it could go on
+        for session in run.sessions[:1]:
+            assert [*iter(session.step, None)]
+        run.close()  # the second session was stopped
+        found = reachable(run)
+        assert not [each for each in found if isinstance(each, (Pair, BaseCachedModel, Drafter, torch.nn.Module))]
+        assert not [each for each in found if isinstance(each, PreTrainedTokenizerBase)]
+        assert storages(found) > 0
+        assert storages(found) + sum(map(sys.getsizeof, found)) < run.bytes
+        assert run.sessions[0].lines()
+        assert run.sessions[1].page()
+
+
+def test_a_run_that_was_served_lets_go_of_the_models(server):
+    events = server.events(asked(max_new_tokens=8))
+    assert events[-1] == {"event": "finished"}
+    run = server.playground.runs.get(events[0]["run"])
+    assert not [each for each in reachable(run) if isinstance(each, (Pair, BaseCachedModel))]
+
+
+def test_runs_are_forgotten_where_they_take_too_much(pair, monkeypatch):
+    runs, request = Runs(4), read_request(asked(max_new_tokens=8), FormLimits(), models=False)
+
+    def run():
+        begun = runs.begin(pair, request)
+        assert [*iter(begun.sessions[0].step, None)]
+        begun.close()
+        return begun
+
+    kept = [run() for _ in range(3)]
+    limit = sum(each.bytes for each in kept) - kept[0].bytes // 2  # too little for all of them and a new one
+    monkeypatch.setattr("cactus_decoding.lab.playground.runs.KEPT_BYTES", limit)
+    last = run()
+    assert [each.name in runs._runs for each in (*kept, last)] == [False, True, True, True]
 
 
 def test_what_if_is_exact(server, pair):
@@ -138,7 +213,7 @@ def test_rows_behind_the_limit_are_not_held_by_anyone(pair):
     while step := session.step():
         positions += step["positions"]
     held = [each for each in gc.get_objects() if type(each) is PositionRows and id(each) not in before]
-    assert 0 < session.bytes == sum(each.nbytes for each in held) <= limit
+    assert 0 < sum(each.nbytes for each in held) <= limit
     drafted = [one["place"] for one in positions if one["drafted_id"] is not None]
     assert len(held) < len(drafted)
     assert session.what_if(drafted[0], "lossless")["rule"] == "lossless"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -21,6 +20,7 @@ import torch
 from cactus_decoding.core.drafting.lengths import FixedLength, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter
 from cactus_decoding.core.drafting.timing import Clock, PassTimes
+from cactus_decoding.core.files.home import user_cache
 from cactus_decoding.core.files.provenance import processor
 from cactus_decoding.core.files.writing import as_json, write_atomically
 from cactus_decoding.core.models.base import BaseCachedModel
@@ -235,7 +235,7 @@ def wait_for(device: torch.device) -> None:
 
 def cache_folder() -> Path:
     """It may be deleted at any time."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "cactus-decoding" / "pass_times"
+    return user_cache() / "pass_times"
 
 
 _KNOWN: dict[str, PassTimes] = {}

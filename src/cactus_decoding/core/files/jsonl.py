@@ -13,6 +13,8 @@ from typing import IO, Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
+from cactus_decoding.core.files.home import expanded
+
 INFINITIES = {"inf": math.inf, "-inf": -math.inf}  # as `files.writing.plain` writes them
 STRICT = ConfigDict(strict=True, extra="forbid")
 """The ``__pydantic_config__`` of a dataclass of which `read_as` takes exactly the fields, each of its own type."""
@@ -21,7 +23,7 @@ Record = TypeVar("Record")
 
 
 def read_json(path: str | Path) -> Any:
-    return parse_json(Path(path).expanduser().read_bytes(), path)
+    return parse_json(expanded(path).read_bytes(), path)
 
 
 def parse_json(data: bytes, path: str | Path, first: int = 1) -> Any:
@@ -48,7 +50,7 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
     Blank lines are passed over.
     """
-    data = Path(path).expanduser().read_bytes()
+    data = expanded(path).read_bytes()
     if data[:2] == b"\x1f\x8b":
         try:
             data = gzip.decompress(data)

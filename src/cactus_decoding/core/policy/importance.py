@@ -16,6 +16,7 @@ from pydantic_core.core_schema import CoreSchema, is_instance_schema
 from cactus_decoding import zoo
 from cactus_decoding.core.checks import check_number, short_repr
 from cactus_decoding.core.declared import Model, Setting
+from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 
@@ -133,7 +134,7 @@ class Importance:
             "intercept": torch.tensor([self.intercept], dtype=torch.float64),
         }
         about = {"vocabulary": self.vocabulary, "about": dict(self.about)}
-        write_tensors(Path(path).expanduser(), FORMAT, tensors, about)
+        write_tensors(expanded(path), FORMAT, tensors, about)
 
 
 @lru_cache(maxsize=8)  # they are as long as a vocabulary, and asked for at every visited position
@@ -146,7 +147,7 @@ def read_importance(path: str | Path) -> Importance:
     """Read a file of `Importance.save`; ``bundled:worded`` is the importance that was learned with that draft."""
     if not isinstance(path, (str, Path)):
         raise TypeError(f"importance must be a file's path or an Importance, but is {short_repr(path)}")
-    file = zoo.importance_path(path) or Path(path).expanduser()
+    file = zoo.importance_path(path) or expanded(path)
     if not file.is_file():
         raise FileNotFoundError(2, "there is no such file", str(path))
     found = os.stat(file)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections import OrderedDict
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +21,7 @@ from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.lab.playground.form import RunRequest
-from cactus_decoding.lab.tracing import TracedPosition, stream_trace, to_json, what_if
+from cactus_decoding.lab.tracing import Trace, TracedPosition, TracedResponse, stream_trace, to_json, what_if
 from cactus_decoding.lab.tracing.file import as_object, lines_of, tree_to_json
 from cactus_decoding.lab.tracing.page import to_html
 from cactus_decoding.zoo.word_problems import as_prompt
@@ -73,31 +75,42 @@ SESSION_BYTES = 256 * 2**20
 class PlaygroundSession:
     """A response that grows step by step, and answers questions about its positions.
 
-    Nothing else uses the caches of its models.
+    Nothing else uses the caches of its models. Once it is closed it holds what was recorded, and no models.
+
+    Attributes:
+        bytes: memory for what was recorded so far, at most.
     """
 
     def __init__(self, pair: Pair, prompt: str, request: Request, *, max_rows_bytes: int = SESSION_BYTES) -> None:
-        self._response = stream_trace(pair, prompt, request, keep_rows=True, max_rows_bytes=max_rows_bytes)
+        response = stream_trace(pair, prompt, request, keep_rows=True, max_rows_bytes=max_rows_bytes)
+        self._response: TracedResponse | None = response
+        self._closed: Trace | None = None
         self._positions: dict[int, TracedPosition] = {}
-        self.header = plain(self._response.header.as_dict() | {"policy": str(request.policy)})
+        self.header = plain(response.header.as_dict() | {"policy": str(request.policy)})
+        self.bytes = bytes_of(response.header) + bytes_of(self.header)
 
     @property
-    def bytes(self) -> int:
-        return self._response.rows_bytes
+    def trace(self) -> Trace:
+        response = self._response
+        if response is not None:
+            return response.trace
+        assert self._closed is not None
+        return self._closed
 
     def step(self) -> dict[str, Any] | None:
         """Take a step and return its positions, its tree if it is one, and the metrics so far, or None at the end."""
-        step = next(self._response, None)
+        step = next(self._response or iter(()), None)
         if step is None:
             return None
+        self.bytes += bytes_of(step)
         self._positions.update((position.place, position) for position in step.positions)
         shown = [to_json(position) for position in step.positions]
         trees = {step.step: tree_to_json(step.tree)} if step.tree else {}
-        return {"positions": shown, "trees": trees, "metrics": self._response.response.metrics.as_dict()}
+        return {"positions": shown, "trees": trees, "metrics": self.trace.metrics.as_dict()}
 
     def end(self, *, stopped: bool = False) -> dict[str, Any]:
         """Return why the response ended, and its metrics."""
-        trace = self._response.trace
+        trace = self.trace
         reason = "stopped" if stopped else trace.finish_reason
         return {"finish_reason": reason, "text": trace.text, "metrics": trace.metrics.as_dict()}
 
@@ -115,18 +128,41 @@ class PlaygroundSession:
         return done | {name: row[ids].tolist() for name, row in done.items() if isinstance(row, torch.Tensor)}
 
     def close(self) -> None:
-        self._response.response.close()
+        """Take no more steps, and let go of the models."""
+        if self._response is not None:
+            self._closed = self._response.trace  # first: others may ask meanwhile
+            self._response.response.close()
+            self._response = None
 
     def lines(self) -> str:
-        trace = self._response.trace
+        trace = self.trace
         return "".join(lines_of(trace, rows=trace.header.vocabulary <= LARGE_VOCABULARY))
 
     def page(self) -> str:
-        return to_html(self._response.trace)
+        return to_html(self.trace)
 
 
-ROWS_BYTES = 2**30
-"""Memory for the rows of all runs but the last."""
+def bytes_of(recorded: object) -> int:
+    """Return the memory that dataclasses, containers, numbers, texts and tensors take; more where they share some.
+
+    >>> bytes_of(torch.zeros(250_000)) - bytes_of(torch.zeros(0))
+    1000000
+    """
+    size = sys.getsizeof(recorded)
+    if isinstance(recorded, torch.Tensor):
+        return size + recorded.untyped_storage().nbytes()
+    if isinstance(recorded, (list, tuple)):
+        return size + sum(map(bytes_of, recorded))
+    if isinstance(recorded, dict):
+        return size + bytes_of([*recorded, *recorded.values()])
+    if is_dataclass(recorded):
+        values = vars(recorded)
+        return size + sys.getsizeof(values) + sum(map(bytes_of, values.values()))
+    return size
+
+
+KEPT_BYTES = 2**30
+"""Memory for what was recorded of all runs but the last."""
 MAX_QUESTIONS = 64
 """Rules in one what-if question: the points of a curve."""
 
@@ -136,13 +172,12 @@ class UnknownRunError(ValueError):
 
 
 class Run:
-    """A prompt and a seed, under one rule or two.
+    """A prompt and a seed, under one rule or two, on pairs with caches of their own.
 
-    Its name is a secret that its visitor asks by, and with which that visitor's next run reuses the cached prefix: no
-    other visitor's does. Set ``stopped`` to end the run before its next step.
+    Its name is a secret that its visitor asks by. Set ``stopped`` to end the run before its next step.
     """
 
-    def __init__(self, pair: Pair, request: RunRequest, before: Run | None = None) -> None:
+    def __init__(self, pair: Pair, twins: Sequence[Pair], request: RunRequest) -> None:
         """Begin the responses; raises `ValueError` for arguments that do not go together."""
         self.name, self.stopped = secrets.token_hex(16), False
         prompt = as_prompt(request.prompt) if pair.bundled else request.prompt
@@ -151,20 +186,17 @@ class Run:
         elif request.system is not None:
             raise ValueError("the target is asked by no chat template, so it has no place for a system message")
         self.seed = request.requests[0].seed
-        self._pair, self._twins = pair, [] if before is None else before.give_up(pair)
-        self._twins += [pair.twin() for _ in request.requests[len(self._twins) :]]
         self.sessions = [
-            PlaygroundSession(twin, prompt, each) for twin, each in zip(self._twins, request.requests, strict=False)
+            PlaygroundSession(twin, prompt, each) for twin, each in zip(twins, request.requests, strict=False)
         ]
 
-    def give_up(self, pair: Pair) -> list[Pair]:
-        """Return what the sessions ran on, with its caches, if they are of this pair; they take no more steps."""
-        if pair is not self._pair:
-            return []
+    def close(self) -> None:
         for session in self.sessions:
             session.close()
-        given, self._twins = self._twins, []
-        return given
+
+    @property
+    def bytes(self) -> int:
+        return sum(session.bytes for session in self.sessions)
 
     def describe(self) -> list[dict[str, Any]]:
         return [session.header for session in self.sessions]
@@ -184,21 +216,43 @@ class Run:
         return {"place": place, "rules": [session.what_if(place, rule) for rule in parsed]}  # type: ignore[arg-type]
 
 
+class Caches(NamedTuple):
+    """Pairs with the same weights as one, and caches of their own, on which a run takes its steps."""
+
+    run: str
+    pair: Pair
+    twins: Sequence[Pair]
+
+
 class Runs:
-    """The latest runs, by name; older ones are forgotten with their rows."""
+    """The latest runs, by name, of which the last one may be under way; older ones are forgotten with their rows.
+
+    The caches of the last run stay as well, so that its visitor's next run reuses the longest cached prefix: no other
+    visitor's does. Those of earlier runs are gone.
+    """
 
     def __init__(self, kept: int) -> None:
         self._kept, self._runs = kept, OrderedDict[str, Run]()
+        self._caches: Caches | None = None
 
     def begin(self, pair: Pair, request: RunRequest) -> Run:
-        run = Run(pair, request, self._runs.get(request.after or ""))
+        """Begin a run, and close those before it: a visitor may have left while one began."""
+        for earlier in self._runs.values():
+            earlier.close()
+        before, self._caches = self._caches, None
+        known = before is not None and before.run == request.after and before.pair is pair
+        twins = [*before.twins] if before is not None and known else []
+        del before  # so that caches which nobody asks for are gone before there are new ones
+        twins += [pair.twin() for _ in request.requests[len(twins) :]]
+        run = Run(pair, twins, request)
         self._runs[run.name] = run
-        while len(self._runs) > 1 and (len(self._runs) > self._kept or self._bytes() > ROWS_BYTES):
+        self._caches = Caches(run.name, pair, twins)
+        while len(self._runs) > 1 and (len(self._runs) > self._kept or self._bytes() > KEPT_BYTES):
             self._runs.popitem(last=False)
         return run
 
     def _bytes(self) -> int:
-        return sum(session.bytes for run in self._runs.values() for session in run.sessions)
+        return sum(run.bytes for run in self._runs.values())
 
     def get(self, name: str) -> Run:
         if name not in self._runs:

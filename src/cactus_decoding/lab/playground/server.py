@@ -7,7 +7,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -54,19 +54,20 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Run
                 yield {"event": "loading"}
             pair = await run_sync(pairs.get, request.target, request.draft)
             run = await run_sync(runs.begin, pair, request)
-            yield {"event": "started", "run": run.name, "seed": run.seed, "sessions": run.describe()}
-            going = dict(enumerate(run.sessions))
-            while going and not run.stopped:
-                for index, session in list(going.items()):
-                    step = await run_sync(session.step)
-                    if step is None:
-                        del going[index]
-                        yield {"event": "ended", "session": index, **session.end()}
-                    else:
-                        yield {"event": "step", "session": index, **step}
-            for index, session in going.items():
-                yield {"event": "ended", "session": index, **session.end(stopped=True)}
-            yield {"event": "finished"}
+            with closing(run):  # also where the visitor leaves
+                yield {"event": "started", "run": run.name, "seed": run.seed, "sessions": run.describe()}
+                going = dict(enumerate(run.sessions))
+                while going and not run.stopped:
+                    for index, session in list(going.items()):
+                        step = await run_sync(session.step)
+                        if step is None:
+                            del going[index]
+                            yield {"event": "ended", "session": index, **session.end()}
+                        else:
+                            yield {"event": "step", "session": index, **step}
+                for index, session in going.items():
+                    yield {"event": "ended", "session": index, **session.end(stopped=True)}
+                yield {"event": "finished"}
         except (ValueError, TypeError) as error:
             yield {"event": "error", "message": " ".join(str(error).split())}
         except Exception as error:  # a sentence for the visitor, the details for whoever runs the server

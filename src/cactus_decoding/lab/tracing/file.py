@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.files.jsonl import objects_in, read_as, whole_lines
 from cactus_decoding.core.files.writing import as_json, check_writable, part_of, plain, replacing, write_atomically
 from cactus_decoding.core.metrics import Metrics
@@ -90,7 +91,7 @@ def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
 
     Raises `ValueError` for an invalid file, naming the line.
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.exists() and part_of(path).exists():
         raise ValueError(f"{path} is missing, but an interrupted response left {part_of(path)}: give that one")
     lines = objects_in(whole_lines(path.read_bytes()), path)

@@ -51,7 +51,8 @@ def test_forty_answers_make_the_programs_that_the_harness_makes(path, harness):
             texts = [text.format(i=problem.id[-1]) for text in ANSWERS]
             (theirs,) = build([texts], [document])
             test = f"{document['test']}\ncheck({document['entry_point']})"  # its doc_to_target
-            assert [task.judge.program(problem, text) for text in texts] == [f"{each}\n{test}" for each in theirs]
+            assert [task.judge.code(problem, text) for text in texts] == theirs
+            assert task.judge.parts[problem.id].tests == test
 
 
 def test_what_passes_the_tests_is_right(path):

@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.extras import install
+from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.models.base import check_fits
 from cactus_decoding.core.models.loading import check_model_name
 from cactus_decoding.core.request import Request
@@ -174,7 +174,7 @@ def _path(role: str, name: str) -> str:
         return str(zoo.path("target"))
     if role == "draft" and (bundled := zoo.draft_path(name)) is not None:
         return str(bundled)
-    name = str(Path(name).expanduser()) if name.startswith("~") else name
+    name = str(expanded(name)) if name.startswith("~") else name
     if ":" not in name:  # vLLM knows other places, such as s3://bucket
         check_model_name(role, name, ["bundled", "ngram"])
     return name

@@ -14,7 +14,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+<<<<<<< HEAD
 from cactus_decoding.core.files.jsonl import GrowingFile, number_of, objects_in, parse_json, whole_lines
+=======
+from cactus_decoding.core.files.home import expanded
+from cactus_decoding.core.files.jsonl import number_of, objects_in, parse_json, whole_lines
+>>>>>>> lab1
 from cactus_decoding.core.files.writing import as_json, lock, write_atomically
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 
@@ -70,7 +75,7 @@ class RunResult:
 
 def read_results(path: str | Path) -> list[RunResult]:
     """Return the finished runs of a result file; a last line that a kill cut off is skipped."""
-    return _parse(Path(path).expanduser().read_bytes(), path)[0]
+    return _parse(expanded(path).read_bytes(), path)[0]
 
 
 def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], bytes]:

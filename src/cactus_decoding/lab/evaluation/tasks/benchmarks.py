@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
+from warnings import catch_warnings
 
 from cactus_decoding.core.checks import check_choice, check_integer
 from cactus_decoding.core.extras import needing
@@ -102,7 +104,7 @@ class HumanEval:
 
     Objects with a ``task_id``, a ``prompt``, a ``test`` and an ``entry_point``. Plain text is asked and read like
     lm-evaluation-harness's ``humaneval``, a chat like its ``humaneval_instruct``. The programs that models write are
-    run: see `run_program` for what they are kept from.
+    run: see `run_program` for what they are kept from. What tests and functions exchange must be plain data.
 
     Source: Chen et al., arXiv 2107.03374.
     """
@@ -118,8 +120,9 @@ class HumanEval:
     def _problems(self, programs: Programs, chat: bool) -> Iterator[Problem]:
         for _, where, value in read_objects(self.path):
             prompt, name = text_of(value, "prompt", where), text_of(value, "task_id", where)
-            check = f"{text_of(value, 'test', where)}\ncheck({text_of(value, 'entry_point', where)})"
-            programs.parts[name] = prompt, check
+            entry_point = text_of(value, "entry_point", where)
+            check = f"{text_of(value, 'test', where)}\ncheck({entry_point})"
+            programs.parts[name] = Part(prompt, check, entry_point, as_program(prompt, where))
             if chat:
                 message, begun = (text.format(prompt=prompt) for text in ASKED)
                 yield Problem(name, message, check, begun=begun)
@@ -127,21 +130,36 @@ class HumanEval:
                 yield Problem(name, prompt, check)
 
 
+def as_program(prompt: str, where: str) -> str:
+    """Return a program of what a prompt defines, whose last function may have no body yet."""
+    for program in (prompt, f"{prompt.rstrip()}\n    pass\n"):
+        with suppress(SyntaxError, ValueError), catch_warnings(action="ignore"):
+            compile(program, where, "exec")
+            return program
+    raise ValueError(f"{where}: 'prompt' must be Python that ends with the beginning of a function")
+
+
+class Part(NamedTuple):
+    prompt: str
+    tests: str
+    entry_point: str
+    helpers: str  # what the prompt defines, for the tests
+
+
 @dataclass(frozen=True)
 class Programs:
-    """Judges answers by running them; ``parts`` are each problem's prompt and tests."""
+    """Judges answers by running them; ``parts`` are those of each problem."""
 
     chat: bool
-    parts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
 
-    def program(self, problem: Problem, text: str) -> str:
-        """Return the program to run; of a chat's answer only the text before the end of its code block is used."""
-        prompt, check = self.parts[problem.id]
-        written = text.partition(FENCE)[0] if self.chat else text
-        return f"{prompt}{written}\n{check}"
+    def code(self, problem: Problem, text: str) -> str:
+        """Return the program to test; of a chat's answer only the text before the end of its code block is used."""
+        return self.parts[problem.id].prompt + (text.partition(FENCE)[0] if self.chat else text)
 
     def __call__(self, problem: Problem, text: str) -> bool:
-        return run_program(self.program(problem, text)).passed
+        _, tests, name, helpers = self.parts[problem.id]
+        return run_program(self.code(problem, text), tests, name=name, helpers=helpers).passed
 
 
 SCORES = ("strict", "loose")

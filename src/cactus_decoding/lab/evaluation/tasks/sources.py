@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cactus_decoding.core.checks import check_choice, check_integer
+from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.files.jsonl import read_objects, text_of
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.lab.evaluation.chat import from_settings
@@ -115,7 +116,7 @@ def file_of(text: str) -> Path | None:
         (PosixPath('test.jsonl'), None)
     """
     path = getattr(parse("task", text, SOURCES), "path", None)
-    return None if path is None else Path(path).expanduser()
+    return None if path is None else expanded(path)
 
 
 def parse_task(text: str, problems: int | None = None, *, chat: bool = False) -> Task:

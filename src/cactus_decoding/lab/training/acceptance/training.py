@@ -17,6 +17,7 @@ from cactus_decoding import zoo
 from cactus_decoding.core.audit import audit_rows
 from cactus_decoding.core.divergences.rows import normalised
 from cactus_decoding.core.drafting.registry import check_names, parse_drafter
+from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, check_folder
 from cactus_decoding.core.models.loading import load_tokenizer, only_cached
@@ -254,7 +255,7 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Progress
     digest = digest_of(documents)
     work = unfinished_folder(output, settings, digest)
     if settings.cache is not None:
-        check_folder(Path(settings.cache).expanduser())
+        check_folder(expanded(settings.cache))
     check_models(settings)
     target_path = target_name(settings)
     local = only_cached("target", target_path)
@@ -287,7 +288,7 @@ def train_draft(settings: TrainingSettings, output: str | Path, report: Progress
 def _cache(settings: TrainingSettings, material: Material, report: ProgressReport, *, filling: bool) -> RowCache | None:
     if settings.cache is None:
         return None
-    cache = RowCache(Path(settings.cache).expanduser(), material.target, material.parts.train)
+    cache = RowCache(expanded(settings.cache), material.target, material.parts.train)
     if filling:
         cache.fill(lambda done: report("Keeping rows", done, len(material.parts.train), ""))
     return cache
