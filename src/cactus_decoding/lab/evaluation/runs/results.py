@@ -14,12 +14,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-<<<<<<< HEAD
-from cactus_decoding.core.files.jsonl import GrowingFile, number_of, objects_in, parse_json, whole_lines
-=======
 from cactus_decoding.core.files.home import expanded
-from cactus_decoding.core.files.jsonl import number_of, objects_in, parse_json, whole_lines
->>>>>>> lab1
+from cactus_decoding.core.files.jsonl import GrowingFile, number_of, objects_in, parse_json, whole_lines
 from cactus_decoding.core.files.writing import as_json, lock, write_atomically
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 
