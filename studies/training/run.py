@@ -1,10 +1,10 @@
 """What training a draft gives, beside relaxing and together with it: regenerates docs/studies/training.md.
 
     python -m studies.training.run                   everything: hours on one core, can be interrupted
-    python -m studies.training.run --only-render     tables and pictures again, from the result files
+    python -m studies.training.run --only-render     tables again, from the result files
 
 Trained drafts and the target's rows are kept in a work folder (`--work`). The learning rate and draft lengths are
-chosen on validation problems; the tables are of held-out ones. Needs matplotlib (`pip install -e .[dev]`).
+chosen on validation problems; the tables are of held-out ones.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from cactus_decoding import Metrics, Pair, load_pair, stream, zoo
+from cactus_decoding import Request, generate, load_pair, zoo
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.home import user_cache
 from cactus_decoding.core.files.writing import write_atomically
@@ -34,32 +33,23 @@ from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.reporting.report import number
-from cactus_decoding.lab.training.acceptance.sampling import answer as target_answers
-from cactus_decoding.lab.training.acceptance.sampling import read_answers
-from cactus_decoding.lab.training.acceptance.settings import TrainingSettings
-from cactus_decoding.lab.training.acceptance.training import train_draft
-from cactus_decoding.lab.training.adaptation import DraftAdaptation
-from cactus_decoding.lab.training.importance.continuing import Branch, continue_alone
+from cactus_decoding.lab.training.sampling import answer as target_answers
+from cactus_decoding.lab.training.sampling import read_answers
+from cactus_decoding.lab.training.settings import TrainingSettings
+from cactus_decoding.lab.training.training import train_draft
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import columns, table
 from scripts.results import read, write
-from studies.constraints.stories import ANSWERABLE, constrained_stories
 from studies.relaxing.run import TEST, longest
-from studies.shown import Axes, against, metric, picture
+from studies.shown import against, metric
 from studies.stored import read_runs
 from studies.study import SAMPLINGS, answer, run_of, study_of_parts
 
 FOLDER = Path(__file__).with_name("results")
 WORK = user_cache() / "training"
 WORDED, PLAIN = "bundled:worded", "bundled:draft"
-COLOURS = {WORDED: "#0072b2", PLAIN: "#d55e00"}
-"""Of drafts as they come: one that words its answers differently, and one that cannot calculate."""
-RELAXED = "relaxed:clamped:width=3.0"
-LOSSES = (
-    "lk", "cross_entropy", "kl", "reverse_kl", "total_variation", "log_acceptance", "block", RELAXED,
-    "relaxed:cactus:delta=1.0",
-)  # fmt: skip
-FILTERS = (None, "adaspec:keep=0.4")
+"""Drafts as they come: one that words its answers differently, and one that cannot calculate."""
+LOSSES = ("lk", "cross_entropy", "kl", "reverse_kl", "total_variation", "log_acceptance", "block")
 PLAIN_START_LOSSES = ("lk", "kl", "total_variation")
 """What the start of which little is expected is trained with."""
 SEEDS = (0, 1, 2)
@@ -70,8 +60,6 @@ ROUNDS = (0, 1)
 LENGTHS = (4, 6, 8, 10, 14, 20)
 VALIDATION = "word_problems:split=validation,seed=23"
 LOSSLESS, PROTECTED = {"rule": "lossless"}, {"rule": "clamped:width=3.0", "protect": "digits"}
-WINDOW = 50
-"""Problems of each point of the picture."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +72,6 @@ class Sizes:
     texts: int = 300  # held-out, on which trained drafts are compared
     lengths: int = 60  # validation problems, on which draft lengths are chosen
     held_out: int = 500  # problems of the table of four
-    stories: int = 300  # of the family that no draft saw
-    old: int = 200  # problems of the usual families, for what was forgotten
     trainings: int = 100  # in the comparison of losses: all
 
 
@@ -127,15 +113,12 @@ class Trainer:
             write_atomically(path, "".join(lines))
         return path
 
-    def train(
-        self, name: str, loss: str, rate: float, steps: int, *, start: str = WORDED, filter: str | None = None,
-        seed: int = 0,
-    ) -> Path:  # fmt: skip
+    def train(self, name: str, loss: str, rate: float, steps: int, *, start: str = WORDED, seed: int = 0) -> Path:
         """Return the folder of a trained draft, with a file of what its training took."""
         folder = self.work / name
         if not (folder / "config.json").exists():
             settings = TrainingSettings(
-                "bundled", str(self.data()), loss=loss, draft=start, filter=filter, held_out=64, steps=steps, seed=seed,
+                "bundled", str(self.data()), loss=loss, draft=start, held_out=64, steps=steps, seed=seed,
                 evaluate_every=max(1, steps // 4), learning_rate=rate, cache=str(self.work / "rows"),
             )  # fmt: skip
             began = time.perf_counter()
@@ -149,16 +132,13 @@ class Trainer:
         """Return, for each sampling, the target's answers to problems, with its rows."""
         pair, found = load_pair("bundled", "ngram"), {}
         prompts = [each.prompt for each in islice(word_problems(split, seed=31), self.sizes.texts)]
-        ids = [list(pair.tokenizer(prompt).input_ids) for prompt in prompts]
         for name, sampling in SAMPLINGS.items():
-            branches = [Branch(each, len(each), seed) for seed, each in enumerate(ids)]
-            found[name] = []
-            for prompt, text in zip(ids, continue_alone(pair, branches, sampling, max_new_tokens=256), strict=True):
-                answered = pair.tokenizer(text, add_special_tokens=False).input_ids
-                token_ids = [*prompt, *answered, *pair.stop_token_ids[:1]]
-                logits = self.target(torch.tensor([token_ids])).logits[0, len(prompt) - 1 : -1]
-                rows = SamplingFn(sampling)(logits, token_ids)
-                found[name].append(Text(token_ids, len(prompt), rows))
+            alone, found[name] = Request(num_speculative_tokens=0, sampling=sampling, max_new_tokens=256), []
+            for seed, prompt in enumerate(prompts):
+                response = generate(pair, prompt, alone.replace(seed=seed))
+                token_ids, start = [*response.prompt_token_ids, *response.token_ids], len(response.prompt_token_ids)
+                logits = self.target(torch.tensor([token_ids])).logits[0, start - 1 : -1]
+                found[name].append(Text(token_ids, start, SamplingFn(sampling)(logits, token_ids)))
         return found
 
 
@@ -195,33 +175,29 @@ def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
     rate, texts = float(max(lengths, key=lengths.__getitem__)), trainer.texts("test")
     write(given.folder / "losses.json.gz", compare_losses(trainer, rate, texts), about)
     write(given.folder / "four.json.gz", four_ways(trainer, rate, texts, given.folder, about), about)
-    write(given.folder / "adaptation.json.gz", {"drafts": adaptation(sizes)}, about)
 
 
 def compare_losses(trainer: Trainer, rate: float, texts: Texts) -> dict[str, Any]:
-    """Train every loss with and without the filter from three seeds, and measure what each draft gives."""
+    """Train every loss from three seeds, and measure what each draft gives."""
     sizes = trainer.sizes
-    asked = [*product(SEEDS, LOSSES, FILTERS, [WORDED]), *product(SEEDS, PLAIN_START_LOSSES, [None], [PLAIN])]
+    asked = [*product(SEEDS, LOSSES, [WORDED]), *product(SEEDS, PLAIN_START_LOSSES, [PLAIN])]
     asked = asked[: sizes.trainings]
-    untrained = {"loss": None, "filter": None, "seed": None}
-    found = [{"start": start} | untrained | expected_steps(_folder(start), texts) for start in COLOURS]
+    untrained = {"loss": None, "seed": None}
+    found = [{"start": start} | untrained | expected_steps(_folder(start), texts) for start in (WORDED, PLAIN)]
     with counting("Training", len(asked)) as progress:
-        for place, (seed, loss, filter, start) in enumerate(asked, 1):
-            name = "-".join([start.partition(":")[2], loss, *([] if filter is None else ["adaspec"]), str(seed)])
-            draft = trainer.train(name, loss, rate, sizes.steps, start=start, filter=filter, seed=seed)
-            about = {"start": start, "loss": loss, "filter": filter, "seed": seed}
-            found.append(about | expected_steps(draft, texts))
-            progress(place, f"{start} {loss} {filter or ''} {seed}")
+        for place, (seed, loss, start) in enumerate(asked, 1):
+            draft = trainer.train(
+                f"{start.partition(':')[2]}-{loss}-{seed}", loss, rate, sizes.steps, start=start, seed=seed
+            )
+            found.append({"start": start, "loss": loss, "seed": seed} | expected_steps(draft, texts))
+            progress(place, f"{start} {loss} {seed}")
     return {"rate": rate, "steps": sizes.steps, "drafts": found}
 
 
 def four_ways(trainer: Trainer, rate: float, texts: Texts, folder: Path, about: dict[str, Any]) -> dict[str, Any]:
     """Compare drafts as they came and trained, lossless and relaxed, each at its own best length."""
-    sizes, drafts, took = trainer.sizes, {"as it came": WORDED}, {}
-    for name, loss in (("trained", "lk"), ("trained-for-clamped", RELAXED)):
-        trained = trainer.train(name, loss, rate, sizes.long)
-        drafts[name.replace("-", " ")] = f"./{name}"
-        took[name.replace("-", " ")] = read(trained / "seconds.json")
+    sizes, drafts = trainer.sizes, {"as it came": WORDED, "trained": "./trained"}
+    took = {"trained": read(trainer.train("trained", "lk", rate, sizes.long) / "seconds.json")}
     os.chdir(trainer.work)  # so that results name drafts and not this machine's folders
 
     def asking(draft: str, length: int, rule: str, **policy: Any) -> RunConfig:
@@ -234,14 +210,10 @@ def four_ways(trainer: Trainer, rate: float, texts: Texts, folder: Path, about: 
         runs = answer(folder / "four-chosen.jsonl", tried, about)
         chosen = longest([runs[each] for each in tried])
         final[f"{name}, {how}"] = replace(chosen, task=TEST, problems=sizes.held_out)
-    alike = int(final["trained, relaxed, protected"].num_speculative_tokens)
-    under = {name: asking(draft, alike, **PROTECTED) for name, draft in drafts.items()}
-    together = sorted([*final.values(), *under.values()], key=lambda config: config.draft)
     for seed in ROUNDS:
-        answer(folder / "four.jsonl", [config.asking(seed=seed) for config in together], about)
+        answer(folder / "four.jsonl", [config.asking(seed=seed) for config in final.values()], about)
     return {
         "chosen": {name: config.as_dict() for name, config in final.items()},
-        "under the rule": {name: config.as_dict() for name, config in under.items()},
         "expected": {name: expected_steps(_folder(each), texts) for name, each in drafts.items()},
         "took": took, "rate": rate, "steps": sizes.long,
     }  # fmt: skip
@@ -251,50 +223,16 @@ def _folder(draft: str) -> Path:
     return zoo.path(draft.partition(":")[2]) if draft.startswith("bundled:") else Path(draft)
 
 
-def adaptation(sizes: Sizes) -> dict[str, Any]:
-    """Answer stories of a family that no draft saw, with and without adaptation; then the usual families."""
-    stories = constrained_stories("test", seed=3)
-    unseen = (each.prompt for each in stories if each.kind in ANSWERABLE and each.kind != "ordinary")
-    prompts = list(islice(unseen, sizes.stories))
-    old = [each.prompt for each in islice(word_problems("test", seed=37), sizes.old)]
-    found = {}
-    for start, adapts in product(COLOURS, (False, True)):
-        pair = load_pair(draft=start)
-        name = f"{start} {'adapting' if adapts else 'as it came'}"
-        learning = DraftAdaptation(pair) if adapts else None
-        found[name] = {"new": _answered(pair, prompts, learning, name)}
-        if learning is not None:
-            found[name] |= {name: getattr(learning, name) for name in ("steps", "seconds", "response_seconds")}
-        found[name]["old"] = _answered(pair, old, None, f"{name}, the usual families")
-    return found
-
-
-def _answered(pair: Pair, prompts: Sequence[str], learning: DraftAdaptation | None, name: str) -> dict[str, Any]:
-    """Return steps and tokens of each lossless answer."""
-    made: list[Metrics] = []
-    with counting(name, len(prompts)) as progress:
-        for seed, prompt in enumerate(prompts):
-            response = stream(pair, prompt, seed=seed)
-            for _ in response if learning is None else learning.watch(response):
-                pass
-            made.append(response.metrics)
-            progress(len(made))
-    return {"steps": [each.steps for each in made], "accepted": [each.accepted for each in made]}
-
-
 def shown(folder: Path, _: Sequence[str]) -> dict[str, str]:
-    """Return the tables and the picture; raises `OSError` where a result file is missing."""
-    losses, four, adapting = (read(folder / name) for name in ("losses.json.gz", "four.json.gz", "adaptation.json.gz"))
-    found = {
+    """Return the tables; raises `OSError` where a result file is missing."""
+    losses, four = read(folder / "losses.json.gz"), read(folder / "four.json.gz")
+    return {
         "losses": _losses(losses, WORDED),
         "losses of the other draft": _losses(losses, PLAIN),
         "long": _long(four),
-        "four": _four(four["chosen"], folder, "draft, verification"),
-        "under the rule": _four(four["under the rule"], folder, "draft"),
-        "adaptation": _adaptation(adapting["drafts"]),
-        "pictures/training/adaptation.svg": picture(partial(_draw, adapting["drafts"])),
+        "four": _four(four["chosen"], folder),
+        "cheap drafts": _cheap_drafts(read(FOLDER / "cheap_drafts.json")),  # is not measured any more
     }
-    return found | {"cheap drafts": _cheap_drafts(read(FOLDER / "cheap_drafts.json"))}  # is not measured any more
 
 
 class Drafts:
@@ -323,18 +261,18 @@ class Drafts:
 
 
 def _losses(content: Mapping[str, Any], start: str) -> str:
-    groups: dict[tuple[str | None, str | None], list[dict[str, Any]]] = {}
+    groups: dict[str | None, list[dict[str, Any]]] = {}
     for each in content["drafts"]:
         if each["start"] == start:
-            groups.setdefault((each["loss"], each["filter"]), []).append(each)
+            groups.setdefault(each["loss"], []).append(each)
     rows = []
-    for (loss, filter), drafts in groups.items():
-        row = ["as it came" if loss is None else f"`{loss}`" + ("" if filter is None else ", filtered")]
+    for loss, drafts in groups.items():
+        row = ["as it came" if loss is None else f"`{loss}`"]
         for sampling in SAMPLINGS:
             ours, seeds, told = Drafts(drafts, sampling), "", ""
             if loss is not None:
                 seeds = f"{min(ours.by_seed):.2f} to {max(ours.by_seed):.2f}"
-                told = "" if (loss, filter) == ("lk", None) else ours.beside(Drafts(groups["lk", None], sampling))
+                told = "" if loss == "lk" else ours.beside(Drafts(groups["lk"], sampling))
             row += [number(ours.length, 3), seeds, told]
         rows.append(row)
     return table(["loss", "T = 1", "seeds", "than `lk`", "the paper's sampling", "seeds", "than `lk`"], rows)
@@ -354,14 +292,14 @@ def _long(content: Mapping[str, Any]) -> str:
     return table(header, rows)
 
 
-def _four(configs: Mapping[str, Any], folder: Path, what: str) -> str:
+def _four(configs: Mapping[str, Any], folder: Path) -> str:
     """Return what each run gave, paired by problem with the first of them."""
     found = read_runs(folder / "four.jsonl")
     runs = {name: found[RunConfig.from_dict(each).asking(seed=0)] for name, each in configs.items()}
     names = {id(run): name for name, run in runs.items()}
     first = next(iter(runs.values()))
     return columns(runs.values(), {
-        what: lambda run: names[id(run)],
+        "draft, verification": lambda run: names[id(run)],
         "length": lambda run: run.config.num_speculative_tokens,
         "score": metric("score", 3),
         "− first": against(lambda _: first, "score"),
@@ -370,31 +308,6 @@ def _four(configs: Mapping[str, Any], folder: Path, what: str) -> str:
         "time ÷ first": against(lambda _: first, "time"),
         "nats per token": metric("nats_per_token", 4),
     })  # fmt: skip
-
-
-def _adaptation(drafts: Mapping[str, Any]) -> str:
-    def answered(made: Mapping[str, Sequence[int]], part: slice) -> str:
-        """Return the acceptance length of some answers, with an interval over problems."""
-        return number(ratio_of_sums(np.add(made["accepted"][part], made["steps"][part]), made["steps"][part]), 2)
-
-    rows = []
-    for name, each in drafts.items():
-        share = f"{100 * each['seconds'] / each['response_seconds']:.1f} %" if "seconds" in each else "–"
-        cells = [answered(each["new"], part) for part in (slice(0, 100), slice(-100, None))]
-        rows.append([name, *cells, answered(each["old"], slice(None)), str(each.get("steps", "–")), share])
-    header = ["draft", "first 100 stories", "last 100 stories", "usual families afterwards", "steps", "of the time"]
-    return table(header, rows)
-
-
-def _draw(drafts: Mapping[str, Any], axes: Axes) -> None:
-    """Draw acceptance lengths over time, of windows of problems."""
-    for name, each in drafts.items():
-        start, _, how = name.partition(" ")
-        steps, accepted = np.array(each["new"]["steps"]), np.array(each["new"]["accepted"])
-        ends = range(min(WINDOW, len(steps)), len(steps) + 1, 5)
-        values = [1 + accepted[max(0, i - WINDOW) : i].sum() / steps[max(0, i - WINDOW) : i].sum() for i in ends]
-        axes.plot(list(ends), values, color=COLOURS[start], linestyle="-" if how == "adapting" else ":", label=name)
-    axes.set(xlabel=f"stories answered (each point: the {WINDOW} before)", ylabel="acceptance_length")
 
 
 def _cheap_drafts(content: Mapping[str, Any]) -> str:

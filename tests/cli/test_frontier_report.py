@@ -21,6 +21,8 @@ def test_the_command_records_once_and_computes_again(run, succeed, tmp_path):
     assert "Recording" in err
     first, drawn = json.loads(output.read_text()), picture.read_bytes()
     assert first["visited"] >= 60
+    rejected, accepted = first["rejections"]["rejected"][0], first["points"][0]["acceptance"][0]
+    assert rejected == pytest.approx(1 - accepted, abs=1e-6)
     assert first["recorded"]["arguments"]["task"] == "word_problems:split=validation"
     assert {"commit", "versions", "machine"} <= set(first["provenance"])
     assert [len(point["tokens_per_step"]) for point in first["points"]] == [4] * len(first["points"])
@@ -93,3 +95,9 @@ def test_the_command_writes_page_and_table(run, tmp_path):
     assert str(page) in out
     assert page.read_text().count("<img") == 10
     assert "draft ngram" in table.read_text()
+    alone = ("report", "--frontier", str(added), "--output", str(page), "--markdown", str(table))
+    assert run(*alone) == (0, f"wrote {page} and {table}\n", "")
+    assert page.read_text().count("<img") == 1
+    for text in (page.read_text(), table.read_text()):
+        assert "Where lossless rejects, by kind of token: " in text
+        assert "punctuation and symbols" in text

@@ -178,34 +178,6 @@ def test_generate_with_a_trace_writes_the_same_text(run, tmp_path):
     assert result["fates"] == plain["fates"]
 
 
-def test_generate_begins_a_draft_and_goes_on_with_it(run, succeed, tmp_path):
-    folder = tmp_path / "mine"
-    first, err = succeed("generate", QUESTION, "--seed", "1", "--adapt", str(folder), "--json")
-    assert err.strip().endswith(f"the draft is in {folder}")
-    one, record = (folder / "model.safetensors").read_bytes(), folder / "adaptation.json"
-    noted = json.loads(record.read_text())
-    assert noted["response_seconds"] > 0
-    # as if responses had taken so long that there is time for a step
-    record.write_text(json.dumps(noted | {"response_seconds": 1000.0}))
-    second, err = succeed("generate", QUESTION, "--seed", "1", "--adapt", str(folder), "--json", "--temperature", "0")
-    assert f"adapted by {noted['steps'] + 1} steps" in err
-    assert (folder / "model.safetensors").read_bytes() != one
-    _, plain, _ = run("generate", QUESTION, "--seed", "1", "--json", "--temperature", "0")
-    assert json.loads(second)["text"] == json.loads(plain)["text"]
-    assert json.loads(first)["finish_reason"] == "stop"
-
-
-def test_generate_promises_no_text_of_a_draft_that_changes(run, succeed, refused, tmp_path):
-    folder = tmp_path / "mine"
-    _, err = succeed("generate", QUESTION, "--seed", "1", "--verbose", "--adapt", str(folder))
-    assert "adapted by " in err
-    assert "the same seed gives the same text while the draft is the same" in err
-    _, _, err = run("generate", QUESTION, "--seed", "1", "--verbose")
-    assert any(line.rstrip().endswith("the same seed gives the same text") for line in err.splitlines())
-    for draft in (str(zoo.path("worded")), "ngram"):  # the folder goes on with its own draft only
-        assert f"and not of {draft!r}" in refused("generate", QUESTION, "--adapt", str(folder), "--draft", draft)
-
-
 BRIEF = ("--max-new-tokens", "3", "--seed", "1", "--json")
 TEMPLATE = "{% for message in messages %}Question: {{ message.content }}\nAnswer:{% endfor %}"
 

@@ -1,4 +1,4 @@
-"""`cactus train-draft`, `learn-importance`, `show` and `diagnose`: what they write, and that Ctrl-C loses little."""
+"""`cactus train-draft`, `learn-importance` and `show`: what they write, and that Ctrl-C loses little."""
 
 from __future__ import annotations
 
@@ -136,18 +136,3 @@ def test_show_names_the_tokens_that_matter(succeed, tmp_path, words):
     said, _ = succeed("show", path, "--tokenizer", str(zoo.path("target")), "--top", "3")
     assert "+60.00" in said
     assert "0.800 (95 %: 0.700 to 0.900)" in said
-
-
-def test_it_says_where_rejections_are_and_what_each_way_promises(succeed, tmp_path):
-    out = tmp_path / "found.json"
-    said, err = succeed("diagnose", "--problems", "8", "--draft-cost", "0.25", "--threads", "1", "--output", str(out))
-    assert "Answering: 8/8" in err
-    (total,) = re.findall(r"^Probing: (\d+)/\1$", err, re.MULTILINE)
-    found = json.loads(out.read_text())
-    assert int(total) == 400 + found["positions"]
-    assert "rejections: " in said
-    assert found["draft_cost"] == 0.25
-    assert found["rule"] == "clamped:width=3.0 protecting digits"
-    assert found["provenance"]["arguments"]["draft"] == "bundled:worded"
-    assert [each["name"] for each in found["promises"]][:4] == ["lossless", "trained", "relaxed", "tree"]
-    assert all(line in said for line in found["advice"])

@@ -19,13 +19,11 @@ from cactus_decoding.cli.help import commands_of
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 GENERATE = ("generate", "How many?")
-GGUF = ("--target", "big-q4_k_m.gguf")
 FRONTIER = ("frontier", "--output", "new.json")
 EVAL = ("eval", "--output", "new.jsonl")
 LEARN = ("learn-importance", "--output", "new.safetensors")
 WORDED = ("train-draft", "--target", "bundled", "--output", "new", "--draft", "bundled:worded")
 TASK = ("--data", "word_problems:split=train")
-ADAPT = (*GENERATE, "--adapt")
 SCHEMA = (*GENERATE, "--json-schema")
 CHOICES = (*GENERATE, "--choices")
 WIDE = ("--rule", "clamped:width=2")
@@ -76,14 +74,16 @@ CASES = [
     (("trace", "data.jsonl"), "data.jsonl, line 1: this is not a trace of cactus generate --trace"),
     (("play", "--draft", "gpt2"), "--draft gpt2 needs --target"),
     (("play", "--port", "70000"), "--port"),
-    (("diagnose", "--problems", "1"), "--problems must be at least 2, but is 1"),
-    (("diagnose", "--draft", "ngram"), "a draft that can be trained is a model of transformers"),
-    (("diagnose", *GGUF, "--draft", GGUF[1]), "diagnose trains a probe of a draft of transformers, but this one is"),
     ((*FRONTIER, "--protect-threshold", "0.1"), "give --protect too"),
     ((*FRONTIER, "--at", "nats=1"), "--at must be one of kl, acceptance, but is 'nats'"),
     ((*FRONTIER, "--at", "kl"), "--at must be kl=NATS or acceptance=P, such as kl=0.05, but is 'kl'"),
     (("calibrate", "--max-nats", "1"), "it is gone: use 'cactus frontier --at kl=0.05', which prints the rule to type"),
     (("demo", "--verbose"), "it is gone: use 'cactus eval', with --all"),
+    (("diagnose", "--problems", "9"), "it is gone: use 'cactus report --frontier FILE', which shows"),
+    ((*GENERATE, "--adapt", "new"), "it is gone: use 'cactus train-draft'"),
+    ((*WORDED, *TASK, "--filter", "adaspec"), "it is gone: use 'cactus train-draft' without it"),
+    ((*WORDED, *TASK, "--loss", "relaxed:clamped:width=3"), "it is gone: use the loss 'lk'"),
+    (("report", "--output", "new.html"), "give result files of cactus eval, --frontier with one of cactus frontier"),
     (("generate",), "PROMPT is missing (see 'cactus generate --help')"),
     (("gen", "x"), "there is no command 'gen'; did you mean 'generate'?"),
     (("xyz",), "there is no command 'xyz'; commands are generate, "),
@@ -92,12 +92,7 @@ CASES = [
     (("generate", "two", "words"), "too many arguments: words; a text of several words needs quotes"),
     ((*EVAL, "--seeds", "0,1,x"), "but 'x' of '0,1,x' is not"),
     (("conform", "transformerz"), "did you mean 'transformers'?"),
-    # a draft that learns, and answers of a form
-    ((*ADAPT, "new", "--draft", "ngram"), "a draft that can be trained is a model of transformers"),
-    ((*ADAPT, "new", "--draft", "early_exit:layers=2"), "a draft that can be trained has weights of its own"),
-    ((*ADAPT, "new", "--target", "./model2"), "a draft is missing for target"),
-    ((*ADAPT, "model2"), "cannot adapt in"),
-    ((*ADAPT, "new", "--trace", "trace.jsonl"), "exclude each other"),
+    # answers of a form
     ((*SCHEMA, "garbage"), "must be a JSON schema, but is no JSON"),
     ((*SCHEMA, "none"), "cannot read"),
     ((*SCHEMA, "person.json"), "the JSON schema of person.json: type at #/properties/name must be one of array"),

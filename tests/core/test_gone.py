@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from support.tables import all_of
 
 from cactus_decoding import Request
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.gone import GONE
+from cactus_decoding.lab import training
+from cactus_decoding.lab.training.losses import parse_loss
 
 SETTINGS = (
     ({"verification": "hsd"}, "it is gone: use 'block', which keeps the same tokens"),
@@ -23,6 +27,19 @@ SETTINGS = (
 def test_a_setting_that_is_gone_names_what_remains(settings: dict[str, str], said: str) -> None:
     with pytest.raises((TypeError, ValueError), match=said):
         Request.from_dict(settings)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (lambda: parse_loss("relaxed:clamped:width=3"), "it is gone: use the loss 'lk'"),
+        (lambda: training.DraftAdaptation, "it is gone: use 'cactus train-draft'"),
+        (lambda: training.diagnose, "it is gone: use 'cactus report --frontier FILE', which shows rejections"),
+    ],
+)
+def test_a_python_name_or_a_spelling_that_is_gone_names_what_remains(typed: Callable[[], object], said: str) -> None:
+    with pytest.raises((AttributeError, ValueError), match=said):
+        typed()
 
 
 @all_of("name", GONE)

@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.frontier.frontier import as_result, frontier
 from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows, pack, step_of_proposals
+from cactus_decoding.lab.frontier.rejections import rejections
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from support.exact_enumeration import enumerate_tokens, fates, make_rows
 
@@ -69,6 +71,7 @@ def frontier_file(path: Path) -> Path:
     """Write what `cactus frontier` finds of some rows, by every family."""
     rows = some_rows()
     found = as_result(frontier(rows, list(FAMILIES.values()), points=3), rows, {"commit": "0" * 40})
+    found["rejections"] = rejections(rows, Vocabulary(("1", " a", " b", "+", "\n", "=", "")))
     path.write_text(json.dumps(found))
     return path
 

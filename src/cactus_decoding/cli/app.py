@@ -42,8 +42,6 @@ app.add(MEASURE, {
         "Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."),
     "frontier": ("frontier:frontier",
         "Compute acceptance against KL and TV for every rule over its whole range, exactly, with no sampling noise."),
-    "diagnose": ("diagnose:diagnose",
-        "Say where lossless rejects, and what would win it back: training, relaxing, a tree, another length."),
     "conform": ("conform:conform",
         "Say whether an engine's speculation is lossless: "
         "whether its tokens have the distribution of the target alone."),
@@ -54,7 +52,7 @@ app.add(MEASURE, {
 })  # fmt: skip
 app.add(LEARN, {
     "train-draft": ("train_draft:train_draft",
-        "Train a draft so that its target, or a relaxed rule, accepts more of it; say by how much."),
+        "Train a draft so that its target accepts more of it; say by how much."),
     "learn-importance": ("learn_importance:learn_importance",
         "Learn where relaxing spoils answers, for --importance of other commands."),
     "show": ("show:show",

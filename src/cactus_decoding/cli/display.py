@@ -126,10 +126,10 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'s' * (count != 1)}"
 
 
-def metrics_table(response: Response, *, adapting: bool = False) -> Table:
-    """Return a response's counts and ratios by their names in JSON; an adapting draft may change after it."""
+def metrics_table(response: Response) -> Table:
+    """Return a response's counts and ratios by their names in JSON."""
     metrics = response.metrics
-    same = "the same seed gives the same text" + (" while the draft is the same" if adapting else "")
+    same = "the same seed gives the same text"
     if getattr(response.request.draft_length, "learns", "") == "always" and not response.request.one_text:
         same = "drawn; it repeats the text with --verification coupled"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -88,7 +88,8 @@ def frontier(
     times 'cactus eval' measures.
 
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed. With
-    --protect, every rule also stands there with these tokens protected.
+    --protect, every rule also stands there with these tokens protected. The result file also says at which kinds of
+    tokens lossless rejects; 'cactus report --frontier' shows that.
     """
     from cactus_decoding.core.drafting.registry import check_names
 
@@ -111,6 +112,7 @@ def frontier(
     from cactus_decoding.lab.frontier.frontier import Frontier, as_result
     from cactus_decoding.lab.frontier.frontier import frontier as compute
     from cactus_decoding.lab.frontier.limits import Limit, best_within
+    from cactus_decoding.lab.frontier.rejections import rejections
     from cactus_decoding.lab.frontier.relaxations import NONE, parse_families, parse_policies
     from cactus_decoding.lab.reporting.charts import frontier_picture
     from cactus_decoding.lab.reporting.pictures import new_figure
@@ -131,11 +133,11 @@ def frontier(
     asked_by = as_settings(options.chat_of(chat, system, target))
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked_by | asked
     options.prepare(threads, *(() if recorded else (target, draft)), small=target == "bundled")
-    tokenizer = tokenizer_of(target) if len(policies) > 1 else None
+    tokenizer = tokenizer_of(target)
     for policy in policies:
-        policy.fit(tokenizer, 0 if tokenizer is None else len(tokenizer))  # raises before anything is recorded
+        policy.fit(tokenizer, len(tokenizer))  # raises before anything is recorded
     rows = _rows(rows_file, settings, request, memory * MEBIBYTE)
-    vocabulary = None if tokenizer is None else Vocabulary.of(tokenizer, rows.target.vocabulary)
+    vocabulary = Vocabulary.of(tokenizer, rows.target.vocabulary)
     total = 2 + len(policies) * sum(len(f.knobs(points)) for f in families)
     memory_ = memory * MEBIBYTE
     with counting("Auditing", total) as report:
@@ -156,6 +158,7 @@ def frontier(
     arguments = settings | {"families": [f.name for f in families], "points": points, "rows": str(rows_file)}
     arguments |= {"children": children, "protect": protect} | protection
     result = as_result(measured, rows, provenance(arguments | ({} if limit is None else {"at": str(limit)})))
+    result["rejections"] = rejections(rows, vocabulary, memory_)
     if limit is not None:
         result["at"] = {"limit": str(limit), "points": [point.as_dict() for point in best]}
     write_atomically(output, as_json(result, indent=1) + "\n")

@@ -6,7 +6,6 @@ import json
 import math
 import secrets
 import sys
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -60,10 +59,6 @@ def generate(
     trace: Annotated[Path | None, option(
         "Record what happened at every token here; 'cactus trace FILE' makes a page of it.", "FILE", OUTPUT,
         shown="none")] = None,
-    adapt: Annotated[Path | None, option(
-        "Learn from the response: the draft in this folder proposes, and is trained a step after it where a tenth of "
-        "all responses' time allows. A new folder begins as a copy of the draft. The optimizer's moments and earlier "
-        "responses are not kept between commands.", "DIR", MODELS, shown="none", file_okay=False)] = None,
     json_schema: Annotated[Path | None, option(
         "Answer in JSON that fits the JSON schema in this file.", "FILE", OUTPUT,
         shown="none")] = None,
@@ -122,42 +117,34 @@ def generate(
         from cactus_decoding.lab.tracing.positions import check_traced
 
         check_traced(request)
-    if adapt is not None and trace is not None:
-        raise ValueError("--adapt and --trace exclude each other: trace a response of the adapted draft, --draft DIR")
-    named = draft if adapt is not None else notes.default_draft(target, draft)
+    named = notes.default_draft(target, draft)
     options.prepare(threads, target, named, small=target is None)
-    with ExitStack() as closing:
-        with errors.status("Loading the models"):
-            adaptation = None
-            if adapt is not None:
-                from cactus_decoding.lab.training.adaptation import DraftAdaptation
+    with errors.status("Loading the models"):
+        pair = load_pair(target, named)
+    notes.prepare(pair, request.draft_length)
+    question = text
+    if chat:
+        text = as_chat_prompt(pair.tokenizer, text)
+    elif pair.bundled and not raw:
+        text = as_prompt(text)
+    steps: Iterable[Outcome | TracedStep]
+    if trace is None:
+        response = stream(pair, text, request, response_format=response_format, choices=answers)
+        steps = response
+    else:
+        from cactus_decoding.lab.tracing import stream_trace, written
 
-                adaptation = closing.enter_context(DraftAdaptation.load(adapt, target, draft))
-            pair = load_pair(target, named) if adaptation is None else adaptation.pair
-        notes.prepare(pair, request.draft_length)
-        question = text
-        if chat:
-            text = as_chat_prompt(pair.tokenizer, text)
-        elif pair.bundled and not raw:
-            text = as_prompt(text)
-        steps: Iterable[Outcome | TracedStep]
-        if trace is None:
-            response = stream(pair, text, request, response_format=response_format, choices=answers)
-            steps = response if adaptation is None else adaptation.watch(response)
-        else:
-            from cactus_decoding.lab.tracing import stream_trace, written
-
-            traced = stream_trace(pair, text, request, target=target, draft=named)
-            response, steps = traced.response, written(traced, trace)
-        if named != draft:
-            notes.say_looked_up()
-        notes.say_of_prompt(pair, question, chat=chat, raw=raw)
-        if as_json:
-            for _ in steps:
-                pass
-        else:
-            show(steps, pair.tokenizer, request.stop)
-            sys.stdout.flush()
+        traced = stream_trace(pair, text, request, target=target, draft=named)
+        response, steps = traced.response, written(traced, trace)
+    if named != draft:
+        notes.say_looked_up()
+    notes.say_of_prompt(pair, question, chat=chat, raw=raw)
+    if as_json:
+        for _ in steps:
+            pass
+    else:
+        show(steps, pair.tokenizer, request.stop)
+        sys.stdout.flush()
     if as_json:
         left = response.budget_left
         result = {
@@ -178,13 +165,11 @@ def generate(
         if response.choices:
             errors.print(choices_table(response.choices))
         if verbose:
-            errors.print(metrics_table(response, adapting=adaptation is not None))
+            errors.print(metrics_table(response))
         else:
             errors.print(summary_line(response), soft_wrap=True)
         if verbose and response.pass_times is not None:
             errors.print(f"Proposed what pays by {pass_times_text(response.pass_times)}", soft_wrap=True, markup=False)
-    if adaptation is not None:
-        errors.print(adaptation.summary(), soft_wrap=True, markup=False)
     if trace is not None and not as_json:
         errors.print(f"\nwrote {trace}: 'cactus trace {trace}' makes a page of it", soft_wrap=True, markup=False)
 

@@ -19,11 +19,11 @@ COMMON = frozenset({
 })  # fmt: skip
 # other options that ``--help`` leaves out, unless a command requires them
 FURTHER = {
-    "threads", "memory", "engine_args", "adapt", "system", "allow_code_execution",
+    "threads", "memory", "engine_args", "system", "allow_code_execution",
     "lm_eval_path", "token_ids", "rescore", "interleaved", "concurrency", "timeout", "retries",  # eval
     "children", "points",  # frontier
     "alias", "draft_sampling", "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
-    "width", "first_layers", "refresh_every", "filter", "gradient_accumulation", "evaluate_every", "max_length",
+    "width", "first_layers", "refresh_every", "gradient_accumulation", "evaluate_every", "max_length",
     "bfloat16", "cache", "on_policy", "held_out",  # train-draft
     "continuations", "max_positions", "batch",  # learn-importance
 }  # fmt: skip

@@ -13,17 +13,20 @@ from cactus_decoding.cli.options import OUTPUT, option
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
     "cactus report results.jsonl --output report.html\n\n"
+    "cactus report --frontier frontier.json --output report.html\n\n"
     "cactus report plain.jsonl truncated.jsonl --output report.html --markdown table.md --frontier frontier.json"
 )
 
 
 def report(
-    results: Annotated[list[Path], typer.Argument(help="Result files of cactus eval.", metavar="RESULT.jsonl…")],
     output: Annotated[Path, option("The page: one HTML file that needs nothing else.", "FILE", OUTPUT)],
+    results: Annotated[list[Path] | None, typer.Argument(
+        help="Result files of cactus eval.", metavar="RESULT.jsonl…", show_default=False)] = None,
     markdown: Annotated[Path | None, option(
         "Write the tables here too, as Markdown.", "FILE", OUTPUT, shown="none")] = None,
     frontier: Annotated[Path | None, option(
-        "Result file of cactus frontier, whose picture is added.", "FILE", shown="none")] = None,
+        "Result file of cactus frontier: adds its picture, and at which kinds of tokens lossless rejects.", "FILE",
+        shown="none")] = None,
 ) -> None:  # fmt: skip
     """Show what rules cost and what they buy: pictures and tables, every number with its interval.
 
@@ -33,6 +36,9 @@ def report(
     from cactus_decoding.lab.frontier.frontier import read_frontier
     from cactus_decoding.lab.reporting.report import make_report, read_all, to_html, to_markdown, verdict
 
+    results = results or []
+    if not results and frontier is None:
+        raise ValueError("give result files of cactus eval, --frontier with one of cactus frontier, or both")
     check_writable(output, markdown, inputs=[*results, frontier])
     options.check_suffix("--output", output, ".html", ".htm")
     files = read_all(results)

@@ -13,7 +13,7 @@ import typer
 from cactus_decoding.cli import INTERRUPTED, options
 from cactus_decoding.cli.display import Stages
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.lab.training.acceptance.settings import TrainingSettings, check_installed
+from cactus_decoding.lab.training.settings import TrainingSettings, check_installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ EXAMPLES = (
     "cactus train-draft --target ./large --draft ./small --data prompts.jsonl --output ./trained\n\n"
     "cactus train-draft --target bundled --draft bundled:worded --data word_problems:split=train --problems 3200 "
     "--steps 400 --batch 32 --learning-rate 2e-3 --output ./trained\n\n"
-    "cactus train-draft --target ./large --layers 4 --width 512 --data texts.jsonl --loss relaxed:clamped:width=3 "
+    "cactus train-draft --target ./large --layers 4 --width 512 --data texts.jsonl --loss total_variation "
     "--output ./trained\n\n"
     "torchrun --nproc-per-node 4 --no-python cactus train-draft --target ./large --first-layers 2 "
     "--data prompts.jsonl --bfloat16 --output ./trained"
@@ -32,7 +32,7 @@ START, LEARNED, HOW = "Where the draft starts (one of three)", "What it learns f
 PANELS = {
     START: "draft layers width first_layers",
     LEARNED: "draft_vocabulary problems max_new_tokens max_length held_out on_policy refresh_every",
-    HOW: "loss filter steps batch gradient_accumulation learning_rate evaluate_every num_speculative_tokens bfloat16",
+    HOW: "loss steps batch gradient_accumulation learning_rate evaluate_every num_speculative_tokens bfloat16",
     options.RUNNING: "cache seed",
 }
 
@@ -58,7 +58,7 @@ def train_draft(
     settings: options.Settings,
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
-    """Train a draft so that its target, or a relaxed rule, accepts more of it; say by how much.
+    """Train a draft so that its target accepts more of it; say by how much.
 
     Uses transformers' trainer: several GPUs by torchrun, bfloat16, gradient accumulation. Keeps the checkpoint with the
     longest expected steps on held-out documents. The same command resumes where a kill left off. Needs the extra
@@ -69,7 +69,7 @@ def train_draft(
         from cactus_decoding.core.drafting.registry import check_names
 
         check_names(target, settings["draft"])  # first, as a mistyped name needs no torch
-    from cactus_decoding.lab.training.acceptance.data import read_documents
+    from cactus_decoding.lab.training.data import read_documents
 
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
     read_documents(data, 1)  # raises for invalid data, before anything heavy is imported
@@ -79,7 +79,7 @@ def train_draft(
     options.prepare(threads, *((target, wanted.draft) if read else ()), small=target == "bundled")
     check_installed()
     from cactus_decoding.core.files.writing import part_of
-    from cactus_decoding.lab.training.acceptance.training import train_draft as train
+    from cactus_decoding.lab.training.training import train_draft as train
 
     try:
         with Stages() as report:

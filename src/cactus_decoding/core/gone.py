@@ -7,7 +7,7 @@ from types import MappingProxyType
 _PROTECTION = "protect (--protect digits), which needs no training"
 _JOINT = "'joint', or 'token'; studies/trees has it as an example of a scheme of one's own"
 _TREES = "tree='best_first', or a static one such as 'static=3.2.1', with verification='joint'"
-_REPORT = "'cactus report', which counts rejections by kind of token, and 'cactus tune'"
+_REPORT = "'cactus report --frontier FILE', which shows rejections by kind of token, and 'cactus tune'"
 
 GONE = MappingProxyType(
     {
@@ -15,9 +15,7 @@ GONE = MappingProxyType(
         "delta": "--rule cactus:delta=1",
         "verbose": "'cactus eval', with --all",
         "diagnose": _REPORT,
-        "diagnose_draft": _REPORT,
         "adapt": "'cactus train-draft'",
-        "adapt_every": "'cactus train-draft'",
         "draftadaptation": "'cactus train-draft'",
         "relaxed": "the loss 'lk'",
         "filter": "'cactus train-draft' without it: choosing tokens gained nothing",

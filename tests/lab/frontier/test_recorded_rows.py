@@ -71,6 +71,9 @@ def test_result_files_say_what_is_wrong_with_them(tmp_path):
     result = json.loads(path.read_text())
     *first, third = result["points"][:3]
     assert read_frontier(path) == result
+    before = {name: value for name, value in result.items() if name != "rejections"}  # no file had them once
+    path.write_text(json.dumps(before))
+    assert read_frontier(path) == before
     for text, message in (
         ('{"kind":\n oops', "line 2: this is not JSON"),
         ("[1]", "this is not a result of cactus frontier"),
@@ -81,6 +84,9 @@ def test_result_files_say_what_is_wrong_with_them(tmp_path):
         (json.dumps(result | {"points": [*first, third | {"tv": ["x", 0, 1]}]}), "point 2 is not a point"),
         (json.dumps(result | {"points": [*first, third | {"protect": 3}]}), "point 2 is not a point"),
         (json.dumps(result | {"points": result["points"][2:]}), "the first two points must be"),
+        (json.dumps(result | {"rejections": []}), "its rejections are not those of a frontier"),
+        (json.dumps(result | {"rejections": result["rejections"] | {"rejected": [0.1]}}), "its rejections are not"),
+        (json.dumps(result | {"rejections": result["rejections"] | {"kinds": [{"kind": "words"}]}}), "its rejections"),
     ):
         path.write_text(text)
         with pytest.raises(ValueError, match=message) as raised:

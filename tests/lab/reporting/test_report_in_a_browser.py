@@ -46,7 +46,7 @@ def test_the_page_in_a_browser(browser, tmp_path: Path) -> None:
         page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
         pictures = page.locator("img")
         assert pictures.count() == 4 * 4 + 1 + 1  # of each pair, of the three pairs together, of the frontier
-        assert page.locator("table").count() == 2 * 4
+        assert page.locator("table").count() == 2 * 4 + 1  # of each pair twice, and of rejections
         assert page.get_by_role("heading", level=1).count() == 1
         for width, scheme in ((390, "light"), (1280, "dark"), (1280, "light"), (390, "dark")):
             page.set_viewport_size({"width": width, "height": 844})

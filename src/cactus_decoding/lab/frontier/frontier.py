@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +237,18 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
             raise ValueError(f"{path}: point {number} is not a point of a frontier")
     if [point["family"] for point in value["points"][:2]] != ["lossless", "limit"]:
         raise ValueError(f"{path}: the first two points must be the lossless one and the limit")
+    if "rejections" in value and not _are_rejections(value["rejections"]):
+        raise ValueError(f"{path}: its rejections are not those of a frontier")
     return value
+
+
+def _are_rejections(found: object) -> bool:
+    try:
+        shares = [[each["drafted"], each["written"]] for each in found["kinds"] if isinstance(each["kind"], str)]  # type: ignore[index]
+        intervals = [[number_of(each) for each in one] for one in [found["rejected"], *chain(*shares)]]  # type: ignore[index]
+    except (KeyError, TypeError, ValueError):
+        return False
+    return all(len(interval) == 3 for interval in intervals)
 
 
 def _is_point(point: object) -> bool:

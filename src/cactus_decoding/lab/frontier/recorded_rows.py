@@ -118,10 +118,10 @@ def chunks(target: PackedRows, draft: PackedRows, drafted: Tensor, memory: int) 
             rows = _compact(entries[0], entries[1], tokens, target.vocabulary)
         else:
             rows = target.dense(start, stop), draft.dense(start, stop), tokens.unsqueeze(1)
-        yield Chunk(start, _normalised(rows[0]), _normalised(rows[1]), rows[2])
+        yield Chunk(start, normalised(rows[0]), normalised(rows[1]), rows[2])
 
 
-def _normalised(rows: Tensor) -> Tensor:
+def normalised(rows: Tensor) -> Tensor:
     """Scale rows in float64: float32 rounding of a sum would look like a difference between nearly equal rows."""
     rows = rows.double()
     return rows / rows.sum(-1, keepdim=True)

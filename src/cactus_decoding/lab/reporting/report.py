@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cactus_decoding.core.files.jsonl import number_of
 from cactus_decoding.core.files.writing import page_templates
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.results import RunResult, read_results
@@ -73,12 +74,21 @@ class Section:
     notes: Sequence[str]  # how runs were verified; what is missing, and why
 
 
+@dataclass(frozen=True)
+class Rejections:
+    """Where lossless rejects; a row is a kind of token, its share of rejected tokens, and of those written instead."""
+
+    caption: str
+    rows: Sequence[tuple[str, str, str]]
+
+
 @dataclass(frozen=True, eq=False)
 class Report:
     """What a page shows; ``sources`` are file names, each with its provenance."""
 
     sections: Sequence[Section]
     frontier: Picture | None = None
+    rejections: Rejections | None = None
     sources: Sequence[tuple[str, str]] = field(default_factory=tuple)
 
 
@@ -107,12 +117,12 @@ def make_report(
         same = config.task, config.problems, config.answered_by, config.chat, request.max_new_tokens, request.sampling
         groups.setdefault(same, []).append(summary)
     sources = [(clean(str(path)), _made_by([result.provenance for result in results])) for path, results in files]
-    picture = None
+    picture = rejected = None
     if frontier is not None:
         path, result = frontier
         sources.append((clean(str(path)), _made_by([result["provenance"]])))
-        picture = _frontier_of(result)
-    return Report([_section(group) for group in groups.values()], picture, sources)
+        picture, rejected = _frontier_of(result), _rejections_of(result)
+    return Report([_section(group) for group in groups.values()], picture, rejected, sources)
 
 
 def _title(summary: RunSummary) -> str:
@@ -181,6 +191,20 @@ def _frontier_of(result: Mapping[str, Any]) -> Picture:
     return Picture(
         charts.frontier_picture(result), clean(caption, 400), "Two line charts: acceptance against KL and TV."
     )
+
+
+def _rejections_of(result: Mapping[str, Any]) -> Rejections | None:
+    if (found := result.get("rejections")) is None:  # a file of an earlier version
+        return None
+
+    def percent(values: Sequence[Any]) -> str:
+        return number(Interval(*(100 * number_of(each) for each in values)), 1)
+
+    caption = (
+        f"Where lossless rejects, by kind of token: {percent(found['rejected'])} % of {result['visited']} proposals."
+    )
+    rows = [(clean(each["kind"]), percent(each["drafted"]), percent(each["written"])) for each in found["kinds"]]
+    return Rejections(caption, rows)
 
 
 def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:
@@ -286,6 +310,12 @@ def compared_with(summaries: Sequence[RunSummary]) -> list[str]:
     return baselines if len(set(baselines)) > 1 else []
 
 
+KINDS = ("kind of token", "rejected, %", "written instead, %")
+READING = (
+    "Expected at the recorded positions, with intervals over problems. Where most are words, the draft words things "
+    "differently: training it or relaxing the rule wins much of that back. Where most are digits, it may fail at what "
+    "the target can do: a better draft helps."
+)
 EXPLANATION = (
     "Each number stands with its 95 % interval. For scores it is exact (Clopper and Pearson). For differences of "
     "scores, which are paired by problem, it is approximate (Newcombe; Zou and Donner). For the rest it is "
@@ -303,6 +333,7 @@ def to_html(report: Report) -> str:
     templates = page_templates(Path(__file__).parent)
     templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
     templates.globals |= {"MAIN": MAIN, "verdict": verdict, "compared_with": compared_with}
+    templates.globals |= {"KINDS": KINDS, "READING": READING}
     return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
@@ -323,6 +354,10 @@ def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) 
                 lines.append(f"| {' | '.join(cells)} |")
             parts.append("\n".join(lines))
         parts += [escape(note) for note in section.notes]
+    if report.rejections is not None:
+        lines = [f"| {' | '.join(KINDS)} |", "|---|---:|---:|"]
+        lines += [f"| {' | '.join(map(escape, row))} |" for row in report.rejections.rows]
+        parts += [heading(escape(report.rejections.caption)), READING, "\n".join(lines)]
     return "\n\n".join([*parts, EXPLANATION]) + "\n"
 
 

@@ -20,20 +20,20 @@ from transformers import (
 )
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from cactus_decoding.lab.training.acceptance.data import TokenSequence, collate
-from cactus_decoding.lab.training.acceptance.losses import parse_loss
-from cactus_decoding.lab.training.acceptance.material import Material
-from cactus_decoding.lab.training.acceptance.row_cache import RowCache
-from cactus_decoding.lab.training.acceptance.sampling import Continuations
-from cactus_decoding.lab.training.acceptance.settings import ProgressReport, TrainingSettings, parse_filter
-from cactus_decoding.lab.training.acceptance.trainer import METRIC, AcceptanceTrainer
+from cactus_decoding.lab.training.data import TokenSequence, collate
+from cactus_decoding.lab.training.losses import parse_loss
+from cactus_decoding.lab.training.material import Material
+from cactus_decoding.lab.training.row_cache import RowCache
+from cactus_decoding.lab.training.sampling import Continuations
+from cactus_decoding.lab.training.settings import ProgressReport, TrainingSettings
+from cactus_decoding.lab.training.trainer import METRIC, AcceptanceTrainer
 
 _WHOLE = "whole"  # name of the file that marks a checkpoint as complete
 
 
 class Watch(TrainerCallback):
-    def __init__(self, report: ProgressReport, stage: str) -> None:
-        self._report, self._stage = report, stage
+    def __init__(self, report: ProgressReport) -> None:
+        self._report = report
         self._last: dict[str, float] = {}
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
@@ -50,7 +50,7 @@ class Watch(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         remark = ", ".join(f"{name} {value:.3f}" for name, value in self._last.items())
-        self._report(self._stage, state.global_step, state.max_steps, remark)
+        self._report("Training", state.global_step, state.max_steps, remark)
 
 
 def last_whole(folder: Path) -> Path | None:
@@ -125,36 +125,25 @@ def fit(
     args: TrainingArguments,
     draft: PreTrainedModel,
     report: ProgressReport,
-    *,
-    stage: str = "Training",
-    loss: str | None = None,
-    reference: PreTrainedModel | None = None,
     cache: RowCache | None = None,
 ) -> tuple[Path, list[dict[str, float]]]:
-    """Train a draft, or resume; return its best checkpoint and what was logged.
-
-    With a ``loss`` of its own, the settings' filter and continuations are left out; the filter compares with
-    ``reference``.
-    """
+    """Train a draft, or resume; return its best checkpoint and what was logged."""
     folder = Path(args.output_dir)
     last = last_whole(folder)
     if last is not None and state_of(last).global_step >= settings.steps:
         return _best(last)
-    plain = loss is not None
     trainer = AcceptanceTrainer(
         target=material.target,
-        loss=parse_loss(loss or settings.loss),
+        loss=parse_loss(settings.loss),
         num_speculative_tokens=settings.num_speculative_tokens,
-        filter=None if plain or settings.filter is None else parse_filter(settings.filter),
-        reference=reference,
-        continuations=None if plain or not settings.on_policy else _continuations(settings, material, args),
+        continuations=_continuations(settings, material, args) if settings.on_policy else None,
         cache=cache,
         model=draft,
         args=args,
         train_dataset=list(enumerate(material.parts.train)),
         eval_dataset=list(enumerate(material.parts.validation)),
         data_collator=_collate,
-        callbacks=[Watch(report, stage)],
+        callbacks=[Watch(report)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=None if last is None else str(last))

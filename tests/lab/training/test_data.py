@@ -12,7 +12,7 @@ from support.tables import all_of
 from transformers import AutoTokenizer
 
 from cactus_decoding import zoo
-from cactus_decoding.lab.training.acceptance.data import (
+from cactus_decoding.lab.training.data import (
     Document,
     TokenSequence,
     as_sequence,
@@ -23,7 +23,7 @@ from cactus_decoding.lab.training.acceptance.data import (
     read_documents,
     split,
 )
-from cactus_decoding.lab.training.acceptance.trainer import LengthGroups
+from cactus_decoding.lab.training.trainer import LengthGroups
 
 
 @pytest.fixture(scope="module")

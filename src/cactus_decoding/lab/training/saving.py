@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from cactus_decoding.core.files.jsonl import read_json
 from cactus_decoding.core.files.writing import check_folder, lock, part_of, write_atomically
 from cactus_decoding.core.models.loading import sentence_of
-from cactus_decoding.lab.training.acceptance.settings import TrainingSettings
+from cactus_decoding.lab.training.settings import TrainingSettings
 
 
 @contextmanager

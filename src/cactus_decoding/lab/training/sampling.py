@@ -15,8 +15,8 @@ from torch import Tensor
 
 from cactus_decoding.core.files.jsonl import objects_in, whole_lines
 from cactus_decoding.core.files.writing import write_atomically
-from cactus_decoding.lab.training.acceptance.data import TokenSequence, collate
-from cactus_decoding.lab.training.acceptance.saving import naming
+from cactus_decoding.lab.training.data import TokenSequence, collate
+from cactus_decoding.lab.training.saving import naming
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig, PreTrainedModel

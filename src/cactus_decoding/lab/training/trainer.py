@@ -16,12 +16,11 @@ from transformers import PreTrainedModel, Trainer
 
 from cactus_decoding.engines.transformers.sublayers import PartialHead
 from cactus_decoding.lab.evaluation.score import steps_of_texts
-from cactus_decoding.lab.training.acceptance.data import IGNORED
-from cactus_decoding.lab.training.acceptance.losses import Loss, Rows, chosen, log_rows
-from cactus_decoding.lab.training.acceptance.row_cache import RowCache, coarse
-from cactus_decoding.lab.training.acceptance.sampling import Continuations
-from cactus_decoding.lab.training.acceptance.saving import naming
-from cactus_decoding.lab.training.acceptance.settings import AdaSpec
+from cactus_decoding.lab.training.data import IGNORED
+from cactus_decoding.lab.training.losses import Loss, Rows, chosen, log_rows
+from cactus_decoding.lab.training.row_cache import RowCache, coarse
+from cactus_decoding.lab.training.sampling import Continuations
+from cactus_decoding.lab.training.saving import naming
 
 _CHUNK = 16  # steps whose sequences are sorted together
 
@@ -61,9 +60,9 @@ METRIC = "acceptance_length"  # the best checkpoint is chosen by it
 class AcceptanceTrainer(Trainer):
     """Trains a draft along texts, by a loss of its probabilities and its target's.
 
-    The loss is the mean over the tokens of a step, of all of its batches and processes. Where a filter or the draft's
-    own continuations change what counts in a batch, the batch keeps its weight. A filter needs the reference draft;
-    without a cache, the target's probabilities are computed.
+    The loss is the mean over the tokens of a step, of all of its batches and processes. Where the draft's own
+    continuations change what counts in a batch, the batch keeps its weight. Without a cache, the target's
+    probabilities are computed.
     """
 
     def __init__(
@@ -72,15 +71,13 @@ class AcceptanceTrainer(Trainer):
         target: PreTrainedModel,
         loss: Loss,
         num_speculative_tokens: int,
-        filter: AdaSpec | None = None,
-        reference: PreTrainedModel | None = None,
         continuations: Continuations | None = None,
         cache: RowCache | None = None,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self.target, self.loss, self.num_speculative_tokens = target, loss, num_speculative_tokens
-        self.filter, self.reference, self.continuations, self.cache = filter, reference, continuations, cache
+        self.continuations, self.cache = continuations, cache
         # whatever the model's own loss can do: tokens are counted, and the loss is divided by their number here
         self.model_accepts_loss_kwargs, self.loss_is_scaled_for_ga = True, True
 
@@ -101,15 +98,11 @@ class AcceptanceTrainer(Trainer):
         indices = inputs.pop("index", None)
         if self.continuations is not None:
             inputs = self.continuations.mixed(inputs, self.accelerator.unwrap_model(model), self.state.global_step)
-        reads = self.loss.reads_target or self.filter is not None
-        target = self._target_rows(inputs, indices) if reads else ()
-        rows = self._rows(model, inputs, target) if reads else self._own_rows(model, inputs)
-        losses = self.loss(rows)
-        if self.filter is not None and self.reference is not None:
-            with torch.no_grad():
-                reference = self._rows(self.reference, inputs, target)
-            losses = losses[self.filter.chosen(rows, reference)]
-        loss = losses.mean()
+        if self.loss.reads_target:
+            rows = self._rows(model, inputs, self._target_rows(inputs, indices))
+        else:
+            rows = self._own_rows(model, inputs)
+        loss = self.loss(rows).mean()
         if not bool(loss.isfinite()):
             raise ValueError(
                 f"the loss is {loss.item()} after step {self.state.global_step}; what was saved before is whole. Try a "
@@ -155,8 +148,8 @@ class AcceptanceTrainer(Trainer):
     ) -> dict[str, float]:
         """Return loss and acceptance of the positions of a set of sequences, and their tokens per step.
 
-        The acceptance length is the number of tokens over the expected number of steps (see `steps_taken`), by lossless
-        verification or by the rule that the loss trains for. Cache and filter are not used.
+        The acceptance length is the number of tokens over the expected number of steps of lossless verification (see
+        `steps_taken`). The cache is not used.
         """
         self.model.eval()
         sums = torch.zeros(4, dtype=torch.float64, device=self.args.device)
@@ -165,7 +158,7 @@ class AcceptanceTrainer(Trainer):
             with self.compute_loss_context_manager():
                 prepared = self._prepare_inputs(batch)
                 rows = self._rows(self.model, prepared, self._target_rows(prepared))
-                accepted = self.loss.acceptance(rows)
+                accepted = rows.acceptance
                 losses = self.loss(rows)
             of_positions = torch.zeros(*rows.mask.shape, 3, dtype=torch.float64, device=self.args.device)
             of_positions[rows.mask] = torch.stack([losses, accepted, torch.ones_like(accepted)], -1).double()

@@ -8,8 +8,8 @@ from support.chi_square import rejects
 from support.interruptions import interrupt_when
 from support.tiny_models import tiny_llama
 
-from cactus_decoding.lab.training.acceptance.data import TokenSequence, collate
-from cactus_decoding.lab.training.acceptance.sampling import Continuations, answer, read_answers, sample
+from cactus_decoding.lab.training.data import TokenSequence, collate
+from cactus_decoding.lab.training.sampling import Continuations, answer, read_answers, sample
 
 STOP = 3
 PROMPTS = [[1, 2, 4], [5], [6, 1, 1, 2, 7]]

@@ -16,9 +16,9 @@ from transformers import PreTrainedModel
 
 from cactus_decoding.core.files.writing import replacing
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
-from cactus_decoding.lab.training.acceptance.data import IGNORED, TokenSequence, collate
-from cactus_decoding.lab.training.acceptance.losses import Rows, chosen, log_rows
-from cactus_decoding.lab.training.acceptance.saving import naming
+from cactus_decoding.lab.training.data import IGNORED, TokenSequence, collate
+from cactus_decoding.lab.training.losses import Rows, chosen, log_rows
+from cactus_decoding.lab.training.saving import naming
 
 TOP = 64  # so many of the likeliest tokens are kept at a position
 PER_SHARD = 256
@@ -31,9 +31,9 @@ class RowCache:
     Losses then see the others as one outcome, of the target and the draft (`coarse`). This is biased: distributions
     that differ only among the others look alike. Divergences come out too small, never too large (up to float32's
     rounding). The acceptance of lossless verification comes out too large, by at most the smaller of both models'
-    masses on the others; for other rules the error is at most the draft's mass there. For the bundled pair and a TOP of
-    64, the target's mass on the others is 3e-5 on average, and the acceptance of 0.920 comes out 2e-5 too large;
-    distributions over large vocabularies at temperature 1 have heavier tails. Evaluations use full probabilities.
+    masses on the others. For the bundled pair and a TOP of 64, the target's mass on the others is 3e-5 on average, and
+    the acceptance of 0.920 comes out 2e-5 too large; distributions over large vocabularies at temperature 1 have
+    heavier tails. Evaluations use full probabilities.
 
     Each target and set of texts has a folder of its own in ``folder``.
     """

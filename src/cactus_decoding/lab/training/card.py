@@ -1,56 +1,29 @@
-"""Train a draft for acceptance: the whole way, from a target and data to a model folder with a card."""
+"""What rules accept of a draft, and the folder of a trained one with the model card that says so."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from cactus_decoding import zoo
 from cactus_decoding.core.audit import audit_rows
 from cactus_decoding.core.divergences.rows import normalised
-from cactus_decoding.core.drafting.registry import check_names, parse_drafter
-from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import as_json, check_folder
-from cactus_decoding.core.models.loading import load_tokenizer, only_cached
-from cactus_decoding.core.models.tokenizers import compare_vocabularies
+from cactus_decoding.core.files.writing import as_json
+from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.rules import as_rule
-from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.transformers.loader import load_model, stored_dtype
-from cactus_decoding.engines.transformers.sublayers import propose_from
-from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_of_texts
-from cactus_decoding.lab.training.acceptance.data import (
-    IGNORED,
-    TokenSequence,
-    collate,
-    commonest,
-    digest_of,
-    in_chat,
-    read_documents,
-)
-from cactus_decoding.lab.training.acceptance.fitting import arguments, fit
-from cactus_decoding.lab.training.acceptance.losses import Relaxed, Rows, parse_loss
-from cactus_decoding.lab.training.acceptance.material import (
-    Material,
-    draft_name,
-    longest_of,
-    material_of,
-    start,
-    target_name,
-)
-from cactus_decoding.lab.training.acceptance.row_cache import RowCache
-from cactus_decoding.lab.training.acceptance.saving import finish, naming, occupied, unfinished_folder
-from cactus_decoding.lab.training.acceptance.settings import ProgressReport, TrainingSettings, check_installed
+from cactus_decoding.lab.training.data import IGNORED, TokenSequence, collate
+from cactus_decoding.lab.training.losses import Rows
+from cactus_decoding.lab.training.material import Material, draft_name, start, target_name
+from cactus_decoding.lab.training.saving import naming
+from cactus_decoding.lab.training.settings import ProgressReport, TrainingSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -199,8 +172,6 @@ def write_model(
         dtype = stored_dtype(start_name, local=only_cached("draft", start_name)) or torch.float32
         model.to(dtype).save_pretrained(folder)
         material.tokenizer.save_pretrained(folder)
-    loss = parse_loss(settings.loss)
-    rules = list(dict.fromkeys([*MEASURED, *([str(loss.rule)] if isinstance(loss, Relaxed) else [])]))
     measured: list[dict[str, DraftAcceptance]] = []
     for stage, draft in (
         ("Measuring the start", start(settings, target)),
@@ -210,7 +181,7 @@ def write_model(
             target,
             draft,
             material.parts.test,
-            rules,
+            MEASURED,
             settings.num_speculative_tokens,
             lambda done, stage=stage: report(stage, done, len(material.parts.test), ""),  # type: ignore[misc]
         )
@@ -231,91 +202,3 @@ def write_model(
         if material.answers is not None:
             shutil.copy(material.answers, folder)
     return folder
-
-
-def _silent(stage: str, done: int, total: int, remark: str) -> None:
-    pass
-
-
-def train_draft(settings: TrainingSettings, output: str | Path, report: ProgressReport = _silent) -> Path:
-    """Train a draft for its target's acceptance; return the folder of a plain Hugging Face model with a model card.
-
-    Everything is written to a folder beside the output that is renamed at the end; a call with the same settings
-    resumes from the last checkpoint there. Several processes, as ``torchrun`` starts them, share the batches of a step.
-
-    Raises `OSError` where something cannot be read or written; what was written before is whole. Raises `ValueError`
-    where the extra ``train`` is missing; for another tokenizer than the target's, data of which nothing can be learned,
-    an output that exists, unfinished work with other settings, or a loss that is not finite.
-    """
-    check_installed()
-    output = Path(os.path.abspath(output))
-    documents = read_documents(settings.data, settings.problems, chat=settings.chat)
-    if settings.chat:
-        documents = in_chat(documents, tokenizer_of(settings.target), settings.system)
-    digest = digest_of(documents)
-    work = unfinished_folder(output, settings, digest)
-    if settings.cache is not None:
-        check_folder(expanded(settings.cache))
-    check_models(settings)
-    target_path = target_name(settings)
-    local = only_cached("target", target_path)
-    tokenizer = load_tokenizer("target", target_path, local=local)
-    if (name := draft_name(settings)) is not None:
-        theirs = load_tokenizer("draft", name, local=only_cached("draft", name))
-        compare_vocabularies(tokenizer, theirs, settings.target, str(settings.draft))
-    args = arguments(settings, work / "checkpoints")
-    main, wait = args.process_index == 0, args.distributed_state.wait_for_everyone
-    report = report if main else _silent
-    dtype = torch.float32 if settings.target == zoo.BUNDLED else "auto"
-    target = load_model("target", target_path, dtype, args.device, local=local).requires_grad_(False)
-    draft = start(settings, target)  # before any work: the shape may be impossible
-    with occupied(work, settings, digest) if main else nullcontext():
-        wait()
-        given = target, target_path, tokenizer, longest_of(settings, target, draft), work / "answers.jsonl"
-        material = material_of(settings, documents, *given, report, answering=main, wait=wait)
-        cache = _cache(settings, material, report, filling=main)
-        wait()
-        if settings.draft_vocabulary is not None:
-            propose_from(draft, part_of(settings, material))
-        reference = _reference(settings, material, work / "reference", report, cache)
-        best, logged = fit(settings, material, args, draft, report, reference=reference, cache=cache)
-        if main:
-            finish(write_model(work / "model", best, settings, material, logged, report), work, output)
-    wait()
-    return output
-
-
-def _cache(settings: TrainingSettings, material: Material, report: ProgressReport, *, filling: bool) -> RowCache | None:
-    if settings.cache is None:
-        return None
-    cache = RowCache(expanded(settings.cache), material.target, material.parts.train)
-    if filling:
-        cache.fill(lambda done: report("Keeping rows", done, len(material.parts.train), ""))
-    return cache
-
-
-def part_of(settings: TrainingSettings, material: Material) -> list[int]:
-    text = chain.from_iterable(each.token_ids for each in material.parts.train)
-    return commonest(text, settings.draft_vocabulary or 0, material.stop_token_ids)
-
-
-def _reference(
-    settings: TrainingSettings, material: Material, folder: Path, report: ProgressReport, cache: RowCache | None
-) -> PreTrainedModel | None:
-    """Distil the draft that the settings' filter compares with; None without a filter."""
-    if settings.filter is None:
-        return None
-    args, draft = arguments(settings, folder), start(settings, material.target)
-    if settings.draft_vocabulary is not None:
-        propose_from(draft, part_of(settings, material))
-    best, _ = fit(settings, material, args, draft, report, stage="Training the reference", loss="kl", cache=cache)
-    return load_model("reference", best, torch.float32, args.device).requires_grad_(False)
-
-
-def check_models(settings: TrainingSettings) -> None:
-    for name in (settings.target, settings.draft):
-        if name is not None and parse_gguf(name) is not None:
-            raise ValueError(f"{name!r} is a GGUF file, which only llama.cpp reads: give the folder it was made from")
-    check_names(settings.target, settings.draft)
-    if settings.draft is not None and parse_drafter(settings.draft) is not None:
-        raise ValueError(f"{settings.draft!r} has no weights to train: give a model, a shape, or first_layers")

@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 from cactus_decoding import Request, generate, load_pair, stream
 from cactus_decoding.core.files.writing import part_of
 from cactus_decoding.lab.training import TrainingSettings, train_draft
-from cactus_decoding.lab.training.acceptance.data import digest_of, read_documents
-from cactus_decoding.lab.training.acceptance.saving import occupied
-from cactus_decoding.lab.training.acceptance.trainer import AcceptanceTrainer
+from cactus_decoding.lab.training.data import digest_of, read_documents
+from cactus_decoding.lab.training.saving import occupied
+from cactus_decoding.lab.training.trainer import AcceptanceTrainer
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
@@ -80,8 +80,8 @@ def test_training_raises_what_it_is_for_and_the_model_card_tells_recipe_data_and
     "others",
     [
         {"draft": None, "layers": 1, "width": 24, "loss": "kl"},
-        {"draft": None, "first_layers": 1, "loss": "relaxed:clamped:width=1"},
-        {"filter": "adaspec:keep=0.5", "loss": "total_variation"},
+        {"draft": None, "first_layers": 1, "loss": "log_acceptance"},
+        {"loss": "total_variation"},
         {"cache": "rows", "loss": "block"},
         {"on_policy": 0.5, "refresh_every": 2, "max_new_tokens": 8},
         {"bfloat16": True, "gradient_accumulation": 2},
@@ -89,15 +89,13 @@ def test_training_raises_what_it_is_for_and_the_model_card_tells_recipe_data_and
     ids=lambda others: next(iter(others)) + str(len(others)),
 )
 @pytest.mark.slow
-def test_every_start_filter_and_source_of_rows_trains(folder, tmp_path, monkeypatch, others):
+def test_every_start_and_source_of_rows_trains(folder, tmp_path, monkeypatch, others):
     monkeypatch.chdir(tmp_path)
     stages: list[str] = []
     asked = settings(folder, steps=4, **others)
     output = train_draft(asked, tmp_path / "draft", lambda stage, *_: stages.append(stage))
     model = AutoModelForCausalLM.from_pretrained(output)
     assert model.config.vocab_size == 1003
-    if "filter" in others:
-        assert stages.index("Training the reference") < stages.index("Training")
     if "cache" in others:
         assert list((tmp_path / "rows").glob("*/*.safetensors"))
     if "layers" in others:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from support.tables import all_of
 
-from cactus_decoding import Cactus, ClampedRatio, audit
-from cactus_decoding.lab.training.acceptance.losses import LOSSES, Relaxed, Rows, parse_loss, windows
+from cactus_decoding import audit
+from cactus_decoding.lab.training.losses import LOSSES, Rows, parse_loss, windows
 
 SPELLINGS = [
     "cross_entropy",
@@ -21,11 +19,6 @@ SPELLINGS = [
     "lk:eta=1",
     "block",
     "block:num_speculative_tokens=2",
-    "relaxed:clamped:width=0.5",
-    "relaxed:clamped:width=3,kl_weight=0",
-    "relaxed:clamped:max_kl=0.05",
-    "relaxed:cactus:delta=0.1",
-    "relaxed:cactus:delta=0.5,solver=exact,kl_weight=0.3",
 ]
 TOKENS = 7
 
@@ -44,8 +37,8 @@ def rows() -> Rows:
     return Rows.of(*toy())
 
 
-def acceptance(rule: object, rows: Rows) -> torch.Tensor:
-    return audit(rule, rows.target_probs, rows.draft_probs).acceptance
+def acceptance(rows: Rows) -> torch.Tensor:
+    return audit("lossless", rows.target_probs, rows.draft_probs).acceptance
 
 
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
@@ -74,7 +67,7 @@ def test_gradients_are_those_of_finite_differences(spelling):
 
 
 def test_losses_are_what_lossless_verification_rejects_and_divergences_those_of_torch(rows):
-    accepted = acceptance("lossless", rows)
+    accepted = acceptance(rows)
     close(parse_loss("total_variation")(rows), 1 - accepted)
     close(parse_loss("log_acceptance")(rows), -accepted.log())
     close(parse_loss("block:num_speculative_tokens=1")(rows), 1 - accepted)
@@ -88,23 +81,8 @@ def test_losses_are_what_lossless_verification_rejects_and_divergences_those_of_
     close(parse_loss("cross_entropy")(rows), expected)
 
 
-@all_of("seed", range(3))
-@all_of("rule", ["clamped:width=0", "clamped:width=0.5", "clamped:width=3", "clamped:width=50", "clamped:max_kl=0.05",
-                 "clamped:max_kl=10", "cactus:delta=0.1", "cactus:delta=1,solver=exact"])  # fmt: skip
-def test_relaxed_is_what_the_rule_rejects_and_a_kl_term(rule, seed):
-    rows = Rows.of(*toy(seed))
-    rejected = 1 - acceptance(rule, rows)
-    close(parse_loss(f"relaxed:{rule},kl_weight=0")(rows), rejected)
-    close(parse_loss(f"relaxed:{rule}")(rows), rejected + 0.1 * rows.kl)
-
-
-def test_relaxed_that_ignored_the_clamp_would_be_told(rows):
-    wrong = torch.minimum(rows.draft_probs, math.exp(0.5) * rows.target_probs).sum(-1)
-    assert (wrong - acceptance("clamped:width=0.5", rows)).abs().max() > 1e-3
-
-
 def test_block_is_the_expected_length_of_a_step_along_each_text(rows):
-    accepted = iter(acceptance("lossless", rows).tolist())
+    accepted = iter(acceptance(rows).tolist())
     _, _, _, mask = toy()
     alphas = [[next(accepted) if counted else None for counted in row] for row in mask.tolist()]
     expected = []
@@ -146,18 +124,13 @@ def test_tokens_that_one_model_pads_are_left_out():
 
 
 @all_of("spelling, message", [
-    ("lq", "unknown loss 'lq' in 'lq'; known are cross_entropy, kl, .*, relaxed"),
+    ("lq", "unknown loss 'lq' in 'lq'; known are cross_entropy, kl, .*, block"),
     ("total_variatoin", "did you mean 'total_variation'"),
     (3, "must be a string such as 'lk'"),
     ("lk:eta=-1", "eta must be in"),
     ("kl:eta=1", "parameters of kl are: none"),
     ("block:num_speculative_tokens=0", "num_speculative_tokens must be at least 1"),
-    ("relaxed", "lacks a rule; write for example 'relaxed:clamped:width=3'"),
-    ("relaxed:clampd:width=3", "unknown rule 'clampd'.*did you mean 'clamped'"),
-    ("relaxed:top_k:k=3", "for the rules cactus and clamped, but not for 'top_k:k=3'"),
-    ("relaxed:clamped:width=3,kl_weight=x", "kl_weight must be a number, but is 'x'"),
-    ("relaxed:clamped:width=3,kl_weight=-1", "kl_weight must be in"),
-    ("relaxed:clamped:width=3,kl_weight=1,kl_weight=2", "kl_weight is given twice"),
+    ("relaxed:clamped:width=3", "it is gone: use the loss 'lk'"),
 ])  # fmt: skip
 def test_a_wrong_spelling_says_what_is_allowed(spelling, message):
     with pytest.raises((TypeError, ValueError), match=message):
@@ -169,5 +142,3 @@ def test_a_loss_is_spelled_as_it_is_read_and_every_loss_is_tried():
     for spelling in SPELLINGS:
         loss = parse_loss(spelling)
         assert parse_loss(str(loss)) == loss
-    assert Relaxed("clamped:width=3") == Relaxed(ClampedRatio(width=3))
-    assert str(Relaxed(Cactus(delta=1.0), kl_weight=0.5)) == "relaxed:cactus:delta=1.0,kl_weight=0.5"

@@ -5,51 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.extras import needing
-from cactus_decoding.core.spelling import parse, spell
-from cactus_decoding.lab.training.acceptance.losses import LOSSES, parse_loss
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from cactus_decoding.lab.training.acceptance.losses import Rows
+from cactus_decoding.lab.training.losses import LOSSES, parse_loss
 
 ProgressReport = Callable[[str, int, int, str], None]
 """Called with the stage, how much of it is done, how much there is to do, and a remark."""
-
-
-@dataclass(frozen=True)
-class AdaSpec:
-    """Learns only from tokens that a draft of its size can learn: where a reference draft is much nearer the target.
-
-    The reference is distilled first, by the loss ``kl``, from the same start for as many steps. Then the tokens with
-    the largest KL(q || p) - KL(q || p_ref) of each batch (of each process) count.
-
-    Source: AdaSPEC, arXiv 2510.19779.
-    """
-
-    keep: Annotated[float, Setting("share of a batch's tokens", gt=0, le=1)] = 0.4
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    def chosen(self, draft: Rows, reference: Rows) -> Tensor:
-        gain = draft.kl.detach() - reference.kl
-        return gain.topk(math.ceil(self.keep * len(gain))).indices
-
-    def __str__(self) -> str:
-        return spell("adaspec", self)
-
-
-FILTERS = MappingProxyType({"adaspec": AdaSpec})
-
-
-def parse_filter(text: str) -> AdaSpec:
-    return parse("filter", text, FILTERS)
 
 
 def check_installed() -> None:
@@ -73,9 +36,7 @@ class TrainingSettings:
     data: Annotated[str, Setting("JSON Lines of prompts, prompts with completions, or texts; or a task.")]
     loss: Annotated[
         str,
-        Setting(
-            f"One of {', '.join(LOSSES)}, which names a rule after it, as in relaxed:clamped:width=3.", metavar="LOSS"
-        ),
+        Setting(f"One of {', '.join(LOSSES)}.", metavar="LOSS"),
     ] = "lk"
     draft: Annotated[
         str | None,
@@ -95,12 +56,6 @@ class TrainingSettings:
     ] = None
     draft_vocabulary: Annotated[
         int | None, Setting("Propose from the N commonest tokens of the training text alone.", ge=1, shown="the whole")
-    ] = None
-    filter: Annotated[
-        str | None,
-        Setting(
-            "Which tokens count, such as adaspec:keep=0.4, which distils a reference draft first.", metavar="FILTER"
-        ),
     ] = None
     on_policy: Annotated[
         float,
@@ -152,8 +107,6 @@ class TrainingSettings:
     def __post_init__(self) -> None:
         check_fields(self)
         object.__setattr__(self, "loss", str(parse_loss(self.loss)))
-        if self.filter is not None:
-            object.__setattr__(self, "filter", str(parse_filter(self.filter)))
         if (self.layers is None) != (self.width is None):
             raise ValueError("layers and width go together: give both for a new draft")
         given = self.draft is not None or self.first_layers is not None

@@ -1,26 +1,22 @@
-"""What a draft is trained with, the target and sequences of tokens; where it starts, and what can be trained."""
+"""What a draft is trained with, the target and sequences of tokens, and where it starts."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from cactus_decoding import zoo
-from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.models.loading import only_cached
-from cactus_decoding.core.pair import Pair
 from cactus_decoding.engines.transformers.loader import load_model
 from cactus_decoding.engines.transformers.skip import EarlyExit
-from cactus_decoding.lab.training.acceptance.data import DataSplit, Document, as_sequence, digest_of, split
-from cactus_decoding.lab.training.acceptance.sampling import answer, read_answers
-from cactus_decoding.lab.training.acceptance.settings import ProgressReport, TrainingSettings
+from cactus_decoding.lab.training.data import DataSplit, Document, as_sequence, digest_of, split
+from cactus_decoding.lab.training.sampling import answer, read_answers
+from cactus_decoding.lab.training.settings import ProgressReport, TrainingSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -150,30 +146,3 @@ def of_shape(target: PreTrainedModel, layers: int, width: int) -> PreTrainedMode
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-
-
-def draft_model(pair: Pair) -> PreTrainedModel:
-    """Return the draft model of a pair; raise `ValueError` if it has no weights that can be trained.
-
-    A draft that shares weights with the target, such as an early exit, cannot be trained: the target would change.
-    """
-    from transformers import PreTrainedModel
-
-    model = pair.drafter.model if isinstance(pair.drafter, ModelDrafter) else pair.drafter
-    if not isinstance(model, PreTrainedModel):
-        raise ValueError(
-            f"a draft that can be trained is a model of transformers, but this one is a {type(model).__name__}"
-        )
-    target = pair.target.model
-    if isinstance(target, torch.nn.Module):
-        theirs = {_storage(each) for each in chain(target.parameters(), target.buffers())} - {0}
-        if any(_storage(each) in theirs for each in model.parameters()):
-            raise ValueError(
-                "a draft that can be trained has weights of its own, but this one's are the target's, which training "
-                "would change"
-            )
-    return model
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()

@@ -1,1 +1,0 @@
-"""Trains a draft for acceptance: losses, data, and transformers' own trainer around them."""
