@@ -1,4 +1,4 @@
-"""What rules accept of a draft is what the audit says, and its model card carries that with licence, recipe and data."""
+"""What rules accept of a draft is what the audit says, and a model card says it, with licence, recipe and data."""
 
 from __future__ import annotations
 

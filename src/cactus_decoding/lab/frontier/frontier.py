@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -242,22 +242,28 @@ def read_frontier(path: str | Path) -> dict[str, Any]:
     return value
 
 
-def _are_rejections(found: object) -> bool:
-    try:
-        shares = [[each["drafted"], each["written"]] for each in found["kinds"] if isinstance(each["kind"], str)]  # type: ignore[index]
-        intervals = [[number_of(each) for each in one] for one in [found["rejected"], *chain(*shares)]]  # type: ignore[index]
-    except (KeyError, TypeError, ValueError):
-        return False
-    return all(len(interval) == 3 for interval in intervals)
-
-
 def _is_point(point: object) -> bool:
     if not isinstance(point, dict) or not all(isinstance(point.get(name), str) for name in ("rule", "family")):
         return False
     if not isinstance(point.get("protect", ""), str):  # absent where nothing is protected
         return False
-    try:
-        numbers = [[number_of(each) for each in point[name]] for name in ("acceptance", "kl", "tv")]
-    except (KeyError, TypeError, ValueError):
+    return all(_is_interval(point.get(name)) for name in ("acceptance", "kl", "tv"))
+
+
+def _are_rejections(found: object) -> bool:
+    if not isinstance(found, dict) or not isinstance(found.get("kinds"), list):
         return False
-    return all(len(interval) == 3 for interval in numbers)
+    return _is_interval(found.get("rejected")) and all(map(_is_kind, found["kinds"]))
+
+
+def _is_kind(share: object) -> bool:
+    if not isinstance(share, dict) or not isinstance(share.get("kind"), str):
+        return False
+    return _is_interval(share.get("drafted")) and _is_interval(share.get("written"))
+
+
+def _is_interval(value: Any) -> bool:
+    try:
+        return len([number_of(each) for each in value]) == 3
+    except (TypeError, ValueError):
+        return False
