@@ -27,7 +27,7 @@ from cactus_decoding.lab.training.trainer import AcceptanceTrainer
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
-TESTS = Path(__file__).resolve().parents[3]
+TESTS = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
