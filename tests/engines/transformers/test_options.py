@@ -196,6 +196,10 @@ FIELDS: dict[str, list[Case]] = {
             MODEL | {"assistant_confidence_threshold": 0.5, "verification": "block", "rule": "clamped:width=1.0"},
             "block verification of a relaxed rule needs a draft model and a fixed number",
         ),
+        Refused(
+            MODEL | {"assistant_confidence_threshold": 0.5, "verification": "coupled", "rule": "clamped:width=1.0"},
+            "coupled verification of a relaxed rule needs a fixed number",
+        ),
     ],
     "prompt_lookup_num_tokens": [
         Same(LOOKUP),

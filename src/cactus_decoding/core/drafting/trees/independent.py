@@ -38,6 +38,7 @@ class IndependentDrafts(TreeShape):
     depth: Annotated[int, Setting("of each", "tokens", ge=1, le=100)] = 6
 
     name = "independent"
+    fixed: ClassVar[bool] = True
     independent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
