@@ -184,7 +184,9 @@ class DraftLength(Protocol):
 
     The loop tells it about each step: `begin_step`, then what was proposed, then what was kept. Drafters that see their
     own logits ask `should_continue` about each. It sees logits and never drawn tokens, and what was drawn stays
-    proposed, so no choice it makes can change the distribution of what is emitted.
+    proposed, so no choice it makes can change the distribution of what is emitted, as long as every step has random
+    numbers of its own. Where steps are judged as a whole, or the target shares its noise with the draft, relaxed rules
+    take ``fixed`` ones only.
 
     Attributes:
         fixed: whether every step proposes the same number of tokens.
@@ -222,7 +224,8 @@ class Drafter(Protocol):
 
     A drafter may look at its own probabilities and at earlier tokens to choose *how many* tokens to propose, but it
     must never drop a token it has drawn for being unlikely: that changes the draft's distribution, and lossless is no
-    longer lossless.
+    longer lossless. One that draws with shared noise must also forget what it proposed and was not kept, if the rule
+    relaxes.
 
     Attributes:
         max_length: tokens that the draft's context window holds, if it has one.

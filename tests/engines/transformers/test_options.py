@@ -180,6 +180,11 @@ FIELDS: dict[str, list[Case]] = {
         Same({"num_assistant_tokens_schedule": "heuristic_transient", **MODEL}),
         Refused({"num_assistant_tokens_schedule": "none", **MODEL}, "num_assistant_tokens_schedule must be one of"),
         Refused(
+            MODEL
+            | {"num_assistant_tokens_schedule": "heuristic", "verification": "coupled", "rule": "clamped:width=1.0"},
+            "but num_speculative_tokens is transformers' heuristic schedule: give num_speculative_tokens=6",
+        ),
+        Refused(
             MODEL | {"num_assistant_tokens_schedule": "heuristic", "num_speculative_tokens": "auto"},
             "num_speculative_tokens and num_assistant_tokens_schedule exclude each other",
         ),
@@ -195,6 +200,10 @@ FIELDS: dict[str, list[Case]] = {
         Refused(
             MODEL | {"assistant_confidence_threshold": 0.5, "verification": "block", "rule": "clamped:width=1.0"},
             "block verification of a relaxed rule needs a draft model and a fixed number",
+        ),
+        Refused(
+            MODEL | {"assistant_confidence_threshold": 0.5, "verification": "coupled", "rule": "clamped:width=1.0"},
+            "coupled verification of a relaxed rule needs a fixed number",
         ),
     ],
     "prompt_lookup_num_tokens": [

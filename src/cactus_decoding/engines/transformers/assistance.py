@@ -49,6 +49,9 @@ class ScheduledLength(StatelessLength):
 
     fixed: ClassVar[bool] = False
 
+    def __str__(self) -> str:
+        return "transformers' heuristic schedule"
+
     def __post_init__(self) -> None:
         self.first_draft_tokens = self.begin_step()  # for which a context window must have room
 
