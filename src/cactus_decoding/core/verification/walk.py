@@ -24,7 +24,7 @@ from cactus_decoding.core.verification.match import match
 from cactus_decoding.core.verification.multipath import multipath
 from cactus_decoding.core.verification.recursive import recursive
 from cactus_decoding.core.verification.traversal import traversal
-from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial, Walk
+from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial, Walk, with_relaxed
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
@@ -43,7 +43,6 @@ SCHEMES: dict[str, Callable[..., Walk]] = {
     "coupled": coupled,
     "fly": fly,
 }
-_LOSSLESS = Lossless()
 
 
 def walk(
@@ -63,11 +62,11 @@ def walk(
         walked = verified_at_once(state.rule, rows, numbers)
         decisions = [Decision(state.rule)] * len(walked.trials)
     else:
+        unused = numbers.again()
         walked = scheme(tree, judge, numbers)
-        # `match` knows which tokens are relaxed, and so does `fly`, which takes the lossless rule alone; for the others
-        # a lossless walk by the same numbers tells
-        if scheme is not match and not isinstance(state.rule, Lossless):
-            walked = walked.compared_with(scheme(tree, lambda position: _LOSSLESS, numbers.again()))
+        # `match` and `coupled` mark relaxed tokens themselves, and so does `fly`, which takes the lossless rule alone
+        if scheme not in (match, coupled) and not isinstance(state.rule, Lossless):
+            walked = with_relaxed(walked, scheme, tree, judge, unused)
         decisions = [judge.decisions[trial.parent] for trial in walked.trials]
     visits = [
         _visit(rows, trial, decision, metered=policy.metered)
