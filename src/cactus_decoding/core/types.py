@@ -99,6 +99,10 @@ class Proposal:
         return max(depths, default=0)
 
 
+MAX_FORCED = 32
+"""Forced tokens that a step proposes before what is drafted, and beside it: the target's rows take memory."""
+ForcedTokens = Callable[[list[int], int], list[int]]
+"""``(token_ids, limit)``: the tokens that must follow all the tokens so far, at most so many."""
 LogitsToProbs = Callable[["Tensor", list[int]], "Tensor"]
 """``(logits [rows, vocabulary], token_ids) -> probs``: the last row follows all tokens, each before it one fewer."""
 
@@ -251,6 +255,8 @@ class Drafter(Protocol):
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
         """Propose at most ``limit`` tokens to follow a sequence.
+
+        Where ``to_probs`` has a method ``forced`` (`ForcedTokens`), tokens of a chain that it returns do not count.
 
         From one call to the next the sequence only grows, by accepted proposals and one more token; a shorter one, or
         one that differs before that, starts a new response.
