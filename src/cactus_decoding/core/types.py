@@ -372,6 +372,11 @@ class Visit(NamedTuple):
     matched: int | None = None
 
     @property
+    def kept(self) -> int | None:
+        """Which token of the proposal the step goes on after; None where it ends here."""
+        return self.node if self.accepted else self.matched
+
+    @property
     def target_probs(self) -> Tensor:
         """The target's probabilities as they are sampled from, ``[vocabulary]``."""
         return self.rows.target_of(self.node)
@@ -492,7 +497,7 @@ class Outcome:
     @property
     def all_fates(self) -> list[Fate]:
         """How each of `all_token_ids` came about."""
-        kept = [visit for visit in self.visits if visit.accepted or visit.matched is not None]
+        kept = [visit for visit in self.visits if visit.kept is not None]
         fates = [Fate.RELAXED if each.relaxed else Fate.ACCEPTED if each.accepted else Fate.MATCHED for each in kept]
         return [*fates, Fate.RECOVERED if self.num_accepted < len(self.visits) else Fate.BONUS]
 
