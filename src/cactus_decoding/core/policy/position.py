@@ -169,6 +169,8 @@ class Position:
 
     def relaxed_target(self, rule: AcceptanceRule) -> Tensor | None:
         """Return a rule's h, ``[vocabulary]`` in float64; None where it depends on the drafted child."""
+        if isinstance(rule, Lossless):
+            return self.target.probs
         if self._relaxed is None or self._relaxed[0] is not rule:
             row = None
             if not judges_untempered(rule):

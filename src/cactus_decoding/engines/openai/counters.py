@@ -193,7 +193,7 @@ class RuleCounters:
         audited = [] if judges_untempered(request.rule) else [each.nats for each in judged if each.nats is not None]
         step = [
             len(judged),
-            sum(visit.accepted for visit in judged),
+            sum(visit.kept is not None for visit in judged),
             sum(visit.relaxed for visit in judged),
             sum(conditional_nats(visit) for visit in judged),
             sum(audited),
@@ -217,8 +217,8 @@ class RuleCounters:
 
 def _judged(outcome: Outcome) -> list[Visit]:
     """Return the positions that the request's rule judged; where a token is forced, there is nothing to judge."""
-    forced = outcome.proposal.forced
-    return [each for each in outcome.visits if not (each.protected or each.fell_back or each.node in forced)]
+    free = [each for each in outcome.visits if outcome.proposal.forced.isdisjoint({each.node, each.kept})]
+    return [each for each in free if not (each.protected or each.fell_back)]
 
 
 class ResponseCounts:
@@ -232,7 +232,7 @@ class ResponseCounts:
         step = (
             math.nan if unmeasured else sum(outcome.nats),  # without a budget nobody measures
             len(judged),
-            sum(visit.accepted for visit in judged),
+            sum(visit.kept is not None for visit in judged),
             sum(visit.relaxed for visit in judged),
             outcome.num_fell_back,
             outcome.num_protected,

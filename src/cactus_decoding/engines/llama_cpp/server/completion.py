@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 from cactus_decoding.core.checks import PromptTooLongError
@@ -100,7 +99,7 @@ class Completion:
             said = self._message(text, reasoning) if self._asked.chat else {"text": self._echo(index) + text}
             called, finish_reason = "tool_calls" in said.get("message", {}), pieces[-1].finish_reason
             finish_reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
-            told = {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
+            told = {"logprobs": self._logprobs(logprobs), "finish_reason": finish_reason}
             choices.append({"index": index} | said | told | _probabilities(answer))
         return self._head | {"choices": choices, "usage": self._usage} | self._metrics
 
@@ -117,11 +116,10 @@ class Completion:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
     def _texts(self, answer: LlamaAnswer, echo: str) -> Iterator[dict[str, Any]]:
-        offset = len(echo)
         for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs):
-            logprobs = self._logprobs(piece.logprobs, offset)
+            logprobs = self._logprobs(piece.logprobs)
             yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
-            echo, offset = "", offset + sum(len(text_of(each.token)) for each in piece.logprobs)
+            echo = ""
 
     def _deltas(self, answer: LlamaAnswer) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
@@ -134,7 +132,7 @@ class Completion:
             logprobs, done = piece.logprobs, piece.finish_reason is not None
             if reasoning := piece.reasoning if thinks else piece.reasoning.lstrip("\n"):
                 thinks = True
-                yield _delta({"reasoning_content": reasoning}, None if piece.text else self._logprobs(logprobs, 0))
+                yield _delta({"reasoning_content": reasoning}, None if piece.text else self._logprobs(logprobs))
                 if not piece.text:
                     logprobs = []
                     if not done:
@@ -146,7 +144,7 @@ class Completion:
                 told = held if place == with_text else []
                 if part or told:
                     yield _delta(
-                        {"content": part} if isinstance(part, str) else self._called([part]), self._logprobs(told, 0)
+                        {"content": part} if isinstance(part, str) else self._called([part]), self._logprobs(told)
                     )
             held = [] if parts else held
             if done:
@@ -164,7 +162,7 @@ class Completion:
         legacy = self._asked.tools is not None and self._asked.tools.legacy
         return {"tool_calls": calls} | ({"function_call": calls[0]["function"]} if legacy else {})
 
-    def _logprobs(self, logprobs: list[TokenLogprobs], offset: int) -> dict[str, Any] | None:
+    def _logprobs(self, logprobs: list[TokenLogprobs]) -> dict[str, Any] | None:
         if self._asked.body.num_logprobs is None:
             return None
         if self._asked.chat:
@@ -173,12 +171,11 @@ class Completion:
                 for each in logprobs
             ]
             return {"content": content, "refusal": None}
-        tokens = [text_of(each.token) for each in logprobs]
         return {
-            "tokens": tokens,
+            "tokens": [text_of(each.token) for each in logprobs],
             "token_logprobs": [each.logprob for each in logprobs],
             "top_logprobs": [{text_of(token): value for token, value in each.top} for each in logprobs],
-            "text_offset": [*accumulate((len(token) for token in tokens), initial=offset)][: len(tokens)],
+            "text_offset": [each.start for each in logprobs],
         }
 
     def _echo(self, index: int) -> str:
