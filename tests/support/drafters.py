@@ -29,8 +29,8 @@ from cactus_decoding import (
 from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
 from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.engines.transformers.forward import GeneralForward
-from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
 from support.chi_square import rejects
 from support.loop_runs import PROMPT, decided, run, tokens
 from support.pass_times import PASS_TIMES
@@ -95,14 +95,6 @@ def first_layer(target: CachedModel, draft: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def one_attention(target: CachedModel, draft: PreTrainedModel) -> PreTrainedModel:
-    """Without the first attention and the second MLP: their last matrices are zero."""
-    model = copy.deepcopy(target.model)
-    for last in (model.model.layers[0].self_attn.o_proj, model.model.layers[1].mlp.down_proj):
-        last.weight.data.zero_()
-    return model
-
-
 def crossing(retokenize: bool) -> Callable[[CachedModel, PreTrainedModel], Drafter]:
     def make(target: CachedModel, draft: PreTrainedModel) -> Drafter:
         return CandidateGeneratorDrafter.cross_tokenizer(letters_renumbered(draft), *TOKENIZERS, retokenize=retokenize)
@@ -131,7 +123,6 @@ KINDS = {
     "growing tree": Kind(model, as_tree("best_first,nodes=9,lookup=5"), the_draft),
     "looked-up tree": Kind(model, as_tree("static=2.1,lookup=4"), the_draft),
     "early exit": Kind(lambda target, draft: EarlyExit(1).drafter(target.model), reads=first_layer),
-    "skip": Kind(lambda target, draft: Skip(attention="0", mlp="1").drafter(target.model), reads=one_attention),
     "ngram": Kind(lambda target, draft: NgramDrafter()),
     "ngram tree": Kind(lambda target, draft: NgramDrafter(), as_tree("best_first,nodes=8")),
     "suffix": Kind(lambda target, draft: SuffixDrafter()),
