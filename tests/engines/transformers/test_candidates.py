@@ -193,6 +193,50 @@ def test_a_threshold_stops_after_an_unlikely_token_and_keeps_it(target, draft):
     assert len(lengths) > 1
 
 
+def rows_and_what_was_drawn_from(monkeypatch, target: CachedModel, drafter) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Run a response; return of each proposal its rows, and what `torch.multinomial` was given for them."""
+    drawn, found, multinomial, propose = [], [], torch.multinomial, drafter.propose
+
+    def watched(*given):
+        drawn.clear()
+        proposal = propose(*given)
+        if proposal.token_ids:
+            found.append((proposal.probs, torch.cat(drawn)[: len(proposal.token_ids)]))
+        return proposal
+
+    monkeypatch.setattr(torch, "multinomial", lambda probs, **named: drawn.append(probs) or multinomial(probs, **named))
+    monkeypatch.setattr(drafter, "propose", watched)
+    run(target, drafter, sampling=CUT, length=40)
+    assert len(found) > 5
+    return found
+
+
+def check_drawn_from_its_rows(monkeypatch, target: CachedModel, drafter) -> None:
+    for rows, drawn in rows_and_what_was_drawn_from(monkeypatch, target, drafter):
+        torch.testing.assert_close(rows.float(), drawn.float(), rtol=0, atol=1e-6)
+        assert (rows == 0).any(), "the request's sampling cuts"
+
+
+@pytest.mark.parametrize("kind", ["assisted", "threshold"])
+def test_a_draft_model_draws_from_the_rows_that_are_proposed(monkeypatch, target, draft, kind):
+    check_drawn_from_its_rows(monkeypatch, target, make(kind, draft))
+
+
+def test_a_draft_with_other_tokens_draws_from_the_rows_that_are_proposed(monkeypatch, target, draft):
+    drafter = with_other_tokens(letters_renumbered(draft), *TOKENIZERS)
+    order = [TOKENIZERS[1].convert_tokens_to_ids(word) for word in LETTERS.split()]
+    for rows, drawn in rows_and_what_was_drawn_from(monkeypatch, target, drafter):
+        torch.testing.assert_close(rows.float(), drawn.float()[:, order], rtol=0, atol=1e-6)
+
+
+@since("5.19.0")
+def test_heads_draw_from_the_rows_that_are_proposed(monkeypatch, tmp_path, target):
+    monkeypatch.setattr(Glm4MoeForCausalLM, "_keys_to_ignore_on_load_unexpected", {r"model\.layers\.[23].*"})
+    check_drawn_from_its_rows(monkeypatch, CachedModel(tiny_mtp(tmp_path)), CandidateGeneratorDrafter(use_mtp=True))
+    dflash = CandidateGeneratorDrafter(assistant_model=tiny_dflash(1), speculation_type="dflash")
+    check_drawn_from_its_rows(monkeypatch, target, dflash)
+
+
 def test_a_draft_with_other_tokens_is_not_changed(target, draft):
     other = letters_renumbered(draft)
     head, embedding, config = other.lm_head, other.get_input_embeddings(), copy.deepcopy(other.generation_config)
