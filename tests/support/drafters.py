@@ -97,7 +97,7 @@ def first_layer(target: CachedModel, draft: PreTrainedModel) -> PreTrainedModel:
 
 def crossing(retokenize: bool) -> Callable[[CachedModel, PreTrainedModel], Drafter]:
     def make(target: CachedModel, draft: PreTrainedModel) -> Drafter:
-        return with_other_tokens(letters_renumbered(draft), *TOKENIZERS, do_sample=not retokenize)
+        return with_other_tokens(letters_renumbered(draft), *TOKENIZERS, retokenize=retokenize)
 
     return make
 

@@ -60,7 +60,7 @@ def test_retokenizing_proposes_the_draft_s_likeliest_text(target):
     words = "c a h g b f d e"
     twin = renumbered(target.model, [LETTERS.split().index(word) for word in words.split()])
     tokenizers = word_tokenizer(LETTERS), word_tokenizer(words)
-    drafter = with_other_tokens(twin, *tokenizers, do_sample=False)
+    drafter = with_other_tokens(twin, *tokenizers, retokenize=True)
     drafter.begin_response(target, FixedLength(0))
     proposal = drafter.propose(PROMPT, 4, lambda logits, _: logits, None)
     assert proposal.probs is None
@@ -241,7 +241,7 @@ def test_a_draft_with_other_tokens_is_not_changed(target, draft):
     other = letters_renumbered(draft)
     head, embedding, config = other.lm_head, other.get_input_embeddings(), copy.deepcopy(other.generation_config)
     for retokenize in (False, True):
-        run(target, with_other_tokens(other, *TOKENIZERS, do_sample=not retokenize))
+        run(target, with_other_tokens(other, *TOKENIZERS, retokenize=retokenize))
     assert other.lm_head is head
     assert other.get_input_embeddings() is embedding
     assert other.generation_config == config
@@ -259,7 +259,7 @@ def test_a_token_that_leaves_the_draft_nothing_to_read_does_no_harm(target, draf
     """The target's token 7 is special, so that its text is empty, and the draft has no such token."""
     target_words, draft_words = "a b c d e f g <end>", "c x a h y g b f d e"
     tokenizers = word_tokenizer(target_words), word_tokenizer(draft_words)
-    drafter = with_other_tokens(letters_renumbered(draft), *tokenizers, do_sample=not retokenize)
+    drafter = with_other_tokens(letters_renumbered(draft), *tokenizers, retokenize=retokenize)
     emitted = tokens(run(target, drafter, seed=4, length=40))
     assert len(emitted) == 37
     assert 7 in emitted[:-1]
@@ -271,7 +271,7 @@ def test_a_draft_with_other_tokens_stops_proposing_at_the_end_of_its_window(targ
 
     def drafter(positions):
         small, letters = tiny_gpt2(1, positions=positions), word_tokenizer(LETTERS)
-        return with_other_tokens(small, letters, letters, do_sample=not retokenize)
+        return with_other_tokens(small, letters, letters, retokenize=retokenize)
 
     steps = run(target, drafter(12), length=30)
     assert len(tokens(steps)) == 27
@@ -295,8 +295,8 @@ def test_wrong_uses_are_named(target, draft):
         CandidateGeneratorDrafter("gpt2")
     with pytest.raises(ValueError, match="give a generator, an assistant_model or use_mtp"):
         CandidateGeneratorDrafter()
-    with pytest.raises(ValueError, match="this version of transformers has no use_mpt"):
-        CandidateGeneratorDrafter(use_mpt=True)
+    with pytest.raises(ValueError, match="assistant_confidence_threshold must be in"):
+        CandidateGeneratorDrafter(assistant_model=draft, assistant_confidence_threshold=1.5)
     with pytest.raises(ValueError, match="call begin_response"):
         make("assisted", draft).propose(PROMPT, 3, lambda logits, _: logits, None)
     mamba = MambaConfig(vocab_size=8, hidden_size=16, num_hidden_layers=1, state_size=4)

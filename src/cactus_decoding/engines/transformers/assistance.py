@@ -215,12 +215,12 @@ class Assistance:
                 f"assistant_model must be on the target's device {self.model.device}, but is on {draft.device}"
             )
         threshold = self.setting("assistant_confidence_threshold")
-        kind = {"speculation_type": "dflash"} if getattr(self.config, "speculation_type", None) == "dflash" else {}
-        if kind or type(draft).__name__.startswith(("Gemma4Assistant", "Gemma4UnifiedAssistant")):
+        kind = getattr(self.config, "speculation_type", None)
+        if kind == "dflash" or type(draft).__name__.startswith(("Gemma4Assistant", "Gemma4UnifiedAssistant")):
             if threshold or self.assistant_tokenizer is not None:
                 name = "assistant_confidence_threshold" if threshold else "assistant_tokenizer"
                 raise ValueError(f"{name} does not go with a {type(draft).__name__}, which drafts in a way of its own")
-            return CandidateGeneratorDrafter(assistant_model=draft, **kind)
+            return CandidateGeneratorDrafter(assistant_model=draft, speculation_type=kind)
         if self.assistant_tokenizer is not None and self.tokenizer is not None:
             return self._across_tokenizers(draft, self.tokenizer, self.assistant_tokenizer)
         drafter = self._of_model(draft)
@@ -242,9 +242,12 @@ class Assistance:
         try:
             differing = compare_vocabularies(ours, theirs, *names)
         except ValueError:  # another tokenizer
-            tokenizers = {"tokenizer": ours, "assistant_tokenizer": theirs}
-            sampled = bool(self.config.do_sample)  # without probabilities the likeliest text is the best proposal
-            return CandidateGeneratorDrafter(assistant_model=draft, do_sample=sampled, **tokenizers)
+            return CandidateGeneratorDrafter(
+                assistant_model=draft,
+                tokenizer=ours,
+                assistant_tokenizer=theirs,
+                retokenize=not self.config.do_sample,  # without probabilities the likeliest text is the best proposal
+            )
         return self._of_model(draft, vocabulary_size(self.model), differing)
 
     def _check_vocabulary(self, width: int) -> None:

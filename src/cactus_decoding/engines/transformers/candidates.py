@@ -23,6 +23,7 @@ from transformers.generation.candidate_generator import (
     PromptLookupCandidateGenerator,
 )
 
+from cactus_decoding.core.checks import check_number
 from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
 from cactus_decoding.engines.transformers.cached_model import (
@@ -47,9 +48,11 @@ class RequestDistribution(LogitsProcessor):
     """
 
     vocabulary: int  # width of the target's logits
+    draft_ids: dict[int, int] | None = None  # of the target's tokens; None where they are the same
 
-    def __init__(self) -> None:
-        self.draft_ids: dict[int, int] | None = None  # of the target's tokens; None where they are the same
+    def translate(self, draft_ids: dict[int, int], device: torch.device) -> None:
+        self.draft_ids, self._read_as = draft_ids, {theirs: own for own, theirs in draft_ids.items()}
+        self._own, self._theirs = (torch.tensor([*each], device=device) for each in (draft_ids, draft_ids.values()))
 
     def begin(self, token_ids: list[int], to_probs: LogitsToProbs) -> None:
         self._text, self._to_probs, self.rows = token_ids, to_probs, list[Tensor]()
@@ -59,13 +62,10 @@ class RequestDistribution(LogitsProcessor):
         if not self.rows:
             self._start = input_ids.shape[1]
         drawn = input_ids[0, self._start :].tolist()
-        if self.draft_ids is None:
-            own: Any = slice(min(scores.shape[-1], self.vocabulary))
-            theirs: Any = own
-        else:
-            own, theirs = [*self.draft_ids], [*self.draft_ids.values()]
-            read_as = dict(zip(theirs, own, strict=True))
-            drawn = [read_as[token] for token in drawn]
+        own: Any = slice(min(scores.shape[-1], self.vocabulary))
+        theirs: Any = own
+        if self.draft_ids is not None:
+            own, theirs, drawn = self._own, self._theirs, [self._read_as[token] for token in drawn]
         known = scores.new_full((1, self.vocabulary), -torch.inf)
         known[:, own] = scores[:, theirs]
         probs = self._to_probs(known, self._text + drawn)
@@ -90,14 +90,15 @@ class CandidateGeneratorDrafter(Drafter):
         assistant_model: a draft model, which is not changed.
         tokenizer: the target's, for a draft with other tokens.
         assistant_tokenizer: that of the draft.
-        settings: of a generation config: ``use_mtp=True`` drafts with the target's own layers for multi-token
-            prediction; ``speculation_type="dflash"`` with a DFlash model; ``assistant_confidence_threshold`` stops
-            after a token of the assistant model that is less likely. A draft with other tokens keeps to those that both
-            vocabularies have, or, with ``do_sample=False``, drafts the likeliest text.
+        retokenize: have a draft with other tokens write the likeliest text, which can propose any token, without
+            probabilities. Otherwise it keeps to the tokens that both vocabularies have, and draws from these.
+        use_mtp: draft with the target's own layers for multi-token prediction, read from its checkpoint.
+        speculation_type: ``dflash`` for a DFlash model, which drafts a block at once.
+        assistant_confidence_threshold: the draft stops after a token that is less likely, and keeps it; 0 never stops.
 
     Raises:
         TypeError: for a generator that is none.
-        ValueError: for nothing to draft with, and settings that this version of transformers does not have.
+        ValueError: for nothing to draft with, a threshold out of range, and what this version of transformers lacks.
 
     Source, for other tokens: Timor et al. (arXiv 2502.05202).
 
@@ -116,16 +117,22 @@ class CandidateGeneratorDrafter(Drafter):
         assistant_model: PreTrainedModel | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         assistant_tokenizer: PreTrainedTokenizerBase | None = None,
-        **settings: Any,
+        retokenize: bool = False,
+        use_mtp: bool = False,
+        speculation_type: str | None = None,
+        assistant_confidence_threshold: float = 0.0,
     ) -> None:
         if generator is not None and not isinstance(generator, CandidateGenerator):
             raise TypeError(f"generator must be a candidate generator, but is {generator!r}")
-        if generator is None and assistant_model is None and not settings:
+        if generator is None and assistant_model is None and not use_mtp:
             raise ValueError("a draft is missing: give a generator, an assistant_model or use_mtp=True")
-        for name in settings:
-            if not hasattr(GenerationConfig(), name):
-                raise ValueError(f"this version of transformers has no {name}")
-        self._given, self._settings, self._served = generator, settings, False
+        check_number("assistant_confidence_threshold", assistant_confidence_threshold, 0, 1)
+        asked: dict[str, Any] = {"use_mtp": use_mtp, "speculation_type": speculation_type}
+        self._settings = {name: value for name, value in asked.items() if value}
+        if missing := [name for name in self._settings if not hasattr(GenerationConfig(), name)]:
+            raise ValueError(f"this version of transformers has no {missing[0]}")
+        self._settings |= {"assistant_confidence_threshold": assistant_confidence_threshold}
+        self._given, self._retokenize, self._served = generator, retokenize, False
         self._assistant, self._tokenizers = assistant_model, (tokenizer, assistant_tokenizer)
         self._target: CachedModel | None = None
         self._processor = RequestDistribution()
@@ -215,18 +222,19 @@ class CandidateGeneratorDrafter(Drafter):
 
     def _made(self, target: PreTrainedModel, ids: Tensor) -> CandidateGenerator:
         draft, (ours, theirs) = copy.copy(self._assistant), self._tokenizers
-        settings = _settings_for(target if draft is None else draft, **self._settings)
+        retokenized = theirs is not None and self._retokenize
+        settings = _settings_for(target if draft is None else draft, not retokenized) | self._settings
         processors, named = LogitsProcessorList([self._processor]), {"attention_mask": torch.ones_like(ids)}
-        if draft is not None:
-            draft.generation_config = settings  # the copy's: it says the number of candidates, and what is not set
-        if theirs is not None and settings.do_sample:
+        if draft is not None:  # the copy says the number of candidates, and what is not set
+            draft.generation_config = GenerationConfig(**settings)
+        if retokenized:
+            processors, named = LogitsProcessorList(), {}  # they would see the draft's own tokens
+        elif theirs is not None:
             # Pruning the draft's head, as transformers does where it has no translator yet, would change the draft for
             # good, and it reports probabilities in another order than the tokens'.
             AssistantVocabTranslatorCache.get_translator(ours, theirs, vocabulary_size(target), draft)
-        elif theirs is not None:
-            processors, named = LogitsProcessorList(), {}  # its text is what counts, and is as long as it may be
         generator: CandidateGenerator = target._get_candidate_generator(
-            generation_config=settings,
+            generation_config=GenerationConfig(**settings, min_length=0, max_length=_NO_LIMIT),
             input_ids=ids,
             inputs_tensor=ids,
             logits_processor=processors,
@@ -244,7 +252,7 @@ class CandidateGeneratorDrafter(Drafter):
                 raise ValueError("transformers has changed a draft for these tokenizers: load them and the draft anew")
             generator._atm_translator = translator = copy.copy(translator)
             translator.logits_processors = processors  # these replace the generator's
-            self._processor.draft_ids = dict(translator.target_to_assistant_input_ids)
+            self._processor.translate(translator.target_to_assistant_input_ids, generator.assistant_model.device)
         return generator
 
     def _rows(self, scores: Tensor | None) -> Tensor | None:
@@ -261,23 +269,20 @@ class CandidateGeneratorDrafter(Drafter):
         return scores[0].float().softmax(-1)
 
 
-def _settings_for(draft: PreTrainedModel, **asked: Any) -> GenerationConfig:
+def _settings_for(draft: PreTrainedModel, do_sample: bool) -> dict[str, Any]:
     """Return settings that change no distribution, and leave the number of candidates to the decoding loop."""
     own = getattr(draft, "generation_config", GenerationConfig())
     ends = own.eos_token_id if isinstance(own.eos_token_id, (list, tuple)) else [own.eos_token_id]
-    usual = {
-        "do_sample": True,
-        "min_length": 0,
-        "max_length": _NO_LIMIT,
+    return {
+        "do_sample": do_sample,
+        "top_k": 0 if do_sample else None,
         "eos_token_id": own.eos_token_id,
         "pad_token_id": ends[0] if ends else None,  # tokens of a pad that is no end would be taken for padding
         "num_assistant_tokens": _NO_LIMIT,
         "num_assistant_tokens_schedule": "constant",
-        "assistant_confidence_threshold": 0.0,
         "target_lookbehind": own.target_lookbehind,
         "assistant_lookbehind": own.assistant_lookbehind,
-    } | asked
-    return GenerationConfig(**({"top_k": 0} if usual["do_sample"] else {}), **usual)
+    }
 
 
 def _limit(generator: CandidateGenerator, length: int, max_candidates: int) -> None:
