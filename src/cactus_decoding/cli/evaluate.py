@@ -65,8 +65,8 @@ def evaluate(
     target: Annotated[str, option(
         "Verifying model: a local path, a GGUF file or a hub name.", "MODEL", MODELS)] = "bundled",
     draft: Annotated[list[str] | None, option(
-        "Proposing model; 'suffix' to look proposals up in the text; 'early_exit:layers=3' or 'skip' for the target's "
-        "first layers or fewer of them; may be given several times.", "MODEL", MODELS, shown="bundled:worded")] = None,
+        "Proposing model; 'suffix' to look proposals up in the text; 'early_exit:layers=3' for the target's first "
+        "layers; may be given several times.", "MODEL", MODELS, shown="bundled:worded")] = None,
     chat: options.ChatFlag = None,
     system: options.System = None,
     engine: Annotated[str | None, option(
@@ -305,7 +305,7 @@ def _lengths(text: str | None, trees: list[str]) -> list[int | str | TreeShape]:
 def _bundled_draft(target: str) -> list[str]:
     if target != "bundled":
         raise ValueError(
-            f"a draft is missing for target {target!r}: give --draft a model's path or name, 'suffix', "
-            "'early_exit:layers=3' or 'skip'"
+            f"a draft is missing for target {target!r}: give --draft a model's path or name, 'suffix' or "
+            "'early_exit:layers=3'"
         )
     return ["bundled"]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise, takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +23,7 @@ from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_d
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.models import loading
 from cactus_decoding.core.models.base import BaseCachedModel, SavedRoom
-from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt, compare_vocabularies
+from cactus_decoding.core.models.tokenizers import Tokenizer, compare_vocabularies
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.core.session import check_models, stop_token_ids
@@ -204,9 +204,10 @@ class Pair:
             >>> load_pair().with_draft("ngram").drafter
             NgramDrafter(max_ngram_size=3, min_ngram_size=1)
         """
+        check_names(None, draft)
         named = parse_drafter(draft) if isinstance(draft, str) else None
         if named is not None:
-            return replace(self, drafter=named.drafter(self.target.model, self._sample_prompt_ids))
+            return replace(self, drafter=named.drafter(self.target.model))
         name = zoo.draft_path(draft) or draft
         local = loading.only_cached("draft", name)
         theirs = loading.load_tokenizer("draft", name, local=local)
@@ -214,19 +215,6 @@ class Pair:
         dtype = torch.float32 if self.bundled else "auto"
         model = loading.load_cached("draft", name, dtype, self.target.device, local=local)
         return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size, differing))
-
-    def sample_prompts(self) -> list[str]:
-        """Return ten prompts, by the chat template where there is one; for the bundled target, problems that it knows.
-
-        Measurements ask them where a user gives none.
-        """
-        if self.bundled:
-            return [problem.prompt for problem in islice(word_problems("validation"), len(PROMPTS))]
-        chat = bool(getattr(self.tokenizer, "chat_template", None))
-        return [as_chat_prompt(self.tokenizer, each) if chat else each for each in PROMPTS]
-
-    def _sample_prompt_ids(self) -> list[list[int]]:
-        return [list(self.tokenizer(prompt).input_ids) for prompt in self.sample_prompts()]
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -250,9 +238,8 @@ def load_pair(
         target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
             ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
         draft: path or name of the proposing model; ``suffix`` (the default) or ``ngram`` to look proposals up in the
-            text; ``early_exit:layers=3`` for the target's own first layers, or ``skip`` for the target without what it
-            can best do without (see `Skip`). With the bundled target also ``bundled:worded`` (its default) or
-            ``bundled:draft``.
+            text; or ``early_exit:layers=3`` for the target's own first layers. With the bundled target also
+            ``bundled:worded`` (its default) or ``bundled:draft``.
         dtype: type of the weights; ``auto`` takes what the checkpoint says, or float32 where that is faster on this CPU
             and fits into half of the free memory, and for the bundled pair. GGUF files have their own.
         device: where to run; a GPU if there is one, else the CPU. With a GGUF file, probabilities are on the CPU, and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Self
@@ -60,7 +60,7 @@ class LookUpDrafter(Drafter):
     def branches(self, limit: int) -> Iterable[list[int]]:
         """Return up to ``limit`` tokens after each place that is found, the best first."""
 
-    def drafter(self, target: Any, prompts: Callable[[], list[list[int]]] | None = None) -> Self:
+    def drafter(self, target: Any) -> Self:
         return self
 
     def twin(self) -> Self:
