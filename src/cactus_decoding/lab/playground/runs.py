@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
@@ -141,8 +142,10 @@ class Run:
     other visitor's does. Set ``stopped`` to end the run before its next step.
     """
 
-    def __init__(self, pair: Pair, request: RunRequest, before: Run | None = None) -> None:
-        """Begin the responses; raises `ValueError` for arguments that do not go together."""
+    def __init__(
+        self, pair: Pair, request: RunRequest, before: Run | None = None, left: threading.Event | None = None
+    ) -> None:
+        """Begin the responses, which end where ``left`` is set; `ValueError` for arguments that do not go together."""
         self.name, self.stopped = secrets.token_hex(16), False
         prompt = as_prompt(request.prompt) if pair.bundled else request.prompt
         if request.chat and not pair.bundled and getattr(pair.tokenizer, "chat_template", None):
@@ -152,6 +155,8 @@ class Run:
         self.seed = request.requests[0].seed
         self._pair, self._twins = pair, [] if before is None else before.give_up(pair)
         self._twins += [pair.twin() for _ in request.requests[len(self._twins) :]]
+        for twin in self._twins:
+            twin.cancel_by(left)
         self.sessions = [
             PlaygroundSession(twin, prompt, each) for twin, each in zip(self._twins, request.requests, strict=False)
         ]
@@ -188,8 +193,8 @@ class Runs:
     def __init__(self, kept: int) -> None:
         self._kept, self._runs = kept, OrderedDict[str, Run]()
 
-    def begin(self, pair: Pair, request: RunRequest) -> Run:
-        run = Run(pair, request, self._runs.get(request.after or ""))
+    def begin(self, pair: Pair, request: RunRequest, left: threading.Event | None = None) -> Run:
+        run = Run(pair, request, self._runs.get(request.after or ""), left)
         self._runs[run.name] = run
         while len(self._runs) > 1 and (len(self._runs) > self._kept or self._bytes() > ROWS_BYTES):
             self._runs.popitem(last=False)
