@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,11 @@ class InjectedError(Exception):
 
 def fail(*_: Any) -> None:
     raise InjectedError
+
+
+def kill(worker: object, process: subprocess.Popen[bytes], *_: Any) -> None:
+    process.kill()
+    process.wait()
 
 
 class Faults:

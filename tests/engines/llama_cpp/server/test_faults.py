@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 
 import pytest
-from support.faults import Faults
+from support.faults import Faults, kill
 from support.in_thread import asked, leave_after, leave_within
 from support.llama_server import serving_here
 
@@ -62,11 +62,6 @@ STREAMS = [name for name in ANSWERS if "stream" in name]
 MOST = 8  # calls of a request of which each fails once
 # what is new each time, and fractions, whose last digits depend on how much is read at once
 _NEW = re.compile(r'"(chatcmpl|cmpl|resp|msg|fc|rs|call)[-_][0-9A-Za-z]+"|"created(_at)?": \d+|-?\d+\.\d+(e-\d+)?')
-
-
-def kill(worker: WorkerProcess, process, *_) -> None:
-    process.kill()
-    process.wait()
 
 
 WRITER = (server_module, "as_json"), (responses_module, "as_json")
