@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -95,9 +96,8 @@ class Pair:
         check_drafter(self.drafter)
         number, room = read_kept_prompts(self.kept_prompts)
         self.kept_prompts = number if room is None else self.kept_prompts
-        caches = [each for each in (self.target, getattr(self.drafter, "model_cache", None)) if each is not None]
-        for cache in caches:
-            cache.max_saved, cache.room = max(number - 1, 0), None if room is None else SavedRoom(room, caches)
+        for cache in self._caches:
+            cache.max_saved, cache.room = max(number - 1, 0), None if room is None else SavedRoom(room, self._caches)
         self.target.sample_text = partial(_sample_text, self.tokenizer, self.bundled)
 
     def reserve(self) -> Reservation:
@@ -134,6 +134,27 @@ class Pair:
         """
         with self.reserve():
             self._empty()
+
+    def reclaim(self) -> None:
+        """Take the pair from a response that was left before its end, and forget its texts.
+
+        For whoever lends the pair, and knows that such a response takes no more steps, whatever still refers to it.
+        """
+        left = [held for each in self._reservations[:] if (held := each()) is not None and held.active]
+        for held in left:
+            held.active = False
+        if left:
+            self._empty()
+
+    def cancel_by(self, event: threading.Event | None) -> None:
+        """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
+        for cache in self._caches:
+            cache.cancel_by(event)
+
+    @property
+    def _caches(self) -> list[BaseCachedModel]:
+        drafts = getattr(self.drafter, "model_cache", None)
+        return [self.target] if drafts is None else [self.target, drafts]
 
     def _empty(self) -> None:
         self.target.reset()

@@ -114,7 +114,7 @@ class GrammarConstraint:
             except BaseException as error:
                 if type(error).__name__ != "PanicException":  # of Rust, which is no Exception
                     raise
-                raise ConstraintError(f"the constraint failed after {depth} tokens: {error}") from None
+                raise self._failed(str(error)) from None
             self._check()
             if self._matcher.is_stopped() and not self._matcher.is_accepting():
                 raise self._stuck()
@@ -124,10 +124,13 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            said = compiling.short(self._matcher.get_error())
-            if said.startswith("NoExtension"):
-                raise self._stuck()
-            raise ConstraintError(f"the constraint gave up after {len(self._tokens)} tokens: {said}")
+            said = self._matcher.get_error()
+            raise self._stuck() if said.strip().startswith("NoExtension") else self._failed(said)
+
+    def _failed(self, said: str) -> Exception:
+        if "PyErr" in said:  # of the tokenizer that it asks: no mistake of the constraint's
+            return RuntimeError(f"llguidance failed: {said}")
+        return ConstraintError(f"the constraint gave up after {len(self._tokens)} tokens: {compiling.short(said)}")
 
     def _stuck(self) -> ConstraintError:
         after = f"after {len(self._tokens)} tokens"

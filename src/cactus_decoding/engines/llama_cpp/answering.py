@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -104,8 +104,8 @@ class LlamaAnswer:
 
     def pieces(
         self, on_step: Callable[[Request, Outcome], None], logprobs: int | None = None, *, apart: bool = False
-    ) -> Iterator[Piece]:
-        """Yield what each step adds; the last piece, and only that, has a finish reason."""
+    ) -> Generator[Piece]:
+        """Yield what each step adds; the last piece, and only that, has a finish reason. Closing it frees the pair."""
         request = self.session.request
         detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(self._tokenizer, request.stop)
         known, sent, number = list[TokenLogprobs](), 0, count()

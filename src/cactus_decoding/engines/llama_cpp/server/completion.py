@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,7 +18,7 @@ from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer, TokenLogprobs, text_of
+from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer, Piece, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
@@ -103,29 +104,31 @@ class Completion:
             choices.append({"index": index} | said | told | _probabilities(answer))
         return self._head | {"choices": choices, "usage": self._usage} | self._metrics
 
-    def chunks(self) -> Iterator[dict[str, Any]]:
-        """Yield the answer bit by bit; the usage comes last, where it was asked for."""
+    def chunks(self) -> Generator[dict[str, Any]]:
+        """Yield the answer bit by bit; the usage comes last, where it was asked for. Closing it frees the pair."""
         head = self._head | {"object": "chat.completion.chunk"} if self._asked.chat else self._head
         for index, answer in enumerate(self._answers):
             last = answer is self._answers[-1] and not self._asked.body.stream_options.include_usage
-            for choice in self._deltas(answer) if self._asked.chat else self._texts(answer, self._echo(index)):
-                choice |= _probabilities(answer) if choice["finish_reason"] else {}
-                chunk = head | {"choices": [{"index": index} | choice]}
-                yield chunk | (self._metrics if last and choice["finish_reason"] else {})
+            asked = self._asked.body.num_logprobs
+            with closing(answer.pieces(self._on_step, asked, apart=self._asked.chat)) as pieces:
+                for choice in self._deltas(pieces) if self._asked.chat else self._texts(pieces, self._echo(index)):
+                    choice |= _probabilities(answer) if choice["finish_reason"] else {}
+                    chunk = head | {"choices": [{"index": index} | choice]}
+                    yield chunk | (self._metrics if last and choice["finish_reason"] else {})
         if self._asked.body.stream_options.include_usage:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
-    def _texts(self, answer: LlamaAnswer, echo: str) -> Iterator[dict[str, Any]]:
-        for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs):
+    def _texts(self, pieces: Iterator[Piece], echo: str) -> Iterator[dict[str, Any]]:
+        for piece in pieces:
             logprobs = self._logprobs(piece.logprobs)
             yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
             echo = ""
 
-    def _deltas(self, answer: LlamaAnswer) -> Iterator[dict[str, Any]]:
+    def _deltas(self, pieces: Iterator[Piece]) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
         begun, held, thinks, tools = False, list[TokenLogprobs](), False, self._asked.tools
         reader = None if tools is None else tools.reader()
-        for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=True):
+        for piece in pieces:
             if not begun:
                 begun = True
                 yield _delta({"role": "assistant", "content": ""})
