@@ -38,7 +38,7 @@ def check(rule: Rule, rows: Beside) -> None:
     """Check a rule at a position against its enumeration, and what it relaxes to against what rows must be."""
     cap = getattr(rule, "max_kl", None) or 0.0
     nats = 1e-12 + 2e-11 * cap  # of a cap as much may be left, in either way
-    slack = 1e-8 if 0 < cap < 1e-6 else nats  # and any part of one that is hardly more than a rounding
+    slack = 1e-6 if 0 < cap < 1e-6 else nats  # and probabilities move by the root of what is
     target, draft = normalised(rows.target), normalised(rows.draft)
     drawn = without(draft, rows.fixed)
     if rows.fixed.numel() and drawn.sum() == 0:
@@ -82,7 +82,7 @@ def test_any_rule_is_audited_alike_alone_and_among_others(name: str, data: st.Da
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RULES)
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(data=st.data(), rows=rows_beside())
 def test_any_rule_is_audited_alike_on_many_rows(name: str, data: st.DataObject, rows: Beside) -> None:
     check(data.draw(rules_of(name, LARGEST)), rows)
