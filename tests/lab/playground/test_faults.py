@@ -7,13 +7,13 @@ from collections import Counter
 from itertools import cycle
 
 import pytest
-from cactus_decoding.engines.llama_cpp.worker import WorkerProcess
 from starlette.responses import JSONResponse
 from support import in_thread
 from support.faults import Faults, kill
 from support.in_thread import leave_after, leave_within
 from support.playground_server import Running, asked, running, tokens
 
+from cactus_decoding.core.worker import WorkerProcess
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.transformers.forward import GeneralForward

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle, islice
 
 import pytest
-from cactus_decoding.engines.llama_cpp.worker import WorkerProcess
 from support.faults import Faults, kill
 from support.in_thread import asked, leave_after, leave_within
 from support.llama_server import serving_here
 
+from cactus_decoding.core.worker import WorkerProcess
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.llama_cpp.pairs import PairPool
