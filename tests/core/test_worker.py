@@ -73,12 +73,12 @@ def echo(tmp_path):
 
 
 def test_nobody_gets_the_reply_to_what_was_interrupted(echo, monkeypatch):
-    assert echo.ask({"number": 1}, 30) == {"number": 1}
+    assert echo.ask({"number": 1}, 30)["number"] == 1
     with monkeypatch.context() as patch:
         patch.setattr(worker, "select", SimpleNamespace(select=fail))
         with pytest.raises(InjectedError):
             echo.ask({"number": 2}, 30)
-    assert echo.ask({"number": 3}, 30) == {"number": 3}
+    assert echo.ask({"number": 3}, 30)["number"] == 3
 
 
 def test_a_reply_that_is_no_json_ends_the_process_and_the_next_one_starts(echo):
