@@ -1,48 +1,88 @@
-"""What users typed once and is gone is refused in a sentence that names the nearest thing that remains."""
+"""What users type and is gone: each way to type it is refused by a sentence that names what remains."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from typing import Any
 
 import pytest
 from support.tables import all_of
 
-from cactus_decoding import Request
+from cactus_decoding import Request, load_pair
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.gone import GONE
 from cactus_decoding.lab import training
 from cactus_decoding.lab.training.losses import parse_loss
 
-SETTINGS = (
-    ({"verification": "hsd"}, "it is gone: use 'block', which keeps the same tokens"),
-    ({"verification": "multipath"}, "it is gone: use tree='best_first', or a static one"),
-    ({"verification": "recursive"}, "it is gone: use 'joint', or 'token'; studies/trees has it"),
-    ({"verification": "traversal"}, "it is gone: use 'joint', or 'token'; studies/trees has it"),
-    ({"tree": "adaptive"}, "it is gone: use num_speculative_tokens='auto', or tree='best_first,nodes=16'"),
-    ({"tree": "independent,drafts=2"}, "it is gone: use tree='best_first', or a static one"),
-)
+TRAIN = "train-draft --target bundled --draft bundled:worded --data word_problems:split=train --output {new}"
+COMMANDS = [
+    ("generate Hello --draft skip", "skip"),
+    ("generate Hello --draft skip:layers=3-5,mlp=7", "skip"),
+    ("eval --draft skip --output {new}", "skip"),
+    ("frontier --draft skip --output {new}", "skip"),
+    ("tune bundled skip", "skip"),
+    ("play --draft skip:attention=all", "skip"),
+    ("serve {gguf} --draft skip", "skip"),
+    ("generate Hello --tree adaptive", "adaptive"),
+    ("generate Hello --verification hsd", "hsd"),
+    ("calibrate --max-nats 1", "calibrate"),
+    ("demo --verbose", "verbose"),
+    ("diagnose --problems 9", "diagnose"),
+    ("generate Hello --adapt {new}", "adapt"),
+    (f"{TRAIN} --filter adaspec", "filter"),
+    (f"{TRAIN} --loss relaxed:clamped:width=3", "relaxed"),
+]
+"""What is typed, and the name of `GONE` whose sentence must be in the answer."""
+SETTINGS = [
+    ({"verification": "hsd"}, "hsd"),
+    ({"verification": "multipath"}, "multipath"),
+    ({"verification": "recursive"}, "recursive"),
+    ({"verification": "traversal"}, "traversal"),
+    ({"tree": "adaptive"}, "adaptive"),
+    ({"tree": "independent,drafts=2"}, "independent"),
+]
+CALLS = {
+    "load_pair": (lambda gguf: load_pair(draft="skip"), "skip"),
+    "with_draft": (lambda gguf: load_pair().with_draft("skip:layers=3"), "skip"),
+    "CactusLlama": (lambda gguf: llama(gguf, draft="skip:mlp=all"), "skip"),
+    "parse_loss": (lambda gguf: parse_loss("relaxed:clamped:width=3"), "relaxed"),
+    "DraftAdaptation": (lambda gguf: training.DraftAdaptation, "draftadaptation"),
+    "diagnose": (lambda gguf: training.diagnose, "diagnose"),
+}
 
 
-@pytest.mark.parametrize(("settings", "said"), SETTINGS)
-def test_a_setting_that_is_gone_names_what_remains(settings: dict[str, str], said: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=said):
+def said_of(name: str) -> str:
+    return f"it is gone: use {GONE[name]}"
+
+
+def llama(path: Any, **given: Any) -> object:
+    from cactus_decoding.engines.llama_cpp import CactusLlama
+
+    return CactusLlama(path, **given)
+
+
+@pytest.mark.parametrize(("typed", "name"), COMMANDS, ids=[typed for typed, _ in COMMANDS])
+def test_commands_name_what_remains(run, gguf, tmp_path, typed, name):
+    filled = {"{new}": str(tmp_path / "new"), "{gguf}": str(gguf("draft"))}
+    code, _, error = run(*(filled.get(word, word) for word in typed.split()))
+    assert code == 2
+    assert said_of(name) in " ".join(error.split())
+
+
+@pytest.mark.parametrize(("settings", "name"), SETTINGS)
+def test_settings_name_what_remains(settings, name):
+    with pytest.raises((TypeError, ValueError), match=re.escape(said_of(name))):
         Request.from_dict(settings)
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (lambda: parse_loss("relaxed:clamped:width=3"), "it is gone: use the loss 'lk'"),
-        (lambda: training.DraftAdaptation, "it is gone: use 'cactus train-draft'"),
-        (lambda: training.diagnose, "it is gone: use 'cactus report --frontier FILE', which shows rejections"),
-    ],
-)
-def test_a_python_name_or_a_spelling_that_is_gone_names_what_remains(typed: Callable[[], object], said: str) -> None:
-    with pytest.raises((AttributeError, ValueError), match=said):
-        typed()
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_name_what_remains(gguf, name):
+    call, gone = CALLS[name]
+    with pytest.raises((AttributeError, ValueError), match=re.escape(said_of(gone))):
+        call(gguf("draft"))
 
 
 @all_of("name", GONE)
-def test_a_name_that_is_gone_is_said_to_be_so_however_it_is_typed(name: str) -> None:
+def test_a_name_that_is_gone_is_said_to_be_so_however_it_is_typed(name):
     for typed in (name, f"--{name.replace('_', '-')}", name.upper()):
-        assert suggestion(typed, ["lossless"]) == f"; it is gone: use {GONE[name]}"
+        assert suggestion(typed, ["lossless"]) == f"; {said_of(name)}"

@@ -27,7 +27,7 @@ GONE = MappingProxyType(
         "show": "'cactus rules' for rules, and 'cactus trace' for answers",
         "recurring": "a looser rule, such as clamped:width=2",
         "recurring_ratio": "a looser rule, such as clamped:width=2",
-        "skip": "draft='early_exit', or 'suffix'",
+        "skip": "'suffix', or 'early_exit:layers=3' where transformers runs the target",
         "hsd": "'block', which keeps the same tokens",
         "multipath": _TREES,
         "independent": _TREES,

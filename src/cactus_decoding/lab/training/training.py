@@ -17,7 +17,7 @@ from cactus_decoding.core.models.loading import load_tokenizer, only_cached
 from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.transformers.loader import load_model
-from cactus_decoding.engines.transformers.sublayers import propose_from
+from cactus_decoding.engines.transformers.partial_head import propose_from
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.training.card import write_model
 from cactus_decoding.lab.training.data import commonest, digest_of, in_chat, read_documents
