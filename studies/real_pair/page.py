@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from scripts.pages import RESULTS as BENCHMARKS
-from scripts.pages import Cell, columns, crossed, table, with_ends
+from scripts.pages import Cell, columns, table, with_ends
 from scripts.results import read
 from studies.stored import read_results
 
@@ -70,6 +70,14 @@ def shown(result: Mapping[str, Any]) -> dict[str, str]:
         "answers": _answers(summary for results in answered for summary in summarise(results)),
         "tables/real_pair.csv": _all(points),
     }  # fmt: skip
+
+
+def crossed(
+    corner: str, rows: Mapping[str, Any], columns: Mapping[str, Any], cell: Callable[[Any, Any], object]
+) -> str:
+    """Return a table with a line for each row, and what a row and a column have in common in its cells."""
+    lines = ([name, *(cell(row, column) for column in columns.values())] for name, row in rows.items())
+    return table([corner, *columns], lines)
 
 
 def choices(result: Mapping[str, Any]) -> str:

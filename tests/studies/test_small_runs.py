@@ -38,7 +38,7 @@ def test_rules(tmp_path: Path) -> None:
     ran("rules.run", "--problems", 1, "--positions", 40, "--page", page, "--folder", folder)
     assert "clamped:width=" in tables_of(page).read_text()
     assert [path.suffix for path in folder.iterdir()] == [".gz"] * 4
-    assert len(list((tmp_path / "pictures" / "rules").glob("*.svg"))) == 6
+    assert len(list((tmp_path / "pictures" / "rules").glob("*.svg"))) == 3
 
 
 def test_relaxing(tmp_path: Path) -> None:
