@@ -30,9 +30,9 @@ class Contender:
 
 
 class Process:
-    """The contender of a name in a process of its own; one named ``before|...`` is ours, of another checkout."""
+    """The contender of a name in a process of its own."""
 
-    def __init__(self, name: str, python: str, pair: Sequence[object], threads: int, source: Path | None) -> None:
+    def __init__(self, name: str, python: str, pair: Sequence[object], threads: int) -> None:
         environment = os.environ | {
             "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -40,9 +40,7 @@ class Process:
         }  # fmt: skip
         if python != sys.executable:
             environment.pop("PYTHONPATH", None)  # an interpreter of its own has packages of its own
-        if name.startswith("before|"):
-            environment["PYTHONPATH"] = str(source)
-        command = [python, __file__, name.replace("before|", "ours|", 1), *map(str, pair)]
+        command = [python, __file__, name, *map(str, pair)]
         pipe = subprocess.PIPE
         self.name = name
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
@@ -136,15 +134,11 @@ def summary(answers: Mapping[str, Sequence[Mapping[str, Any]]], baselines: Seque
     }
 
 
-def transformers_generate(
-    target: Any, tokenizer: Any, draft: Any = None, proposals: int = 0, *, target_weight: float | None = None
-) -> Answer:
-    """Return `generate` of transformers: plain, assisted, or assisted with its static ensemble."""
+def transformers_generate(target: Any, tokenizer: Any, draft: Any = None, proposals: int = 0) -> Answer:
+    """Return `generate` of transformers, plain or assisted."""
     import torch
 
     more: dict[str, object] = {} if draft is None else {"assistant_model": draft}
-    if target_weight is not None:
-        more["assistant_ensemble_weight"] = target_weight
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
         torch.manual_seed(request["seed"])
@@ -198,10 +192,7 @@ def load_transformers(name: str, target: str, draft: str, proposals: int) -> Ans
         AutoModelForCausalLM.from_pretrained(each, dtype=torch.float32).eval()
         for each in ((target,) if name == "generate" else (target, draft))
     ]
-    weight = 0.5 if name == "ensemble" else None
-    return transformers_generate(
-        models[0], AutoTokenizer.from_pretrained(target), *models[1:], proposals=proposals, target_weight=weight
-    )
+    return transformers_generate(models[0], AutoTokenizer.from_pretrained(target), *models[1:], proposals=proposals)
 
 
 def load_vllm(name: str, target: str, draft: str, proposals: int) -> Answer:

@@ -6,7 +6,6 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from contenders import Process, race, summary
@@ -16,26 +15,25 @@ from cactus_decoding import zoo
 from cactus_decoding.zoo.word_problems import word_problems
 
 VLLM = ("vllm", "vllm-speculative")
-THEIRS = ("generate", "assisted", "ensemble")
-OURS = ("ours|lossless", "ours|cactus:delta=0.5", "ours|ensemble:weight=0.5", "ours|lossless|auto:learns=always")
+THEIRS = ("generate", "assisted")
+OURS = ("ours|lossless", "ours|cactus:delta=0.5", "ours|lossless|auto:learns=always")
 
 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     texts = [problem.prompt for problem in islice(word_problems("test", seed=1), given.problems)]
-    source = None if given.before is None else given.before.resolve() / "src"
     asked = [(name, sys.executable) for name in given.contenders]
     asked += [(name, given.vllm) for name in VLLM if given.vllm]
     results = []
     for proposals in given.proposals:
         pair = zoo.path("target"), zoo.path("draft"), proposals
-        contenders = [Process(name, python, pair, given.threads, source) for name, python in asked]
+        contenders = [Process(name, python, pair, given.threads) for name, python in asked]
         for temperature in given.temperatures:
             requests = [
                 {"text": text, "temperature": temperature, "max_new_tokens": 200, "seed": seed}
                 for seed, text in enumerate(texts)
             ]
             answers = race(contenders, requests, warm_ups=2)
-            table = summary(answers, [*THEIRS, *VLLM, *(name for name in answers if name.startswith("before|"))])
+            table = summary(answers, [*THEIRS, *VLLM])
             results.append({"proposals": proposals, "temperature": temperature, "contenders": table})
             if temperature == 0 and "generate" in answers:
                 results[-1]["same_tokens_as_generate"] = agreement(answers)
@@ -71,6 +69,5 @@ if __name__ == "__main__":
         temperatures=[0.0, 1.0],
         threads=1,
         contenders=[*THEIRS, *OURS],
-        before=(None, "where contenders named before|... come from", {"type": Path, "metavar": "CHECKOUT"}),
         vllm=(None, "an interpreter that has vllm; without it, vllm stays out", {"metavar": "PYTHON"}),
     )  # fmt: skip

@@ -3,37 +3,30 @@
     python benchmarks/never_slower.py target.gguf draft.gguf --data FOLDER --output results.json
     python benchmarks/never_slower.py target.gguf draft.gguf --ways none draft@3 draft@auto --output results.json
     python benchmarks/never_slower.py bundled bundled --temperature 1 --output results.json
-    python benchmarks/never_slower.py target.gguf draft.gguf --prompt-tokens 100 800 4000 --output results.json
-    taskset -c 0 python benchmarks/never_slower.py target.gguf draft.gguf --load-after 48 --output results.json
-    python benchmarks/never_slower.py target.gguf draft.gguf --data FOLDER --profile PROFILE --output forecast.json
 
 FOLDER holds gsm8k_test.jsonl, human_eval.jsonl.gz and spec_bench.jsonl, as published; without it chat questions are
-asked, and the bundled pair word problems; with --prompt-tokens, what the beginning of a page of docs/ says. One thread
-is timed by the processor's clock, several by the wall's. All ways share one target, which has read the prompt before an
-answer is timed. No draft has: what it reads is timed, since `auto` decides whether it reads at all. It learns from
-answer to answer, as it does in a server. With --load-after, another process that wants the same cores starts in the
-middle of each answer, and the clock is the wall's. With --profile, which `cactus tune` has written, only what it
-forecasts is asked, on GSM8K, and the forecasts stand beside it. Answers that the output file has are not made again.
+asked, and the bundled pair word problems. One thread is timed by the processor's clock, several by the wall's. All ways
+share one target, which has read the prompt before an answer is timed. No draft has: what it reads is timed, since
+`auto` decides whether it reads at all. It learns from answer to answer, as it does in a server. Answers that the output
+file has are not made again.
 """
 
 from __future__ import annotations
 
 import gzip
 import json
-import subprocess
 import sys
 import time
 import zlib
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent))
 
-from pairing import ROOT, benchmark, continued, read
+from pairing import benchmark, continued
 
 from cactus_decoding import Pair, load_pair, stream
 from cactus_decoding.core.drafting.automatic import AutoLength
@@ -58,18 +51,6 @@ CHAT = (
 )
 PLAIN = "none", "none@again"  # the second says what the clock makes of nothing
 WAYS = [PLAIN[0], *["suffix@auto", "draft@auto", "suffix@6", "ngram@6", "draft@1", "draft@3", "draft@7"], PLAIN[1]]
-FORECAST = [PLAIN[0], "draft@1", "draft@3", "draft@7", "suffix@3", PLAIN[1]]
-BUSY = [sys.executable, "-c", "while True: pass"]
-"""A process that wants a core."""
-
-
-def long_prompts(lengths: Sequence[int], count: int, tokenizer: Any) -> dict[str, list[str]]:
-    """Return questions about texts of so many tokens, by that number."""
-    pages = sorted((ROOT / "docs").glob("*.md"))
-    texts = ["\n\n".join(page.read_text() for page in pages[i:]) for i in range(count)]
-    tokens = [tokenizer(text[: 8 * max(lengths)], add_special_tokens=False).input_ids for text in texts]
-    ask = "Say in a paragraph what this text is about.\n\n"
-    return {f"{length}": [ask + tokenizer.decode(each[:length]) for each in tokens] for length in lengths}
 
 
 def prompts(data: Path | None, count: int, *, bundled: bool) -> dict[str, list[str]]:
@@ -96,24 +77,12 @@ def prompts(data: Path | None, count: int, *, bundled: bool) -> dict[str, list[s
     }
 
 
-def forecasts(profile: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a profile forecasts: tokens per second of each way, and their ratio to none."""
-    found = {}
-    for each in profile["forecasts"]:
-        count = each["num_speculative_tokens"]
-        way = f"{'suffix' if each['draft'] == 'suffix' else 'draft'}@{count}"
-        for name in (way,) if count else PLAIN:
-            found[name] = {"tokens_per_second": each["tokens_per_second"], "speedup": each["speedup"][0]}
-    return {way: found[way] for way in FORECAST}
-
-
 def answer(pairs: Mapping[str, Pair], way: str, text: str, given: Namespace) -> dict[str, Any]:
     """Answer in chat: tokens, seconds on the wall, milliseconds by the clock, and each step's log.
 
-    A step is how much was proposed and written, and milliseconds. ``draft_read`` is how many tokens of the prompt
-    the draft has read in the end.
+    A step is how much was proposed and written, and milliseconds.
     """
-    clock = time.process_time if given.threads == 1 and given.load_after is None else time.perf_counter
+    clock = time.process_time if given.threads == 1 else time.perf_counter
     source, _, length = way.partition("@")
     pair = pairs.get(source) or pairs["suffix"]
     count = 0 if source == "none" else "auto:learns=always" if length == "auto" else int(length)
@@ -125,22 +94,14 @@ def answer(pairs: Mapping[str, Pair], way: str, text: str, given: Namespace) -> 
         pair, prompt, max_new_tokens=given.tokens, num_speculative_tokens=count, temperature=given.temperature,
         verification="token", seed=zlib.crc32(text.encode()),
     )  # fmt: skip
-    steps, began, now, written = list[list[float]](), time.perf_counter(), clock(), 0
-    with ExitStack() as load:
-        for outcome in response:
-            before, now = now, clock()
-            steps.append([outcome.num_drafted, outcome.num_emitted, round(1e3 * (now - before), 1)])
-            written += outcome.num_emitted
-            if given.load_after in range(written - outcome.num_emitted + 1, written + 1):
-                load.callback(load.enter_context(subprocess.Popen(BUSY)).kill)
-    cache, read_tokens = getattr(pair.drafter, "model_cache", None), 0
-    if cache is not None and cache.length:
-        read_tokens = len(response.prompt_token_ids) - getattr(pair.drafter, "start", 0)
+    steps, began, now = list[list[float]](), time.perf_counter(), clock()
+    for outcome in response:
+        before, now = now, clock()
+        steps.append([outcome.num_drafted, outcome.num_emitted, round(1e3 * (now - before), 1)])
     return {
         "tokens": len(response.token_ids),
         "seconds": round(time.perf_counter() - began, 3),
         "milliseconds": round(sum(step[2] for step in steps), 1),
-        "draft_read": read_tokens,
         "steps": steps,
     }
 
@@ -148,7 +109,6 @@ def answer(pairs: Mapping[str, Pair], way: str, text: str, given: Namespace) -> 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     """Answer what is missing; yields after each prompt."""
     settings = {name: getattr(given, name) for name in ("threads", "tokens", "temperature")} | {"verification": "token"}
-    settings |= {} if given.load_after is None else {"load_after": given.load_after}
     runs = continued(given.output, settings, "results")
     models = [f"{each}:threads={given.threads}" if each.suffix == ".gguf" else str(each)
               for each in (given.target, given.draft)]  # fmt: skip
@@ -156,23 +116,15 @@ def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     pairs = {"draft": pair, "suffix": pair.with_draft("suffix"), "ngram": pair.with_draft("ngram")}
     for each in pairs.values():
         each.prepare(AutoLength())
-    if given.prompt_tokens:
-        asked = long_prompts(given.prompt_tokens, given.prompts, pair.tokenizer)
-    else:
-        asked = prompts(given.data, given.prompts, bundled=str(given.target) == "bundled")
-    ways, more = given.ways, dict[str, Any]()
-    if given.profile is not None:
-        profile, ways, asked = read(given.profile), FORECAST, {"math": asked["math"]}
-        tuned = {name: profile[name] for name in ("times", "prompts", "tokens")}
-        more = {"forecasts": forecasts(profile), "tuned": tuned}
+    asked = prompts(given.data, given.prompts, bundled=str(given.target) == "bundled")
     for i in range(given.prompts):
         for kind, texts in asked.items():
-            missing = [way for way in ways if f"{kind}/{i}/{way}" not in runs]
+            missing = [way for way in given.ways if f"{kind}/{i}/{way}" not in runs]
             if i >= len(texts) or not missing:
                 continue
             runs |= {f"{kind}/{i}/{way}": answer(pairs, way, texts[i], given) for way in missing}
             times = AutoLength().times(pair.target, pair.drafter).as_dict()
-            yield {"settings": settings, "times": times, **more, "results": runs}
+            yield {"settings": settings, "times": times, "results": runs}
             print("; ".join(f"{way} {speed:.1f}" for way, speed in speeds(runs).items()), flush=True)
 
 
@@ -194,7 +146,4 @@ if __name__ == "__main__":
         threads=1,
         temperature=0.0,
         ways=(WAYS, "none, or DRAFT@LENGTH"),
-        prompt_tokens=(None, "lengths of texts to be asked about", {"type": int, "nargs": "+"}),
-        load_after=(None, "when another process wants a core", {"type": int, "metavar": "TOKENS"}),
-        profile=(None, "whose forecasts to compare with what is measured", {"type": Path}),
     )  # fmt: skip

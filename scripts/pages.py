@@ -78,21 +78,6 @@ def columns(
     return table([head for head, _ in pairs], cells, names, notes)
 
 
-def crossed(
-    corner: str, rows: Mapping[str, Any], columns: Mapping[str, Any], cell: Callable[[Any, Any], object]
-) -> str:
-    """Return a table with a line for each row, and what a row and a column have in common in its cells.
-
-    >>> print(crossed("a", {"2": 2, "3": 3}, {"times 5": 5}, lambda row, column: row * column))
-    | a | times 5 |
-    |---|---:|
-    | 2 | 10 |
-    | 3 | 15 |
-    """
-    lines = ([name, *(cell(row, column) for column in columns.values())] for name, row in rows.items())
-    return table([corner, *columns], lines)
-
-
 def with_ends(interval: Iterable[Any], digits: int = 2, scale: float = 1.0, sign: str = "", unknown: str = "") -> str:
     """Return a number, with the ends of its interval where it has any, or else with what is said instead.
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
-from pages import columns, read, table
+from pages import read, table
 
-from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_sums
 
 KINDS = {
@@ -27,9 +25,6 @@ RUNS = {
     "never_slower_bundled": "bundled pair, one thread, temperature 0",
     "never_slower_bundled_warm": "bundled pair, one thread, temperature 1",
 }
-TIMED = "Qwen2.5-Coder-1.5B"
-LOOKED_UP = {"`suffix`": "`suffix`", "`ngram`": "`ngram`", "llama-cpp-python's prompt lookup": "llama-cpp-python's"}
-BUILDS = {"one thread, `AVX2`": "never_slower", "two threads, `AVX-512`": "never_slower_native"}
 
 
 class Runs:
@@ -105,9 +100,9 @@ def auto() -> str:
     return table(["", "", "none, tokens/s", *AUTO.values(), "best fixed choice", "worst loss, tokens"], rows)
 
 
-def fixed(file: str) -> str:
+def fixed() -> str:
     """Return what fixed numbers of proposals bring, beside none."""
-    runs = Runs(file)
+    runs = Runs("never_slower")
     ways = [way for way in runs.ways if way not in (*AUTO, "none")]
     shown = [
         [name, *(f"{runs.speed(kind, way).value:.2f}" for way in ways)]
@@ -117,99 +112,4 @@ def fixed(file: str) -> str:
     return table(["", *(way.replace("@", " ") for way in ways)], shown)
 
 
-def long_prompts() -> str:
-    """Return what a draft reads of prompts of some lengths, and what that costs."""
-    runs, rows = Runs("never_slower_prompts"), []
-    for kind in runs.kinds:
-        chosen, three = runs.of(kind, "draft@auto"), runs.of(kind, "draft@3")
-        first = [run["steps"][0] for run in three]
-        later = [
-            plain * (run["tokens"] - emitted) / (run["milliseconds"] - milliseconds)
-            for plain, run, (_, emitted, milliseconds) in zip(runs.plain(kind), three, first, strict=True)
-        ]
-        rows.append([
-            kind, f"{runs.speed(kind, 'draft@auto').value:.2f}",
-            f"{np.mean([run['draft_read'] for run in chosen]):.0f}",
-            f"{np.mean([drafted for run in chosen for drafted, _, _ in run['steps']]):.2f}",
-            f"{runs.speed(kind, 'draft@3').value:.2f}", f"{np.mean([step[2] for step in first]) / 1000:.1f}",
-            f"{mean(np.array(later)).value:.2f}",
-        ])  # fmt: skip
-    head = ["tokens of the prompt", "`auto`", "read by its draft", "proposals per step", "draft 3"]
-    return table([*head, "its first step, seconds", "draft 3, later steps"], rows)
-
-
-def load() -> str:
-    """Return what steps take before and after another process wants a core, and what they propose."""
-    runs, rows = Runs("never_slower_load"), []
-    begins = read("never_slower_load", "settings")["load_after"]
-    for way in ("none", "draft@auto", "suffix@auto"):
-        before, after = np.zeros(4), np.zeros(4)
-        for answer in (each for kind in runs.kinds for each in runs.of(kind, way)):
-            written = 0
-            for drafted, emitted, milliseconds in answer["steps"]:
-                (before if written < begins else after)[:] += 1, drafted, emitted, milliseconds
-                written += emitted
-        cells = [f"{milliseconds / emitted:.1f}" for _, _, emitted, milliseconds in (before, after)]
-        cells += [f"{drafted / steps:.2f}" for steps, drafted, _, _ in (before, after)]
-        rows.append(["one", AUTO.get(way, way), *cells])
-    return table(["threads", "", "ms a token before", "after", "proposals per step before", "after"], rows)
-
-
-def forecast() -> str:
-    """Return what tuning forecast, and what was measured."""
-    runs, forecasts, speeds = Runs("forecast"), read("forecast", "forecasts"), {}
-    for way in forecasts:
-        made = runs.of("math", way)
-        speeds[way] = 1000 * sum(each["tokens"] for each in made) / sum(each["milliseconds"] for each in made)
-    return columns([each | {"way": way} for way, each in forecasts.items()], {
-        "": lambda row: row["way"].replace("@", " "),
-        "forecast, tokens/s": "{tokens_per_second:.1f}",
-        "measured": lambda row: f"{speeds[row['way']]:.1f}",
-        "ratio": lambda row: f"{row['tokens_per_second'] / speeds[row['way']]:.2f}",
-        "forecast over none": "{speedup:.2f}",
-        "measured over none": lambda row: f"{speeds[row['way']] / speeds['none']:.2f}",
-    })  # fmt: skip
-
-
-def look_ups() -> str:
-    """Return what look-ups bring on given answers: kept per step, proposed per kept, and speed by measured passes."""
-    times = [PassTimes.from_dict(read(file, "times"), file) for file in BUILDS.values()]
-    rows = []
-    for model, looked_up in read("look_ups").items():
-        for kind in looked_up["`ngram`"]:
-            for name, title in LOOKED_UP.items():
-                counts = looked_up[name][kind]
-                speeds = [f"{speed_of(counts, each):.2f}" if model == TIMED else "" for each in times]
-                kept = counts["accepted"] / counts["steps"], counts["proposed"] / max(counts["accepted"], 1)
-                rows.append([model.rpartition("-")[2], kind, title, f"{kept[0]:.2f}", f"{kept[1]:.1f}", *speeds])
-    head = ["", "", "look-up", "kept per step", "proposed per kept", *(f"speed, {build}" for build in BUILDS)]
-    return table(head, rows)
-
-
-def speed_of(counts: dict[str, int], times: PassTimes) -> float:
-    """Return the speed of steps whose passes are counted by width, over that of one token a pass."""
-    widths = {int(key.rpartition(" ")[2]): count for key, count in counts.items() if key.startswith("passes over ")}
-    taken = sum(count * times.of(width) for width, count in widths.items())
-    return (counts["steps"] + counts["accepted"]) * times.of(1) / taken
-
-
-def builds() -> str:
-    """Return what passes cost with each build of llama.cpp, and how many of one token's they are."""
-    every = {"`AVX-512`" if "AVX512" in name else "`AVX2`": found for name, found in read("builds").items()}
-    rows = [
-        [name, *(f"{taken:.0f} ({taken / found['1']:.1f})" for taken in found.values())]
-        for name, found in every.items()
-    ]
-    return table(["built for", *next(iter(every.values()))], rows)
-
-
-TABLES: dict[str, Callable[[], str]] = {
-    "auto": auto,
-    "long_prompts": long_prompts,
-    "load": load,
-    "fixed": partial(fixed, "never_slower"),
-    "fixed_native": partial(fixed, "never_slower_native"),
-    "forecast": forecast,
-    "look_ups": look_ups,
-    "builds": builds,
-}
+TABLES: dict[str, Callable[[], str]] = {"auto": auto, "fixed": fixed}

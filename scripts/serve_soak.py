@@ -20,25 +20,30 @@ The exit code says whether all of that held.
 
 from __future__ import annotations
 
+import http.client
 import json
+import os
 import random
 import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from argparse import Namespace
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.servers import Answer, Server, cactus, running
 from scripts.bundled_gguf import write_bundled
 from scripts.results import asked, parser, write
 
+CACTUS = [sys.executable, "-c", "from cactus_decoding.cli import main; raise SystemExit(main())", "serve"]
 CLIENTS = 4
 TEMPLATE = """{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}
 {% if loop.first and tools %}Tools, called as <tool_call>{"name": …, "arguments": …}</tool_call>: {{ tools | tojson }}
@@ -61,6 +66,105 @@ MALFORMED: tuple[dict[str, Any], ...] = (
     {"acceptance_rule": "cactus:delta=-1"}, {"budget": "much"}, {"messages": []}, {"max_tokens": 0}, {"frob": 1},
     {"messages": [{"role": "user", "content": "word " * 20_000}]},
 )  # fmt: skip
+
+
+@dataclass
+class Answer:
+    """What a request was answered."""
+
+    status: int = 0
+    text: str = ""
+    finish_reason: str | None = None  # None where the answer has none
+    tokens: int = 0  # by the server's count
+    error: Any = None
+
+
+@dataclass
+class Server:
+    """One that runs."""
+
+    process: subprocess.Popen[str]
+    port: int
+
+    def processor_seconds(self) -> float:
+        """Return what it has used so far, to a tick of usually 10 ms."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Return its memory that is not in files."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return 1024 * int(next(line for line in status.splitlines() if line.startswith("RssAnon")).split()[1])
+
+    @contextmanager
+    def _asked(self, how: str, path: str, body: Any = None, timeout: float = 600) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        text = None if body is None else json.dumps(body)
+        try:
+            connection.request(how, path, text, {"Content-Type": "application/json"})
+            with connection.getresponse() as response:
+                yield response
+        finally:
+            connection.close()
+
+    def answers(self) -> bool:
+        """Say whether it does."""
+        try:
+            with self._asked("GET", "/health", timeout=10) as response:
+                return response.status == 200
+        except OSError:
+            return False
+
+    def chat(self, body: dict[str, Any], leave_after: int | None = None) -> Answer:
+        """Stream a conversation's answer; go away after so many parts."""
+        answer = Answer()
+        body = {"stream": True, "stream_options": {"include_usage": True}} | body
+        with self._asked("POST", "/v1/chat/completions", body) as response:
+            answer.status, parts = response.status, 0
+            if answer.status != 200:
+                answer.error = response.read().decode(errors="replace")
+            for line in response:
+                if not line.startswith(b"data: {"):
+                    continue
+                event = json.loads(line.removeprefix(b"data: "))
+                for choice in event.get("choices", []):
+                    called = choice["delta"].get("tool_calls") or []
+                    text = choice["delta"].get("content") or ""
+                    text += "".join(call["function"].get("arguments", "") for call in called)
+                    answer.text, parts = answer.text + text, parts + bool(text)
+                    answer.finish_reason = choice["finish_reason"] or answer.finish_reason
+                answer.tokens = (event.get("usage") or {}).get("completion_tokens", answer.tokens)
+                answer.error = event.get("error", answer.error)
+                if leave_after is not None and parts >= leave_after:
+                    break
+        return answer
+
+
+@contextmanager
+def running(command: Sequence[str], wait: float = 1800.0) -> Iterator[Server]:
+    """Run a server to which a free port is added, and yield it as soon as it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryFile("w+") as log:
+        began = time.perf_counter()
+        process = subprocess.Popen([*command, "--port", str(port)], stdout=log, stderr=log, text=True)
+        server = Server(process, port)
+        try:
+            while not server.answers():
+                if process.poll() is not None or time.perf_counter() - began > wait:
+                    log.seek(0)
+                    raise RuntimeError(f"{command[0]} does not answer: {log.read()[-2000:]}")
+                time.sleep(0.1)
+            yield server
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def cactus(target: str, draft: str, *options: str) -> list[str]:
+    """Return the command of our server."""
+    return [*CACTUS, "--engine", "llama-cpp", target, "--draft", draft, *options]
 
 
 def tools_of_agents(number: int) -> list[dict[str, Any]]:
@@ -117,7 +221,7 @@ class Soak:
                 broken = repr(error)
             else:
                 ended = leave_after is not None or answer.finish_reason or answer.status != 200
-                broken = "" if ended and not answer.extra.get("error") else f"{answer}"
+                broken = "" if ended and (answer.status != 200 or not answer.error) else f"{answer}"
             if not broken:
                 return answer
             if server.process.poll() is None and self.up.is_set():
@@ -247,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         exact=(False, "every seeded answer must be what it is alone"),
         output=(None, "result file", {"type": Path}),
     ).parse_args(arguments)
-    with TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
         if given.target == "bundled":
             file = write_bundled("target", Path(folder), "float32", TEMPLATE, POSITIONS)
             given.target = f"{file}:cache=float32,context_size={POSITIONS}"

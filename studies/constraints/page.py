@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import indent
 from typing import Any
 
 import numpy as np
 
 from cactus_decoding import Budget
 from cactus_decoding.lab.evaluation.intervals import Interval, paired_difference, proportion
-from scripts.pages import Cell, columns, crossed, table, with_ends
+from scripts.pages import Cell, columns, with_ends
 from studies.constraints.stories import UNANSWERABLE
 from studies.shown import picture
 
@@ -98,34 +97,6 @@ def budget_table(tallies: Sequence[Tally]) -> str:
     })  # fmt: skip
 
 
-def kind_table(content: Mapping[str, Any], tallies: Sequence[Tally]) -> str:
-    """Return how often a number was invented, by what is wrong with the story; in per cent."""
-
-    def invented(one: Tally, kind: str) -> str:
-        answered = zip(one.result["outcomes"], content["kinds"], strict=False)
-        found = [outcome == "v" for outcome, each in answered if each == kind]
-        return with_ends(proportion(sum(found), len(found)), 1, 100) if found else "–"
-
-    rows = {tally.name: tally for tally in tallies}
-    return crossed("setting", rows, {kind: kind for kind in UNANSWERABLE}, invented)
-
-
-def check_table(content: Mapping[str, Any]) -> str:
-    """Return what the target answered by itself on validation."""
-    head = "asked", "right", "wrong number", "refused falsely", "refused", "invented a number", "neither"
-    validated = content["validation"].items()
-    return table(head, ([name, *(counts.get(each, 0) for each in "rwfRvo")] for name, counts in validated))
-
-
-def examples(tallies: Sequence[Tally]) -> str:
-    """Return the first number that each of two relaxed rules invented."""
-    shown = [tally for tally in tallies[1:] if tally.result["example"]][:2]
-    found = (tally.result["example"] for tally in shown)
-    texts = (each["question"] + "\n\n" + each["text"].strip() for each in found)
-    quoted = (indent(text, " " * 4, lambda line: True) for text in texts)
-    return "\n\n".join(f"{tally.name}:\n\n{text}" for tally, text in zip(shown, quoted, strict=True))
-
-
 def panel(tallies: Sequence[Tally], event: str, title: str) -> Callable[[Any], None]:
     """Return what draws how often an outcome happened, with 95 % intervals, or without one the tokens per step."""
     places = np.arange(len(tallies))[::-1]
@@ -160,10 +131,7 @@ def shown(content: Mapping[str, Any]) -> dict[str, str]:
     plain = groups["plain"]
     tables = {f"constraints {name}": main_table(found) if found else "" for name, found in groups.items()}
     return tables | {
-        "constraints check": check_table(content),
         "constraints budgets": budget_table(plain),
-        "constraints kinds": kind_table(content, plain),
-        "constraints examples": examples(plain),
         "pictures/constraints.svg": picture(
             panel(plain, "v", "invented a number, %"), panel(plain, "r", "right answers, %"),
             panel(plain, "", "tokens per step"), size=(10, 0.32 * len(plain) + 1.2), grid=False,

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 from argparse import Namespace
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -30,7 +29,6 @@ from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.home import user_cache
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.lab.evaluation.runs.results import Journal
-from cactus_decoding.zoo.word_problems import word_problems
 from factory.language_model import TrainingPlan, train_language_model
 from studies.constraints.page import shown
 from studies.constraints.stories import ConstrainedStory, constrained_stories, outcome
@@ -44,8 +42,6 @@ PLANS = (
     (TrainingPlan(steps=800, batch_size=48, learning_rate=2e-3, warmup=20, decay=0.7, seed=13), 0.4),
 )
 """Plans, each of which goes on from the one before, with the share of additional stories that state a fact twice."""
-CHECKED = 300
-"""Validation stories, and ordinary problems, on which the trained target is checked by plain sampling."""
 
 WORDS = r"\d|missing|number|both"
 """Digits, and the words that every refusal has before its last line."""
@@ -99,32 +95,6 @@ def train(work: Path, plans: Sequence[tuple[TrainingPlan, float]] = PLANS) -> Pa
     return folder
 
 
-def check(target: Path, count: int) -> dict[str, dict[str, int]]:
-    """Return what the target answers by itself to validation stories, and to ordinary problems, beside the bundled."""
-    stories, ordinary = constrained_stories("validation", seed=0), word_problems("validation", seed=0)
-    drawn: dict[str, list[Any]] = {"stories": [*islice(stories, count)], "ordinary": [*islice(ordinary, count)]}
-    found = {}
-    for name, folder, kind in (
-        ("stories", target, "stories"),
-        ("ordinary problems", target, "ordinary"),
-        ("ordinary problems, the bundled target", zoo.path("target"), "ordinary"),
-    ):
-        texts = sampled(folder, [problem.prompt for problem in drawn[kind]])
-        counts = Counter(outcome(each.answer, text) for each, text in zip(drawn[kind], texts, strict=True))
-        found[name] = dict(sorted(counts.items()))
-    return found
-
-
-def sampled(folder: Path, prompts: list[str]) -> list[str]:
-    """Return one plain sample of a model for each prompt, by transformers alone and all at once."""
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    given = tokenizer(prompts, padding=True, return_tensors="pt", return_token_type_ids=False)
-    torch.manual_seed(0)
-    output = model.generate(**given, do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=256)
-    return list(tokenizer.batch_decode(output[:, given.input_ids.shape[1] :], skip_special_tokens=True))
-
-
 def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Answer one story; raises `AssertionError` for a response that overspent its budget."""
     request = Request.from_dict({**setting, "seed": seed})
@@ -136,21 +106,15 @@ def respond(pair: Pair, story: ConstrainedStory, setting: Mapping[str, Any], see
     return {"outcome": outcome(story.answer, response.text), "text": response.text, **counts}
 
 
-def summary(setting: Mapping[str, Any], answers: list[dict[str, Any]], stories: Sequence[ConstrainedStory]) -> Any:
-    """Return a setting's outcomes, story by story, with its counts and the first number it invented."""
+def summary(setting: Mapping[str, Any], answers: list[dict[str, Any]]) -> Any:
+    """Return a setting's outcomes, story by story, with its counts."""
     totals = {name: sum(each[name] for each in answers) for name in COUNTS}
-    invented = (
-        {"question": story.question, "text": each["text"]}
-        for story, each in zip(stories, answers, strict=True)
-        if each["outcome"] == "v"
-    )
     return {
         "setting": dict(setting),
         "outcomes": "".join(each["outcome"] for each in answers),
         "max_nats": max(each["nats"] for each in answers),
         **totals,
         "acceptance_length": Metrics(steps=totals["steps"], accepted=totals["accepted"]).acceptance_length,
-        "example": next(invented, None),
     }
 
 
@@ -177,9 +141,8 @@ def measure(given: Namespace) -> dict[str, Any]:
             progress(next(done), f"story {i + 1}, {setting['rule']}")
     return {
         "training": {"plans": [asdict(plan) | {"two_numbers": share} for plan, share in PLANS], **identity},
-        "validation": check(target, min(CHECKED, given.stories)),
         "kinds": [story.kind for story in stories],
-        "settings": [summary(setting, kept, stories) for setting, kept in zip(asked, answers, strict=True)],
+        "settings": [summary(setting, kept) for setting, kept in zip(asked, answers, strict=True)],
     }
 
 

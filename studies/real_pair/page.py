@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from scripts.pages import RESULTS as BENCHMARKS
-from scripts.pages import Cell, columns, crossed, table, with_ends
+from scripts.pages import Cell, columns, table, with_ends
 from scripts.results import read
 from studies.stored import read_results
 
@@ -25,8 +25,7 @@ TIMED = ("lossless", "clamped:width=2.0", "cactus:delta=1.0")
 SHORT = {"lossless": "lossless", "clamped:width=2.0": "clamped, width 2", "cactus:delta=1.0": "Cactus, delta 1"}
 """Names in the heads of columns, which may break between words."""
 TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "ifeval": "IFEval", "all": "all"}
-SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols",
-        "learned": "what is learned to matter"}  # fmt: skip
+SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols"}
 SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper": "0.6, top-p 0.95, top-k 20"}
 Point = Mapping[str, Any]
 Points = Mapping[tuple[str, str, str, str], Point]
@@ -45,8 +44,6 @@ def shown(result: Mapping[str, Any]) -> dict[str, str]:
     """Return the tables, those of stored answers too."""
     answered = (read_results(each.with_suffix("")) for each in sorted(RESULTS.glob("answers_*.jsonl.gz")))
     points, rejections = points_of(result), result["rejections"]
-    engines, trained = _read("engines"), _read("smollm2_training")
-    ordered = sorted(result["categories"], key=lambda one: one["acceptance"]["lossless"])
     return {
         "rules": columns([points["plain", rule, "", "all"] for rule in MAIN], {
             "rule": "`{rule}`", "acceptance": lambda one: with_ends(one["acceptance"], 3), "nats a position": _nats,
@@ -57,20 +54,10 @@ def shown(result: Mapping[str, Any]) -> dict[str, str]:
             lambda rule, name: _steps_and_nats(points["plain", rule, name, "all"], 4),
         ),
         "tasks": _tasks(points, rejections),
-        "rejections": crossed(
-            "", {TASKS[each["task"]]: each["protected"] for each in rejections},
-            {f"{title}: positions / rejections": name for title, name in _sets(rejections[-1]["protected"]).items()},
-            _protection,
-        ),
         "classes": columns(_by_rejection(rejections[-1]), {
             "class": "{0}", "what the target writes": "{1:.1f} %", "what is rejected": "{2:.1f} %",
             "what is written in its place": "{3:.1f} %",
         }),
-        "classes by task": crossed(
-            "class", {name: name for name, *_ in _by_rejection(rejections[-1])},
-            {f"{TASKS[each['task']]}: written / rejected": each["classes"] for each in rejections[:-1]},
-            lambda name, shares: f"{100 * shares[name][0]:.1f} / {100 * shares[name][1]:.1f} %",
-        ),
         "samplings": crossed(
             "rule", _spelled(("lossless", "clamped:width=1.0", "clamped:width=2.0", "cactus:delta=1.0")),
             {f"{title}: acceptance; tokens a step of 7; nats": name for name, title in SAMPLINGS.items()},
@@ -79,33 +66,18 @@ def shown(result: Mapping[str, Any]) -> dict[str, str]:
         "time": crossed(
             "rule", _spelled(TIMED), curves(), lambda rule, curve: _best(points["plain", rule, "", "all"], curve)
         ),
-        "categories": columns(ordered, {
-            "category": "{category}", "answers": "{answers}", "positions": "{positions}",
-            **{SHORT[rule]: _accepts(rule) for rule in ("lossless", "clamped:width=2.0")},
-        }),
         "checks": _checks(result),
-        "children": columns(
-            [(rule, kind, kept) for rule, kinds in _read("children")["rules"].items() for kind, kept in kinds.items()],
-            {"rule": "`{0}`", "children": "{1}", **{str(n): f"{{2[{n - 1}][0]:.3f}}" for n in (1, 2, 3, 4, 8)}},
-        ),
-        "transformers": columns(engines["transformers"].items(), {
-            "precision": lambda one: one[0].removeprefix("torch."),
-            "texts that are `generate`'s": "{1[equal]} of {1[texts]}",
-            "speed over its": "{1[ratio]:.2f}", "tokens a step": "{1[steps]:.2f}",
-        }),
-        "vllm": columns(engines["vllm"], {
-            "rule": "`{rule}`", "answers": "{answers}", "tokens": "{tokens_per_answer:.1f}",
-            "tokens a step": "{acceptance_length:.2f}",
-        }),
-        "trained": columns(trained["after"].items(), {
-            "rule": "`{0}`", "tokens a step before": lambda one: with_ends(trained["before"][one[0]]["length"], 2),
-            "after": lambda one: with_ends(one[1]["length"], 2),
-            "acceptance after": lambda one: with_ends(one[1]["rate"], 2),
-        }),
-        "tuned": _tuned(_read("smollm2_profile")),
         "answers": _answers(summary for results in answered for summary in summarise(results)),
         "tables/real_pair.csv": _all(points),
     }  # fmt: skip
+
+
+def crossed(
+    corner: str, rows: Mapping[str, Any], columns: Mapping[str, Any], cell: Callable[[Any, Any], object]
+) -> str:
+    """Return a table with a line for each row, and what a row and a column have in common in its cells."""
+    lines = ([name, *(cell(row, column) for column in columns.values())] for name, row in rows.items())
+    return table([corner, *columns], lines)
 
 
 def choices(result: Mapping[str, Any]) -> str:
@@ -138,10 +110,6 @@ def _nats(point: Point) -> str:
     return "0" if point["rule"] == "lossless" else with_ends(point["kl"], 4)
 
 
-def _accepts(rule: str) -> Cell:
-    return lambda one: f"{one['acceptance'][rule]:.3f}"
-
-
 def _percent(interval: Sequence[Any]) -> str:
     return with_ends(interval, 0, 100) + " %"
 
@@ -151,7 +119,7 @@ def _steps_and_nats(point: Point, digits: int) -> str:
 
 
 def _sets(protected: Container[str]) -> dict[str, str]:
-    """Return what was protected, by its title: sets of tokens, and what an importance was learned for, if it was."""
+    """Return the sets of tokens that were protected, by their titles."""
     return {title: name for name, title in SETS.items() if name in protected}
 
 
@@ -191,10 +159,6 @@ def _sampled(point: Point) -> str:
     return "; ".join([with_ends(point["acceptance"], 3), str(_steps_cell(SEVEN)(point)), _nats(point)])
 
 
-def _protection(shares: Mapping[str, Any], name: str) -> str:
-    return f"{100 * shares[name]['positions']:.0f} % / {_percent(shares[name]['rejections'])}"
-
-
 def curves() -> dict[str, tuple[Mapping[int, float], float]]:
     """Return what a pass over each number of tokens and a token of the draft cost, in passes over one token."""
     times = read(TIMES)["times"]
@@ -226,23 +190,6 @@ def _checks(result: Mapping[str, Any]) -> str:
         "Tokens of a lossless step from any position:",
         columns(result["along_texts"], along),
     ])  # fmt: skip
-
-
-def _tuned(found: Mapping[str, Any]) -> str:
-    """Return what ways of proposing would bring, by pass times and acceptance."""
-    passes, [draft] = dict(found["times"]["target"]), found["drafts"]
-    speeds = {(each["draft"], each["num_speculative_tokens"]): each for each in found["forecasts"]}
-    rows = []
-    for count in (0, 1, 2, 3, 4, 8, 15):
-        ways = (speeds.get((name, count)) or speeds["suffix", 0] for name in ("suffix", draft["draft"]))
-        cells = (f"{each['tokens_per_second']:.1f} ({each['tokens_per_step']:.2f})" for each in ways)
-        rows.append([count, f"{1000 * passes[count + 1]:.0f}", *cells])
-    head = ["proposals", "target's pass, ms", "look-up: tokens/s (a step)"]
-    return table([*head, f"draft, {1000 * draft['seconds']:.1f} ms each"], rows)
-
-
-def _read(name: str) -> Any:
-    return read(RESULTS / f"{name}.json")
 
 
 def _all(points: Points) -> str:

@@ -3,9 +3,7 @@
 python -m studies.real_pair.run --answers FOLDER --target T.gguf    measures what `collect` kept; minutes on one core
 python -m studies.real_pair.run --only-render                       tables again, from the result files
 
-With --importance FILE (`cactus learn-importance`) positions are protected by it too. With --rows FILE rows are written
-as `cactus frontier` records them, for `studies.rules.frontier`; how often one of several children is kept is then
-measured on these.
+With --rows FILE rows are written as `cactus frontier` records them, for `studies.rules.frontier`.
 """
 
 from __future__ import annotations
@@ -22,20 +20,18 @@ from torch import Tensor
 from cactus_decoding import parse_rule
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.audit import audit_rows
-from cactus_decoding.core.policy.importance import Importance, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.intervals import ratio_of_sums
 from cactus_decoding.lab.evaluation.score import expected_kept, steps_taken
-from cactus_decoding.lab.frontier.frontier import Frontier, sums_by
-from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, shortened
+from cactus_decoding.lab.frontier.frontier import sums_by
+from cactus_decoding.lab.frontier.recorded_rows import shortened
 from scripts.pages import ROOT, put
-from scripts.results import read, write
+from scripts.results import read
 from studies.real_pair.collect import PROTECTED, SHORTENED, Answers, read_answers
-from studies.real_pair.page import LENGTHS, TIMED, choices, shown
-from studies.rules.frontier import thinned
+from studies.real_pair.page import LENGTHS, choices, shown
 from studies.study import study
 
 RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json.gz", "studies/real_pair.md"
@@ -60,24 +56,19 @@ CLASSES: Mapping[str, str] = {
 }
 """Kinds of tokens; the first pattern that is found in a token's text decides."""
 CONTROL = "control tokens"
-LEARNED = "learned"
-"""Stands beside `PROTECTED` where an importance is given."""
-
 
 Measured = Mapping[str, Mapping[str, Tensor]]
 """What is known of each position under one sampling, ``[positions, ...]``: ``acceptance`` and ``kl`` by rule.
 
-``guarded`` says by protected set, or learned importance, whether lossless judges there. ``texts`` has the ``classes``
+``guarded`` says by protected set whether lossless judges there. ``texts`` has the ``classes``
 of what target and draft write, and by how much each exceeds the other, ``[..., classes, 4]``, and ``ratios``, which is
 min(1, p/q) of the token that was written.
 """
 
 
-def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary, importance: Importance | None) -> Measured:
+def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary) -> Measured:
     """Look at every position."""
     masks, kinds = {name: Protection(name).mask(words).double() for name in PROTECTED}, kinds_of(words)
-    learned = None if importance is None else importance.weights(torch.device("cpu"), torch.float64)
-    most = 0.0 if importance is None else ImportanceLimit(importance).max_importance
     found: dict[str, dict[str, list[Tensor]]] = {}
 
     def keep(kind: str, name: str, values: Tensor) -> None:
@@ -94,9 +85,6 @@ def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary, impo
                 # whole rows have said it of rows that nothing is cut from
                 mass = (target * mask[ids]).sum(-1) if sampling.truncates else answers.masses[places, column]
                 keep("guarded", name, mass > Protection(name).threshold)
-            if learned is not None:
-                score = (target * learned.target[ids] + draft * learned.draft[ids]).sum(-1) + learned.intercept
-                keep("guarded", LEARNED, score.sigmoid() > most)
             more = torch.stack([target, draft, (target - draft).clamp(min=0), (draft - target).clamp(min=0)], -1)
             index = kinds[ids].unsqueeze(-1).expand_as(more)
             sums = torch.zeros(len(places), len(CLASSES) + 1, 4, dtype=torch.float64)
@@ -122,14 +110,11 @@ def kinds_of(words: Vocabulary) -> Tensor:
     return torch.tensor([kind(token, text) for token, text in enumerate(words.texts)])
 
 
-def groups(answers: Answers, key: str = "task") -> dict[str, Tensor]:
-    """Return the places of the answers of each task, or of what else is said of them."""
-    names = [about[key] for about in answers.about]
-    return {each: torch.tensor([i for i, name in enumerate(names) if name == each]) for each in dict.fromkeys(names)}
-
-
 def tasks_and_all(answers: Answers) -> dict[str, Tensor]:
-    return groups(answers) | {"all": torch.arange(len(answers.about))}
+    """Return the places of the answers of each task, and of all."""
+    names = [about["task"] for about in answers.about]
+    tasks = {each: torch.tensor([i for i, name in enumerate(names) if name == each]) for each in dict.fromkeys(names)}
+    return tasks | {"all": torch.arange(len(names))}
 
 
 def short(interval: Iterable[float]) -> list[float]:
@@ -216,48 +201,21 @@ def losses(answers: Answers, most: int) -> dict[str, Any]:
     return {"tail": SHORTENED, "positions": len(wholes), "rules": rules}
 
 
-def categories(answers: Answers, found: Measured) -> Iterator[dict[str, Any]]:
-    """Yield acceptance by category of Spec-Bench."""
-    ours = groups(answers).get("spec_bench", torch.tensor([]))
-    for name, places in groups(answers, "group").items():
-        mine = places[torch.isin(places, ours)]
-        here = torch.isin(answers.problem, mine)
-        rules = {rule: float(found["acceptance"][rule][here].mean()) for rule in ("lossless", "clamped:width=2.0")}
-        if len(mine):
-            yield {"category": name, "answers": len(mine), "positions": int(here.sum()), "acceptance": rules}
-
-
-def children(rows: RecordedRows, positions: int) -> dict[str, Any]:
-    """Return how often one of several children of a node is kept, with one that is drawn or with fixed ones alone."""
-    rows = thinned(rows, positions)
-    points = [Frontier(rows).measure(rule, max_children=8) for rule in TIMED]
-    kept = {each.rule: {"one drawn": each.kept_by_children, "fixed": each.kept_by_fixed_children} for each in points}
-    return {"positions": rows.positions, "rules": kept}
-
-
 def measure(given: Namespace) -> dict[str, Any]:
     """Return all numbers of the page; write the rows, and what is seen of them, if they are asked for."""
     collected = read(given.answers / "collected.json")
     answers, tokenizer = read_answers(given.answers, TASKS), tokenizer_of(str(given.target))
     if given.rows is not None:
-        recorded = answers.recorded(collected["provenance"] | {"tail": SHORTENED})
-        recorded.save(given.rows)
-        about = {"study": "real_pair.children", "positions": given.positions}
-        write(given.children, children(recorded, given.positions), about)
+        answers.recorded(collected["provenance"] | {"tail": SHORTENED}).save(given.rows)
     words = Vocabulary.of(tokenizer, max(int(answers.token_ids.max()) + 1, len(tokenizer)))
-    learned = None if given.importance is None else read_importance(given.importance)
     result: dict[str, Any] = {"kept_tokens": float(answers.counts.double().mean()), "samplings": {}}
-    if learned is not None:
-        result["importance"] = {**learned.about, "digest": learned.digest}
-        learned = learned.fit(words)
     for name, sampling in SAMPLINGS.items():
         plain = name == "plain"
-        found = measured(answers, sampling, words, learned if plain else None)
-        result["samplings"][name] = [*points(answers, found, [*found["guarded"]] if plain else PROTECTED[:1])]
+        found = measured(answers, sampling, words)
+        result["samplings"][name] = [*points(answers, found, PROTECTED if plain else PROTECTED[:1])]
         if plain:
             result["rejections"] = [*rejections(answers, found)]
             result["along_texts"] = along_texts(answers, found)
-            result["categories"] = [*categories(answers, found)]
     return result | {"whole_rows": losses(answers, most=8), "collected": collected}
 
 
@@ -267,10 +225,7 @@ if __name__ == "__main__":
         __doc__, RESULTS, PAGE, measure, shown, needed=["answers", "target"],
         answers=(None, "the folder of studies.real_pair.collect", path),
         target=(None, "whose vocabulary says what tokens are", path),
-        importance=(None, "learned from other problems", path),
         rows=(None, "write the rows here", path),
-        positions=(1500, "of these rows at which children are counted: about so many, every n-th"),
-        children=(RESULTS.with_name("children.json"), "the result file of that"),
     )  # fmt: skip
     if given.page == ROOT / "docs" / PAGE and not given.only_measure:
         put(CHOOSING, {"real pair": choices(read(given.results))})

@@ -42,28 +42,18 @@ EXACT = "cactus:delta=1.0,solver=exact"
 ONE_SIGMA = 0.158655
 """Of a normal distribution this much lies above one standard deviation."""
 Columns = dict[str, tuple[str, int]]
-QUALITY: Columns = {
+BRIEF: Columns = {
     "score": ("score", 3),
     "score − best lossless": ("score_difference", 3),
-    "acceptance rate": ("acceptance_rate", 3),
     "acceptance_length": ("acceptance_length", 2),
-    "rejections ÷ lossless": ("rejections_ratio", 2),
     "nats per token": ("nats_per_token", 4),
-    "TV per position": ("tv_per_position", 3),
-    "largest ratio": ("max_likelihood_ratio", 1),
-}
-COST: Columns = {
     "length ratio": ("length_ratio", 3),
     "steps per answer": ("steps_per_answer", 1),
     "wall time ÷ target alone": ("seconds_ratio_to_target_alone", 3),
     "wall time ÷ best lossless": ("seconds_ratio", 3),
-    "tokens per second": ("tokens_per_second", 0),
-    "truncated": ("truncated", 3),
 }
-BRIEF: Columns = {title: (QUALITY | COST)[title] for title in (
-    "score", "score − best lossless", "acceptance_length", "nats per token", "length ratio", "steps per answer",
-    "wall time ÷ target alone", "wall time ÷ best lossless",
-)}  # fmt: skip
+MAIN: Columns = {"acceptance rate": ("acceptance_rate", 3), "largest ratio": ("max_likelihood_ratio", 1)}
+"""What the main settings show besides."""
 
 
 @dataclass(frozen=True)
@@ -157,20 +147,19 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
         bundled = sorted((each for each in groups if each[0] == BUNDLED), reverse=True)
         main, tuned = groups[bundled[0]], groups[bundled[-1]]
         others = {draft: runs for (draft, _), runs in groups.items() if draft != BUNDLED}
-        drafts = {"draft bundled": main} | {f"draft {draft}": runs for draft, runs in others.items()}
         matched = read(folder / f"matched-{sampling}.json.gz")["matched"]
         tables = (f"Draft `{draft}`:\n\n{table(runs, BRIEF)}" for draft, runs in others.items())
         found |= {
             f"matched {sampling}": _matched(matched),
-            f"quality {sampling}": table(main, QUALITY),
-            f"cost {sampling}": table(main, COST),
+            f"main {sampling}": table(main, BRIEF | MAIN),
             f"paired {sampling}": _paired(main, matched[BUNDLED]),
             f"tuned {sampling}": table(tuned, BRIEF),
             f"others {sampling}": "\n\n".join(tables),
             f"pictures/rules/{sampling}-score.svg": charts.score_picture(main, sigma_band(main), "±1 sigma"),
-            f"pictures/rules/{sampling}-nats.svg": charts.nats_picture(main),
-            f"pictures/rules/{sampling}-time.svg": charts.time_picture(drafts),
         }
+        if sampling == "truncated":
+            drafts = {"draft bundled": main} | {f"draft {draft}": runs for draft, runs in others.items()}
+            found["pictures/rules/truncated-time.svg"] = charts.time_picture(drafts)
     return found
 
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-from benchmarks.shapes import qwen3
 from cactus_decoding import Metrics, ModelDrafter, Pair, Request, generate, load_pair
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
@@ -161,6 +161,16 @@ def count_steps(problems: int) -> list[dict[str, Any]]:
     return found
 
 
+def of_qwen3_s_shape() -> PreTrainedModel:
+    """Return a model of random weights in bfloat16, of the shape of Qwen3-0.6B."""
+    config = Qwen3Config(
+        vocab_size=151_936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
+        num_key_value_heads=8, head_dim=128, max_position_embeddings=40_960, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+
+
 def time_passes() -> dict[str, dict[str, float]]:
     """Time passes over several nodes, each seeing the text and itself, of the bundled pair and of a larger target."""
     pair = load_pair(draft=DRAFT)
@@ -168,7 +178,7 @@ def time_passes() -> dict[str, dict[str, float]]:
     models = {
         "bundled target": pair.target,
         "bundled draft": CachedModel(pair.drafter.model),
-        "Qwen3-0.6B's shape, bfloat16": CachedModel(qwen3(torch.bfloat16)),
+        "Qwen3-0.6B's shape, bfloat16": CachedModel(of_qwen3_s_shape()),
     }
     return pass_medians(models, NODES, PASSES, trees=True)
 

@@ -7,9 +7,8 @@ import random
 
 import pytest
 
-from benchmarks.servers import Answer
 from cactus_decoding.engines.llama_cpp.server.completion import read_completion
-from scripts.serve_soak import RULES, Soak, main, requests
+from scripts.serve_soak import RULES, Answer, Soak, main, requests
 
 
 @pytest.mark.slow

@@ -1,18 +1,13 @@
-"""The study of coupled verification: the formula of acceptance, tokens per step, and widths of intervals."""
+"""The study of coupled verification: the formula of acceptance, and tokens per step."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
-from support.result_files import made
 
 from cactus_decoding import load_pair
-from cactus_decoding.lab.evaluation.intervals import paired_difference
 from cactus_decoding.zoo.word_problems import word_problems
 from studies.coupling.cost import agreement, chances, overlap, timed, tokens_per_step
-from studies.coupling.intervals import lossless_that_differ, same_problems, widths
 
 
 def test_agreement_is_the_formula_of_every_token() -> None:
@@ -49,31 +44,3 @@ def test_a_pair_is_measured() -> None:
     ways = dict(timed(pair, prompt, 20, 0))
     assert len(ways) == 9
     assert all(milliseconds > 0 for steps in ways.values() for *_, milliseconds in steps)
-
-
-def test_widths_are_those_of_each_seed_and_verification() -> None:
-    results = [
-        made(rule, 4, right=right, seed=seed, verification=how, problems=problems)
-        for rule, right in (("lossless", 0.9), ("clamped:width=1.0", 0.8))
-        for seed in (0, 1)
-        for how, problems in (("token", 60), ("coupled", 40))
-    ]
-    cut = same_problems(results)
-    assert {result.config.problems for result in cut} == {40}
-    rows = widths(cut)
-    assert [(row["rule"], row["verification"]) for row in rows] == [
-        ("clamped:width=1.0", "token"),
-        ("clamped:width=1.0", "coupled"),
-    ]
-    (lossless, relaxed) = (result for result in cut if result.config.seed == 0 and result.config.coupled)
-    expected = paired_difference(relaxed.column("right") - lossless.column("right"))
-    assert rows[1]["score_difference"] == [round(expected.value, 4)] * 2
-    assert rows[1]["mean_half_width"] == pytest.approx((expected.high - expected.low) / 2, abs=1e-4)
-    assert {row["proposals"] for row in rows} == {4}
-    assert lossless_that_differ(cut) == []
-    longer = made("lossless", 8, right=0.5, problems=40, verification="coupled")
-    found = lossless_that_differ([*cut, longer])
-    assert found == [round(float((lossless.column("right") != longer.column("right")).mean()), 4)]
-    other = replace(results[0], answers=results[0].answers | {"id": [str(i + 1) for i in range(60)]})
-    with pytest.raises(ValueError, match="different problems"):
-        same_problems([*results[1:], other])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from functools import partial
 from pathlib import Path
@@ -16,17 +15,13 @@ from transformers import AutoModelForCausalLM
 from cactus_decoding import zoo
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
-from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
-from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.tasks.benchmarks import IN_A_BOX
 from cactus_decoding.lab.frontier.recorded_rows import read_rows
-from scripts.pages import tables_of
 from scripts.results import read
 from studies.real_pair.collect import read_answers
-from studies.real_pair.engines import in_transformers
 from studies.real_pair.page import choices
 from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
 
@@ -64,16 +59,6 @@ def asked(tmp_path_factory, gguf) -> tuple[Path, Path, Path]:
     return folder, target, draft
 
 
-def that_protects(name: str, target: Path) -> Importance:
-    """Return an importance that is above the limit exactly where a protected set is above its threshold."""
-    tokenizer = tokenizer_of(str(target))
-    words, steep = Vocabulary.of(tokenizer, len(tokenizer)), 1e4
-    weights = steep * Protection(name).mask(words).float()
-    most = ImportanceLimit("learned").max_importance
-    intercept = math.log(most / (1 - most)) - steep * Protection(name).threshold
-    return Importance(weights, torch.zeros_like(weights), intercept, words.fingerprint)
-
-
 @pytest.mark.slow
 def test_rows_are_those_of_the_models_at_each_position_of_the_targets_text(asked) -> None:
     folder, _, _ = asked
@@ -97,17 +82,10 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
     folder, target, _ = asked
     page, results = copied_page(PAGE, tmp_path), tmp_path / "rows.json"
     given = ("--answers", folder / "answers", "--target", target)
-    that_protects("digits", target).save(tmp_path / "digits.safetensors")
-    rows, several = tmp_path / "rows.safetensors", tmp_path / "children.json"
-    more = ("--importance", tmp_path / "digits.safetensors", "--rows", rows, "--positions", 60, "--children", several)
-    done = run(*given, *more, "--results", results, "--page", page)
+    rows = tmp_path / "rows.safetensors"
+    done = run(*given, "--rows", rows, "--results", results, "--page", page)
     assert done.returncode == 0, done.stderr
     result = json.loads(results.read_text())
-    learned, digits = (
-        [each["acceptance"][0] for each in result["samplings"]["plain"] if each["protect"] == name]
-        for name in ("learned", "digits")
-    )
-    assert learned == pytest.approx(digits, abs=5e-3), "rows without their tails say the same"
     assert result["collected"]["settings"]["draft"].startswith("worded")
     assert {each["task"] for each in result["rejections"]} == {"gsm8k", "all"}
     for share in zip(*result["rejections"][-1]["classes"].values(), strict=True):
@@ -116,11 +94,6 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
     assert by_rule["lossless"] < by_rule["clamped:width=1.0"] < by_rule["clamped:width=5.0"]
     assert "temperature 1,top_k:k=10,code symbols," in (tmp_path / "tables/real_pair.csv").read_text()
     assert read_rows(rows).positions == sum(each["positions"] for each in result["rejections"][:-1])
-    kept = read(several)["rules"]
-    fixed = [each[0] for each in kept["lossless"]["fixed"]]
-    assert fixed == sorted(fixed), "another fixed child adds its own probability"
-    for kinds in kept.values():
-        assert all(intervals[7][0] > intervals[0][0] for intervals in kinds.values())
 
 
 def test_what_is_advised_elsewhere_is_what_was_measured() -> None:
@@ -132,24 +105,6 @@ def test_what_is_advised_elsewhere_is_what_was_measured() -> None:
     ends, plain = ([f"{low} to {high}", f"{value} times"] for value, low, high in (relaxed, lossless))
     said = rf"`clamped:width=2` \| .*\[{ends[1]}\]\(\S+ the tokens per second of plain decoding \({ends[0]}\), "
     assert re.search(rf"{said}where lossless makes {plain[1]} \({plain[0]}\)", readme)
-
-
-@pytest.mark.slow
-def test_greedy_texts_of_custom_generate_are_those_of_generate() -> None:
-    found = in_transformers(str(zoo.path("target")), [QUESTION.format(i) for i in range(1, 4)], torch.float32)
-    assert (found["texts"], found["equal"]) == (3, 3)
-    assert found["steps"] >= 1
-
-
-def test_scores_are_those_of_the_harness_where_it_reads_answers_alike() -> None:
-    scored = json.loads((ROOT / "studies/real_pair/results/harness.json").read_text())
-    assert {len(scored[task]["id"]) for task in ("ifeval", "humaneval", "gsm8k")} == {40}
-    assert scored["ifeval"]["theirs"] == {"none": scored["ifeval"]["ours"]}
-    assert scored["humaneval"]["theirs"] == {"create_test": scored["humaneval"]["ours"]}
-    said = f"calls {sum(scored['ifeval']['ours'])} of 40 answers to IFEval right and {sum(scored['humaneval']['ours'])}"
-    assert said in tables_of(PAGE).read_text()
-    ours, theirs = sum(scored["gsm8k"]["ours"]), sum(scored["gsm8k"]["theirs"]["flexible-extract"])
-    assert f"it calls {theirs} right and we {ours}" in tables_of(PAGE).read_text()
 
 
 def test_every_token_has_one_class() -> None:

@@ -13,23 +13,19 @@ from scripts.pages import put, tables_of
 from scripts.results import read
 from studies.study import SAMPLINGS
 
-LAPTOP, IMPORTANCE = "studies/tables/laptop.md", "studies/tables/importance.md"
+IMPORTANCE = "studies/tables/importance.md"
 PAGES = {
     **{
         f"{name}.run": f"studies/{name}.md"
-        for name in ("rules", "training", "relaxing", "trees", "constraints", "budgets", "real_pair", "expert_budget")
+        for name in ("rules", "training", "relaxing", "trees", "constraints", "budgets", "real_pair")
     },
     "planning.check": "studies/planning.md",
     **{f"structured_answers.{name}": "studies/structured_answers.md" for name in ("suite", "answers")},
-    "serving.goodput": "studies/tables/serving.md",
     "budgets.enumeration": "studies/tables/budgets.md",
     "trees.schemes": "studies/tables/trees.md",
     "rules.papers": "studies/tables/deployed.md",
-    "rules.fly_kernels": "fly.md",
     **{f"importance.{name}": IMPORTANCE for name in ("run", "ensemble")},
     "importance.recurring": "recurring.md",
-    "greedy_agreement.run": "hugging_face.md",
-    **{f"laptop.{name}": LAPTOP for name in ("benchmark", "overhead", "self_speculation", "gguf_agreement")},
 }
 OF_SEVERAL_FILES = ("rules.run", "relaxing.run", "trees.run", "training.run")
 """Studies with a folder of result files."""

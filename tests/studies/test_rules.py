@@ -16,7 +16,7 @@ from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from scripts.pages import insert
 from scripts.results import read
-from studies.rules import fly_kernels, papers
+from studies.rules import papers
 from studies.rules.frontier import PICTURE, RESULTS, pages, strictest
 from studies.rules.run import sigma_band
 
@@ -30,16 +30,6 @@ def test_the_band_is_one_standard_error_of_the_target_alone():
     (alone,) = summarise([made("lossless", 0, problems=12, right=1.1)])
     assert sigma_band([alone]).low == pytest.approx(0.158655 ** (1 / 12), abs=1e-9)  # not of width zero
     assert sigma_band(rows[1:]) is None
-
-
-@pytest.mark.parametrize("path", [papers.RESULTS, fly_kernels.RESULTS], ids=lambda path: path.name)
-def test_what_deployed_rules_bring_was_measured_by_a_commit(path: Path) -> None:
-    assert not read(path)["provenance"]["commit"].endswith("-dirty")
-
-
-def test_vllm_s_kernels_keep_what_fly_keeps() -> None:
-    ways = read(fly_kernels.RESULTS)["ways"].values()
-    assert all(way["same"] == way["steps"] > way["more than losslessly"] > 0 for way in ways)
 
 
 def test_a_ratio_of_sums_has_the_interval_of_its_problems() -> None:

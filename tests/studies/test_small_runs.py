@@ -38,7 +38,7 @@ def test_rules(tmp_path: Path) -> None:
     ran("rules.run", "--problems", 1, "--positions", 40, "--page", page, "--folder", folder)
     assert "clamped:width=" in tables_of(page).read_text()
     assert [path.suffix for path in folder.iterdir()] == [".gz"] * 4
-    assert len(list((tmp_path / "pictures" / "rules").glob("*.svg"))) == 6
+    assert len(list((tmp_path / "pictures" / "rules").glob("*.svg"))) == 3
 
 
 def test_relaxing(tmp_path: Path) -> None:
@@ -144,40 +144,6 @@ def test_a_memory_keeps_a_part_of_what_a_rule_gains(tmp_path: Path) -> None:
     found = read(out)["settings"]
     assert len(found) == len(read_results(answers)) == 8
     assert found["0, relaxed_greedy:margin=1.2 after 1 like rejections"]["setting"]["recurring"] == 1
-
-
-def test_laptop_overhead(tmp_path: Path) -> None:
-    page, results = Path(shutil.copy(TABLES / "laptop.md", tmp_path / "page.md")), tmp_path / "r.json"
-    ran("laptop.overhead", "--layers", 1, "--tokens", 6, "--results", results, "--page", page)
-    for row in json.loads(results.read_text())["rows"]:
-        assert min(row["target_ms"], row["draft_ms"], row["overhead_ms"], row["steps"]) > 0
-
-
-@pytest.mark.parametrize(
-    ("study", "option"), [("benchmark", "--llama-server"), ("self_speculation", "--llama-quantize")]
-)
-def test_llama_cpps_own_programs_must_be_named(study: str, option: str) -> None:
-    done = run_script(f"studies.laptop.{study}")
-    assert done.returncode == 2
-    assert f"give {option.removeprefix('--')}, or --only-render" in done.stderr
-
-
-def test_gguf_agreement_is_exact_in_float32_alone(tmp_path: Path) -> None:
-    page, results = Path(shutil.copy(TABLES / "laptop.md", tmp_path / "page.md")), tmp_path / "r.json"
-    ran("laptop.gguf_agreement", "--rows", 3, "--answers", 3, "--results", results, "--page", page)
-    exact, *_, quantised = json.loads(results.read_text())["rows"]
-    assert exact["transformers"]["largest"] < 1e-4 < 1e-3 < quantised["transformers"]["largest"]
-    assert (exact["equal"], exact["answers"]) == (3, 3)
-
-
-def test_in_float32_greedy_answers_are_the_engine_s_own_and_other_engines_are_kept(tmp_path: Path) -> None:
-    page, results = Path(shutil.copy(ROOT / "docs/hugging_face.md", tmp_path / "page.md")), tmp_path / "r.json"
-    for engine in ("llama.cpp", "transformers"):
-        ran("greedy_agreement.run", engine, "--problems", 2, "--results", results, "--page", page)
-    rows = json.loads(results.read_text())["rows"]
-    assert [row["engine"] for row in rows] == ["transformers"] * 10 + ["llama.cpp"] * 8
-    assert {row["equal"] for row in rows if row["dtype"] == "float32"} == {2}
-    assert "| llama.cpp, float32 |  | 2 of 2 |" in page.read_text()
 
 
 def test_the_enumeration_of_budgets_is_that_of_the_page(tmp_path: Path) -> None:

@@ -1,8 +1,4 @@
-"""Clients that ask a server, and what they find: run by clients.py, in an environment of theirs.
-
-In the root: PYTHONPATH=src:tests:. python -m benchmarks.clients_asked ADDRESS [CLIENT …]. The tests ask by those that
-they have; so each client is imported where it is asked.
-"""
+"""Clients that ask a server, and what they find: `python -m support.clients_asked ADDRESS`, with tests on the path."""
 
 from __future__ import annotations
 
@@ -12,12 +8,12 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import httpx
 import openai
 from pydantic import BaseModel, Field
+
 from support.client_requests import CALLED, CHATS, RESULT
 
 ADDED = [{"role": "user", "content": "Finn has 2 nuts and Sam has 3. How many nuts do they have together?"}]
@@ -329,83 +325,6 @@ def langchain(address: str) -> dict[str, Callable[[], str]]:
     }
 
 
-def lite(address: str) -> dict[str, Callable[[], str]]:
-    """Return LiteLLM's."""
-    import litellm
-
-    litellm.suppress_debug_info = True
-    to = {"api_base": address, "api_key": "none", "max_retries": 0}
-
-    def create(**more: Any) -> Any:
-        asked = {"model": "openai/x", "messages": ADDED, "max_tokens": 12, "seed": 1}
-        return litellm.completion(**(to | asked | more))
-
-    def whole(**more: Any) -> str:
-        answer = create(**more)
-        return "; ".join(text(each, each.message.content) for each in answer.choices) + ", " + counted(answer.usage, 24)
-
-    def stream(**more: Any) -> Any:
-        return litellm.stream_chunk_builder([*create(stream=True, stream_options=COUNTED, **more)])
-
-    def completed() -> str:
-        answer = litellm.text_completion(model="text-completion-openai/x", prompt="The sky is", max_tokens=4, **to)
-        return text(answer.choices[0], answer.choices[0].text, answer.usage, 4)
-
-    def schema() -> str:
-        said = create(response_format=Count, max_tokens=60).choices[0].message.content
-        return repr(Count.model_validate_json(said))
-
-    def streamed_whole() -> str:
-        answer = stream()
-        return text(answer.choices[0], answer.choices[0].message.content, answer.usage, 12)
-
-    return {
-        "completion": lambda: whole(user="me"),
-        "completion, `n` 2, `stop`, penalties": lambda: whole(n=2, stop=["."], presence_penalty=0.1),
-        "completion, `stream`, usage": streamed_whole,
-        "completion, tools": lambda: calls(create(tools=TOOLS, tool_choice="required", max_tokens=60).choices[0]),
-        "completion, tools, `stream`": lambda: calls(
-            stream(tools=TOOLS, tool_choice="required", max_tokens=60).choices[0]
-        ),
-        "completion, a pydantic model": schema,
-        "completion, as `hosted_vllm`, a rule": lambda: whole(model="hosted_vllm/x", acceptance_rule="cactus:delta=1"),
-        "text_completion": completed,
-    }
-
-
-def llama_index(address: str) -> dict[str, Callable[[], str]]:
-    """Return llama-index's."""
-    from llama_index.core.llms import ChatMessage
-    from llama_index.core.tools import FunctionTool
-    from llama_index.llms.openai_like import OpenAILike
-
-    to = {"model": "x", "api_base": address, "api_key": "none", "max_retries": 0, "max_tokens": 60}
-    chat = OpenAILike(is_chat_model=True, is_function_calling_model=True, **to)
-    texts, said = OpenAILike(is_chat_model=False, **to), [ChatMessage(role="user", content=QUESTION)]
-
-    def add(a: int, b: int) -> int:
-        """Add."""
-        return a + b
-
-    def tools() -> str:
-        answer = chat.chat_with_tools([FunctionTool.from_defaults(add)], user_msg=QUESTION, tool_required=True)
-        (made,) = chat.get_tool_calls_from_response(answer)
-        return call(made.tool_name, made.tool_kwargs)
-
-    def length(answer: str) -> str:
-        assert answer
-        return f"{len(answer)} characters"
-
-    return {
-        "OpenAILike.chat": lambda: length(chat.chat(said).message.content),
-        "stream_chat": lambda: length("".join(part.delta or "" for part in chat.stream_chat(said))),
-        "chat_with_tools": tools,
-        "structured_predict": lambda: repr(chat.as_structured_llm(Count).chat(said).raw),
-        "complete": lambda: length(texts.complete("The sky is").text),
-        "stream_complete": lambda: length("".join(p.delta or "" for p in texts.stream_complete("The sky is"))),
-    }
-
-
 def pydantic(address: str) -> dict[str, Callable[[], str]]:
     """Return Pydantic AI's, by conversations and by responses."""
     from pydantic_ai import Agent, NativeOutput
@@ -451,17 +370,15 @@ def web_ui(address: str) -> dict[str, Callable[[], str]]:
 
 
 CLIENTS = {
-    "OpenAI": (official, "openai"), "LangChain": (langchain, "langchain-openai"), "LiteLLM": (lite, "litellm"),
-    "llama-index": (llama_index, "llama-index-llms-openai-like"), "Pydantic AI": (pydantic, "pydantic-ai-slim"),
-    "Open WebUI": (web_ui, "httpx"),
+    "OpenAI": official, "LangChain": langchain, "Pydantic AI": pydantic, "Open WebUI": web_ui,
 }  # fmt: skip
-"""Of each its requests, and the package that sends them."""
+"""The requests of each."""
 
 
 def ask(client: str, address: str) -> list[dict[str, Any]]:
     """Return what a client's requests were answered, and whether that is right."""
     rows = []
-    for name, send in CLIENTS[client][0](address).items():
+    for name, send in CLIENTS[client](address).items():
         try:
             answer, right = send(), True
         except Exception as error:
@@ -473,10 +390,7 @@ def ask(client: str, address: str) -> list[dict[str, Any]]:
 
 def main() -> None:
     logging.disable()
-    address, *clients = sys.argv[1:]
-    rows = [row for client in clients or CLIENTS for row in ask(client, address)]
-    packages = [CLIENTS[client][1] for client in clients or CLIENTS]
-    print(json.dumps({"rows": rows, "clients": {name: version(name) for name in packages}}))
+    print(json.dumps([row for client in CLIENTS for row in ask(client, sys.argv[1])]))
 
 
 if __name__ == "__main__":
