@@ -25,8 +25,7 @@ TIMED = ("lossless", "clamped:width=2.0", "cactus:delta=1.0")
 SHORT = {"lossless": "lossless", "clamped:width=2.0": "clamped, width 2", "cactus:delta=1.0": "Cactus, delta 1"}
 """Names in the heads of columns, which may break between words."""
 TASKS = {"gsm8k": "GSM8K", "humaneval": "HumanEval", "spec_bench": "Spec-Bench", "ifeval": "IFEval", "all": "all"}
-SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols",
-        "learned": "what is learned to matter"}  # fmt: skip
+SETS = {"": "nothing", "digits": "digits", "numbers_and_operators": "digits, operators", "code": "code symbols"}
 SAMPLINGS = {"plain": "temperature 1", "own": "0.7, top-p 0.8, top-k 20", "paper": "0.6, top-p 0.95, top-k 20"}
 Point = Mapping[str, Any]
 Points = Mapping[tuple[str, str, str, str], Point]
@@ -151,7 +150,7 @@ def _steps_and_nats(point: Point, digits: int) -> str:
 
 
 def _sets(protected: Container[str]) -> dict[str, str]:
-    """Return what was protected, by its title: sets of tokens, and what an importance was learned for, if it was."""
+    """Return the sets of tokens that were protected, by their titles."""
     return {title: name for name, title in SETS.items() if name in protected}
 
 

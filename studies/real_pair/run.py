@@ -3,9 +3,8 @@
 python -m studies.real_pair.run --answers FOLDER --target T.gguf    measures what `collect` kept; minutes on one core
 python -m studies.real_pair.run --only-render                       tables again, from the result files
 
-With --importance FILE (`cactus learn-importance`) positions are protected by it too. With --rows FILE rows are written
-as `cactus frontier` records them, for `studies.rules.frontier`; how often one of several children is kept is then
-measured on these.
+With --rows FILE rows are written as `cactus frontier` records them, for `studies.rules.frontier`; how often one of
+several children is kept is then measured on these.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from torch import Tensor
 from cactus_decoding import parse_rule
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.audit import audit_rows
-from cactus_decoding.core.policy.importance import Importance, ImportanceLimit, read_importance
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
@@ -60,24 +58,19 @@ CLASSES: Mapping[str, str] = {
 }
 """Kinds of tokens; the first pattern that is found in a token's text decides."""
 CONTROL = "control tokens"
-LEARNED = "learned"
-"""Stands beside `PROTECTED` where an importance is given."""
-
 
 Measured = Mapping[str, Mapping[str, Tensor]]
 """What is known of each position under one sampling, ``[positions, ...]``: ``acceptance`` and ``kl`` by rule.
 
-``guarded`` says by protected set, or learned importance, whether lossless judges there. ``texts`` has the ``classes``
+``guarded`` says by protected set whether lossless judges there. ``texts`` has the ``classes``
 of what target and draft write, and by how much each exceeds the other, ``[..., classes, 4]``, and ``ratios``, which is
 min(1, p/q) of the token that was written.
 """
 
 
-def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary, importance: Importance | None) -> Measured:
+def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary) -> Measured:
     """Look at every position."""
     masks, kinds = {name: Protection(name).mask(words).double() for name in PROTECTED}, kinds_of(words)
-    learned = None if importance is None else importance.weights(torch.device("cpu"), torch.float64)
-    most = 0.0 if importance is None else ImportanceLimit(importance).max_importance
     found: dict[str, dict[str, list[Tensor]]] = {}
 
     def keep(kind: str, name: str, values: Tensor) -> None:
@@ -94,9 +87,6 @@ def measured(answers: Answers, sampling: SamplingParams, words: Vocabulary, impo
                 # whole rows have said it of rows that nothing is cut from
                 mass = (target * mask[ids]).sum(-1) if sampling.truncates else answers.masses[places, column]
                 keep("guarded", name, mass > Protection(name).threshold)
-            if learned is not None:
-                score = (target * learned.target[ids] + draft * learned.draft[ids]).sum(-1) + learned.intercept
-                keep("guarded", LEARNED, score.sigmoid() > most)
             more = torch.stack([target, draft, (target - draft).clamp(min=0), (draft - target).clamp(min=0)], -1)
             index = kinds[ids].unsqueeze(-1).expand_as(more)
             sums = torch.zeros(len(places), len(CLASSES) + 1, 4, dtype=torch.float64)
@@ -245,15 +235,11 @@ def measure(given: Namespace) -> dict[str, Any]:
         about = {"study": "real_pair.children", "positions": given.positions}
         write(given.children, children(recorded, given.positions), about)
     words = Vocabulary.of(tokenizer, max(int(answers.token_ids.max()) + 1, len(tokenizer)))
-    learned = None if given.importance is None else read_importance(given.importance)
     result: dict[str, Any] = {"kept_tokens": float(answers.counts.double().mean()), "samplings": {}}
-    if learned is not None:
-        result["importance"] = {**learned.about, "digest": learned.digest}
-        learned = learned.fit(words)
     for name, sampling in SAMPLINGS.items():
         plain = name == "plain"
-        found = measured(answers, sampling, words, learned if plain else None)
-        result["samplings"][name] = [*points(answers, found, [*found["guarded"]] if plain else PROTECTED[:1])]
+        found = measured(answers, sampling, words)
+        result["samplings"][name] = [*points(answers, found, PROTECTED if plain else PROTECTED[:1])]
         if plain:
             result["rejections"] = [*rejections(answers, found)]
             result["along_texts"] = along_texts(answers, found)
@@ -267,7 +253,6 @@ if __name__ == "__main__":
         __doc__, RESULTS, PAGE, measure, shown, needed=["answers", "target"],
         answers=(None, "the folder of studies.real_pair.collect", path),
         target=(None, "whose vocabulary says what tokens are", path),
-        importance=(None, "learned from other problems", path),
         rows=(None, "write the rows here", path),
         positions=(1500, "of these rows at which children are counted: about so many, every n-th"),
         children=(RESULTS.with_name("children.json"), "the result file of that"),

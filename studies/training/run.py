@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
-from cactus_decoding import Metrics, Pair, load_pair, stream, zoo
+from cactus_decoding import Metrics, Pair, Request, generate, load_pair, stream, zoo
 from cactus_decoding.cli.display import counting
 from cactus_decoding.core.files.home import user_cache
 from cactus_decoding.core.files.writing import write_atomically
@@ -39,7 +39,6 @@ from cactus_decoding.lab.training.acceptance.sampling import read_answers
 from cactus_decoding.lab.training.acceptance.settings import TrainingSettings
 from cactus_decoding.lab.training.acceptance.training import train_draft
 from cactus_decoding.lab.training.adaptation import DraftAdaptation
-from cactus_decoding.lab.training.importance.continuing import Branch, continue_alone
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import columns, table
 from scripts.results import read, write
@@ -149,16 +148,15 @@ class Trainer:
         """Return, for each sampling, the target's answers to problems, with its rows."""
         pair, found = load_pair("bundled", "ngram"), {}
         prompts = [each.prompt for each in islice(word_problems(split, seed=31), self.sizes.texts)]
-        ids = [list(pair.tokenizer(prompt).input_ids) for prompt in prompts]
         for name, sampling in SAMPLINGS.items():
-            branches = [Branch(each, len(each), seed) for seed, each in enumerate(ids)]
             found[name] = []
-            for prompt, text in zip(ids, continue_alone(pair, branches, sampling, max_new_tokens=256), strict=True):
-                answered = pair.tokenizer(text, add_special_tokens=False).input_ids
-                token_ids = [*prompt, *answered, *pair.stop_token_ids[:1]]
-                logits = self.target(torch.tensor([token_ids])).logits[0, len(prompt) - 1 : -1]
+            for seed, prompt in enumerate(prompts):
+                alone = Request(seed=seed, sampling=sampling, num_speculative_tokens=0)
+                start = len(prompt_ids := pair.tokenizer(prompt).input_ids)
+                token_ids = [*prompt_ids, *generate(pair, prompt, alone).token_ids]
+                logits = self.target(torch.tensor([token_ids])).logits[0, start - 1 : -1]
                 rows = SamplingFn(sampling)(logits, token_ids)
-                found[name].append(Text(token_ids, len(prompt), rows))
+                found[name].append(Text(token_ids, start, rows))
         return found
 
 

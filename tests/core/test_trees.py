@@ -9,7 +9,6 @@ from support.tiny_models import tiny_llama
 from cactus_decoding import Drafter, Fate, ModelDrafter, NgramDrafter, Request, generate, stream
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.lab.frontier.recording import record_rows
-from cactus_decoding.lab.training.importance.collecting import Collection
 from cactus_decoding.lab.training.probe import check_request
 
 TREE = "static=3.2.1"
@@ -108,11 +107,10 @@ def test_seeds_repeat_with_trees_that_grow(pair, prompts: list[str]) -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("reader", ["learning importance", "a diagnosis", "a recording of rows"])
+@pytest.mark.parametrize("reader", ["a diagnosis", "a recording of rows"])
 def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], reader: str) -> None:
     request = Request(tree=TREE)
     asked = {
-        "learning importance": lambda: Collection(request),
         "a diagnosis": lambda: check_request(request),
         "a recording of rows": lambda: record_rows(pair, prompts, request, positions=1),
     }

@@ -13,7 +13,7 @@ from scripts.pages import put, tables_of
 from scripts.results import read
 from studies.study import SAMPLINGS
 
-LAPTOP, IMPORTANCE = "studies/tables/laptop.md", "studies/tables/importance.md"
+LAPTOP = "studies/tables/laptop.md"
 PAGES = {
     **{
         f"{name}.run": f"studies/{name}.md"
@@ -26,8 +26,6 @@ PAGES = {
     "trees.schemes": "studies/tables/trees.md",
     "rules.papers": "studies/tables/deployed.md",
     "rules.fly_kernels": "fly.md",
-    **{f"importance.{name}": IMPORTANCE for name in ("run", "ensemble")},
-    "importance.recurring": "recurring.md",
     "greedy_agreement.run": "hugging_face.md",
     **{f"laptop.{name}": LAPTOP for name in ("benchmark", "overhead", "self_speculation", "gguf_agreement")},
 }

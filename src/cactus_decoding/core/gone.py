@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 _PROTECTION = "protect (--protect digits), which needs no training"
+_TIGHTER = "a rule that relaxes little, such as clamped:width=0.5, or a budget"
 _JOINT = "'joint', or 'token'; studies/trees has it as an example of a scheme of one's own"
 _TREES = "tree='best_first', or a static one such as 'static=3.2.1', with verification='joint'"
 _REPORT = "'cactus report', which counts rejections by kind of token, and 'cactus tune'"
@@ -27,8 +28,8 @@ GONE = MappingProxyType(
         "max_importance": _PROTECTION,
         "importance_scale": _PROTECTION,
         "show": "'cactus rules' for rules, and 'cactus trace' for answers",
-        "recurring": "a looser rule, such as clamped:width=2",
-        "recurring_ratio": "a looser rule, such as clamped:width=2",
+        "recurring": _TIGHTER,
+        "recurring_ratio": _TIGHTER,
         "skip": "draft='early_exit', or 'suffix'",
         "hsd": "'block', which keeps the same tokens",
         "multipath": _TREES,

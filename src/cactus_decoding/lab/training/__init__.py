@@ -1,4 +1,4 @@
-"""Trains models: drafts for acceptance, also while they serve, and importance.
+"""Trains models: drafts for acceptance, also while they serve.
 
 Names are imported when they are first used: some need transformers' trainer, which takes seconds to import.
 """

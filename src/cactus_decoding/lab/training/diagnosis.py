@@ -154,8 +154,8 @@ def _chances(
 def _acceptance(policy: FittedPolicy, rule: AcceptanceRule, target: Tensor, draft: Tensor) -> float:
     """Return what a rule accepts at a position, ``[1, vocabulary]`` each, or lossless where the policy forbids it."""
     position = Position(StepRows(target, [0], Proposal([0], draft), *[lambda rows, _: rows] * 2), ROOT)
-    judge = policy.rule_at(rule, policy.begin([]), position)
-    return position.audit(judge or Lossless()).acceptance.item()
+    judge = rule if policy.relaxes(rule, policy.begin([]), position) else Lossless()
+    return position.audit(judge).acceptance.item()
 
 
 def _best(rows: Recorded, chances: Tensor, times: PassTimes) -> tuple[int, Tensor]:
