@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import numpy as np
-from pages import columns, read, table, with_ends
+from pages import columns, read, table
 
 from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.lab.evaluation.intervals import Interval, bootstrapped, resampled_sums
@@ -203,17 +203,6 @@ def builds() -> str:
     return table(["built for", *next(iter(every.values()))], rows)
 
 
-def self_drafts() -> Iterable[dict[str, Any]]:
-    """Yield what drafts from targets themselves bring at their best number of proposals."""
-    for name, found in read("self_drafts").items():
-        for row in found["rows"]:
-            short = row["draft"] if len(row["draft"]) < 40 else f"{row['draft'][:36]} …"
-            yield row | {
-                "target": name.replace("-", " "),  # a narrow screen would break a hyphen
-                "draft": "the chosen `skip`" if row["draft"] == found["chosen"] else f"`{short}`",
-            }
-
-
 TABLES: dict[str, Callable[[], str]] = {
     "auto": auto,
     "long_prompts": long_prompts,
@@ -223,12 +212,4 @@ TABLES: dict[str, Callable[[], str]] = {
     "forecast": forecast,
     "look_ups": look_ups,
     "builds": builds,
-    "self_drafts": lambda: columns(self_drafts(), {
-        "target": "{target}", "draft": "{draft}",
-        "cost of a draft token": lambda row: f"{row['cost']:.2f}" if "cost" in row else "",
-        "kept": lambda row: f"{row['acceptance']:.2f}" if "acceptance" in row else "",
-        "proposals": "{num_speculative_tokens}", "tokens per step": "{tokens_per_step:.2f}",
-        "forecast speed": lambda row: with_ends(row["speedup"]),
-        "pays": lambda row: "yes" if row["speedup"][0] >= 1.05 else "no",
-    }),
-}  # fmt: skip
+}

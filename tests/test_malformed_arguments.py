@@ -41,7 +41,7 @@ from cactus_decoding.core.drafting.registry import as_draft_length
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.core.sampling.rows import SparseProbs
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.engines.transformers.skip import EarlyExit
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.lab.tracing import PositionRows, what_if
 
 BATCH, PROPOSALS, VOCABULARY = 2, 3, 4

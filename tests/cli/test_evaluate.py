@@ -69,6 +69,10 @@ def test_rules_share_their_random_numbers_where_they_can(succeed, tmp_path):
     assert "oupled" not in printed + err
     texts = {result.config.label: result.answers["text"] for result in read_results(by_token)}
     assert texts["lossless ×0"] != texts["lossless ×4"]
+    varied = ("eval", *SMALL, "--problems", "1", "--num-speculative-tokens", "confidence", *rules[2:])
+    err = succeed(*varied, "--output", str(tmp_path / "varied.jsonl"))[1]
+    assert "not coupled, because the rule looks at the drafted token: cactus:delta=1.0; compared" in err
+    assert "not coupled, because the number of proposals varies from step to step: clamped:width=1.0; compared" in err
 
 
 LONG = "cactus:delta=1.0,solver=exact"

@@ -66,6 +66,8 @@ CASES = [
     ((*GENERATE, "--expected-tokens", "9", *WIDE), "give --budget or --max-shift too"),
     (("tune", "ngram"), "'ngram' is a draft"),
     ((*EVAL, *WIDE, "--verification", "block", "--num-speculative-tokens", "confidence"), "a fixed number of"),
+    ((*EVAL, *WIDE, "--verification", "coupled", "--num-speculative-tokens", "auto"), "a fixed number of proposals"),
+    ((*GENERATE, *WIDE, "--verification", "coupled", "--tree", "best_first"), "a fixed number of proposals"),
     (("demo", "--protect", "xyzzy", "--problems", "1"), "it would protect nothing"),
     (("conform",), "give an ENGINE"),
     (("conform", "--bad"), "there is no option --bad (see 'cactus conform --help')"),

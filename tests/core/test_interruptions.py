@@ -27,7 +27,7 @@ LOADED = tiny_pair()
 def pair_of(kind: str = "model") -> Pair:
     """Return a pair with caches of its own, whose drafter has a model or exits the target's early."""
     pair = LOADED.twin()
-    drafter = pair.drafter if kind == "model" else CandidateGeneratorDrafter.early_exit(1)
+    drafter = pair.drafter if kind == "model" else CandidateGeneratorDrafter(assistant_model=pair.target.model)
     return Pair(pair.target, drafter, pair.tokenizer)
 
 

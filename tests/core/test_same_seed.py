@@ -107,6 +107,10 @@ def test_a_relaxed_text_depends_on_the_draft_but_repeats(rule: str) -> None:
     assert first.token_ids == second.token_ids
     plain = generate(pairs[0], "abc", **asked | {"num_speculative_tokens": 0})
     assert first.token_ids != plain.token_ids
+    asked |= {"num_speculative_tokens": None}
+    assert (
+        str(generate(pairs[0], "abc", **asked).request.draft_length) == "6"
+    )  # as `auto` would break the rule's promise
 
 
 def test_a_rule_that_looks_at_the_drafted_token_is_refused() -> None:

@@ -1,8 +1,11 @@
-"""A process of its own has as much processor time as it is given, however long the clock says that it takes."""
+"""A process of its own has the processor time that it is given, and never answers what somebody else has asked."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from support.faults import InjectedError, fail
 
 from cactus_decoding.core import worker
 from cactus_decoding.core.worker import WorkerProcess
@@ -51,3 +54,34 @@ def test_who_never_ends_without_working_is_ended_too_and_who_ends_is_not_late(pr
     monkeypatch.setattr(worker, "WALL_SECONDS", 0.2)
     with pytest.raises(ValueError, match="takes longer"):
         process.text({"wait": 600}, 0.5, "text")
+
+
+ECHO = """
+import sys
+for line in sys.stdin:
+    print("no JSON" if "nonsense" in line else line.strip() or "{}", flush=True)
+"""
+
+
+@pytest.fixture
+def echo(tmp_path):
+    script = tmp_path / "echo.py"
+    script.write_text(ECHO)
+    made = WorkerProcess(script, b"{}", "echoes")
+    yield made
+    made.close()
+
+
+def test_nobody_gets_the_reply_to_what_was_interrupted(echo, monkeypatch):
+    assert echo.ask({"number": 1}, 30)["number"] == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(worker, "select", SimpleNamespace(select=fail))
+        with pytest.raises(InjectedError):
+            echo.ask({"number": 2}, 30)
+    assert echo.ask({"number": 3}, 30)["number"] == 3
+
+
+def test_a_reply_that_is_no_json_ends_the_process_and_the_next_one_starts(echo):
+    with pytest.raises(RuntimeError, match="the process that echoes replies by no JSON"):
+        echo.text({"number": "nonsense"}, 30, "number")
+    assert echo.text({"number": 4}, 30, "number") == "4"

@@ -10,6 +10,7 @@ from support.result_files import made
 
 from cactus_decoding import load_pair
 from cactus_decoding.lab.evaluation.intervals import paired_difference
+from cactus_decoding.zoo.word_problems import word_problems
 from studies.coupling.cost import agreement, chances, overlap, timed, tokens_per_step
 from studies.coupling.intervals import lossless_that_differ, same_problems, widths
 
@@ -40,12 +41,12 @@ def test_tokens_per_step_of_equal_chances() -> None:
 
 @pytest.mark.slow
 def test_a_pair_is_measured() -> None:
-    pair = load_pair()
-    found = chances(pair, pair.sample_prompts()[0], 20, 0)
+    pair, prompt = load_pair(), next(word_problems("validation")).prompt
+    found = chances(pair, prompt, 20, 0)
     assert {len(each) for each in found.values()} == {20}
     assert (found["two draws"] <= found["coupled"] + 1e-9).all()
     assert (found["coupled"] <= found["token"] + 1e-9).all()
-    ways = dict(timed(pair, pair.sample_prompts()[0], 20, 0))
+    ways = dict(timed(pair, prompt, 20, 0))
     assert len(ways) == 9
     assert all(milliseconds > 0 for steps in ways.values() for *_, milliseconds in steps)
 

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+from cactus_decoding.engines.llama_cpp.pairs import PairPool
+from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
 from support.command_line import process
+from support.in_thread import served
 from support.patience import PATIENCE
 
 
@@ -89,3 +93,19 @@ def serving(*arguments: str) -> Iterator[LlamaServerProcess]:
             if running.poll() is None:
                 running.terminate()
                 running.wait(PATIENCE)
+
+
+@contextmanager
+def serving_here(
+    target: Path, draft: Path, parallel: int = 1, sent_bytes: int | None = None
+) -> Iterator[tuple[LlamaServer, PairPool, int]]:
+    """Serve in a thread of this process until the block ends, in float32; yield the port too."""
+    file = parse_gguf(f"{target}:cache=float32,context_size=512,threads=1")
+    pool = PairPool.load(file, f"{draft}:cache=float32", parallel, kept_prompts=4)
+    server = LlamaServer(pool, "m", {"rule": "cactus:delta=1", "num_speculative_tokens": 4}, 16)
+    server.get_ready(lambda: None)
+    try:
+        with served(server.application(None, []), sent_bytes=sent_bytes) as port:
+            yield server, pool, port
+    finally:
+        server.stop()

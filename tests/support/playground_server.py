@@ -5,14 +5,14 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cactus_decoding.engines.openai.serving import LOOPBACK_NAMES, listen, server_of
+from cactus_decoding.engines.openai.serving import LOOPBACK_NAMES
 from cactus_decoding.lab.playground.form import FormLimits
 from cactus_decoding.lab.playground.server import Playground
+from support.in_thread import served
 from support.patience import PATIENCE
 
 QUESTION = (
@@ -76,22 +76,19 @@ class Running:
 
 
 @contextmanager
-def running(limits: FormLimits | None = None, *, models: bool = True, hosts=LOOPBACK_NAMES) -> Iterator[Running]:
+def running(
+    limits: FormLimits | None = None,
+    *,
+    models: bool = True,
+    hosts=LOOPBACK_NAMES,
+    pair: tuple[str | None, str | None] = (None, None),
+    sent_bytes: int | None = None,
+) -> Iterator[Running]:
     """Serve on a free port until the block ends."""
-    playground = Playground(limits or FormLimits(), models=models)
+    playground = Playground(limits or FormLimits(), models=models, pair=pair)
     playground.pairs.get(None, None)
-    with listen("127.0.0.1", 0) as listening:
-        server = server_of(playground.application(hosts))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-        thread.start()
-        while not server.started:
-            time.sleep(0.01)
-        try:
-            yield Running(playground, listening.getsockname()[1])
-        finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
+    with served(playground.application(hosts), sent_bytes=sent_bytes) as port:
+        yield Running(playground, port)
 
 
 def asked(*rules: str, **more: object) -> dict:

@@ -71,6 +71,18 @@ class Choices:
         """Let every token of positive weight be drawn."""
         return self.choose((weights / weights.sum()).tolist())
 
+    def again(self) -> Likeliest:
+        """Return what decides whether tokens are relaxed, which no enumerated law depends on."""
+        return Likeliest()
+
+
+class Likeliest:
+    def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
+        return int(weights.argmax())
+
+    def again(self) -> Likeliest:
+        return self
+
 
 class Models:
     """A target and a draft whose rows depend on the whole text; some rows have zeros, some are nearly one-hot."""

@@ -169,7 +169,7 @@ def choices_table(choices: Sequence[Choice]) -> Table:
 
 def _forced(response: Response) -> list[tuple[str, float | str, str]]:
     forced = response.metrics.forced
-    return [("forced", forced, "accepted, and the only token that fits: proposed without the draft")] if forced else []
+    return [("forced", forced, "accepted, and the only token that fits")] if forced else []
 
 
 def _protected(response: Response) -> list[tuple[str, float | str, str]]:

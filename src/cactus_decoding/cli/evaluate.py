@@ -65,8 +65,8 @@ def evaluate(
     target: Annotated[str, option(
         "Verifying model: a local path, a GGUF file or a hub name.", "MODEL", MODELS)] = "bundled",
     draft: Annotated[list[str] | None, option(
-        "Proposing model; 'suffix' to look proposals up in the text; 'early_exit:layers=3' or 'skip' for the target's "
-        "first layers or fewer of them; may be given several times.", "MODEL", MODELS, shown="bundled:worded")] = None,
+        "Proposing model; 'suffix' to look proposals up in the text; 'early_exit:layers=3' for the target's first "
+        "layers; may be given several times.", "MODEL", MODELS, shown="bundled:worded")] = None,
     chat: options.ChatFlag = None,
     system: options.System = None,
     engine: Annotated[str | None, option(
@@ -164,7 +164,7 @@ def evaluate(
     parse_policies(asked, **{name: settings[name] for name in settings_of(Protection) if name in settings})
     protected = [None if pattern == NONE else pattern for pattern in asked]
     run_by = engine if server is None else "server"
-    ways = ways_to_verify(rules, run_by, settings)
+    ways = ways_to_verify(rules, run_by, settings, lengths)
     for length in lengths:  # raises before tasks are read
         how = proposing(length, ways[relaxed][0]) | protecting(settings, None)
         Request.from_dict(settings | how | {"rule": relaxed})
@@ -197,8 +197,14 @@ def evaluate(
             concurrency=concurrency if served is not None else None,
         )
     )
-    if "coupled" in ways_to_verify(["lossless"], run_by, settings)["lossless"]:
-        _say_apart([name for name, each in ways.items() if each == ["token"] and name != "lossless"])
+    if "coupled" in ways_to_verify(["lossless"], run_by, settings, lengths)["lossless"]:
+        apart = [name for name, each in ways.items() if each == ["token"] and name != "lossless"]
+        could = ways_to_verify(apart, run_by, settings, [NUM_SPECULATIVE_TOKENS])
+        _say_apart([name for name in apart if could[name] == ["token"]], "the rule looks at the drafted token")
+        _say_apart(
+            [name for name in apart if could[name] == ["coupled"]],
+            "the number of proposals varies from step to step",
+        )
     check_writable(out, journal_of(out), inputs=map(file_of, task or []))
     check_installed()
     if served is None:
@@ -257,12 +263,12 @@ def _say_found(served: ServerEngine, chat: Chat | None) -> None:
     notes.say(f"{found['address']} serves {served.model}, {where}, {reports}, and is asked by {how}")
 
 
-def _say_apart(rules: list[str]) -> None:
-    """Say which rules cannot be coupled."""
+def _say_apart(rules: list[str], cause: str) -> None:
+    """Say which rules cannot be coupled, and why."""
     if rules:
         notes.say(
-            f"not coupled, because the rule looks at the drafted token: {', '.join(rules)}; compared with lossless by "
-            "token verification, on the same seeds"
+            f"not coupled, because {cause}: {', '.join(rules)}; compared with lossless by token verification, on the "
+            "same seeds"
         )
 
 
@@ -299,7 +305,7 @@ def _lengths(text: str | None, trees: list[str]) -> list[int | str | TreeShape]:
 def _bundled_draft(target: str) -> list[str]:
     if target != "bundled":
         raise ValueError(
-            f"a draft is missing for target {target!r}: give --draft a model's path or name, 'suffix', "
-            "'early_exit:layers=3' or 'skip'"
+            f"a draft is missing for target {target!r}: give --draft a model's path or name, 'suffix' or "
+            "'early_exit:layers=3'"
         )
     return ["bundled"]

@@ -68,9 +68,8 @@ def frontier(
     target: Annotated[str, option(
         "Verifying model: a local path, a GGUF file or a hub name.", "MODEL", MODELS)] = "bundled",
     draft: Annotated[str, option(
-        "Proposing model, 'suffix' to look proposals up in the text, 'early_exit:layers=3' for the target's first "
-        "layers, or 'skip' for the target without the layers that it needs least.", "MODEL",
-        MODELS)] = "bundled:worded",
+        "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' for the target's "
+        "first layers.", "MODEL", MODELS)] = "bundled:worded",
     chat: options.ChatFlag = None,
     system: options.System = None,
     num_speculative_tokens: Annotated[int, option(

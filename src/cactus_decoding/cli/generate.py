@@ -44,9 +44,8 @@ def generate(
     target: Annotated[str | None, option(
         "Verifying model: a local path, a GGUF file or a hub name.", "MODEL", MODELS, shown="bundled")] = None,
     draft: Annotated[str | None, option(
-        "Proposing model, 'suffix' to look proposals up in the text, 'early_exit:layers=3' for the target's first "
-        "layers, or 'skip' for the target without the layers that it needs least.", "MODEL", MODELS,
-        shown="suffix, or bundled:worded for the bundled target")] = None,
+        "Proposing model, 'suffix' to look proposals up in the text, or 'early_exit:layers=3' for the target's "
+        "first layers.", "MODEL", MODELS, shown="suffix, or bundled:worded for the bundled target")] = None,
     raw: Annotated[bool, option(
         "Pass the prompt on as it is. Otherwise a question to the bundled pair becomes 'Question: … Answer:'.",
         panel=MODELS, flag="--raw")] = False,

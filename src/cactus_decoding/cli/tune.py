@@ -39,8 +39,8 @@ NUM_PROMPTS = 10
 def tune(
     *,
     models: Annotated[list[str] | None, typer.Argument(
-        help="Verifying model, and those that might draft for it: local paths, GGUF files, hub names, or 'skip' for "
-        "the target without some of its layers. Look-up is tried in any case.", metavar="[TARGET [DRAFT]…]",
+        help="Verifying model, and those that might draft for it: local paths, GGUF files or hub names. "
+        "Look-up is tried in any case.", metavar="[TARGET [DRAFT]…]",
         show_default="bundled and its drafts")] = None,
     task: Annotated[str | None, option(
         "Where prompts come from, as for cactus eval, such as jsonl:path=prompts.jsonl; the first ten are asked.",
@@ -116,13 +116,13 @@ def _kept_place(place: Path) -> Path | None:
 
 def _load(target: str, drafts: list[str]) -> tuple[Pair, dict[str, ModelDrafter]]:
     from cactus_decoding import ModelDrafter, load_pair
-    from cactus_decoding.core.drafting.registry import LOOK_UP, is_drafter
+    from cactus_decoding.core.drafting.registry import LOOK_UP
 
     pair, loaded = load_pair(target, LOOK_UP), dict[str, ModelDrafter]()
     for name in drafts:
         drafter = pair.with_draft(name).drafter
         assert isinstance(drafter, ModelDrafter)  # all that have a name and look nothing up
-        loaded[drafter.name if is_drafter(name) else name] = drafter  # with all that 'skip' has chosen
+        loaded[name] = drafter
     return pair, loaded
 
 

@@ -30,7 +30,7 @@ GONE = MappingProxyType(
         "show": "'cactus rules' for rules, and 'cactus trace' for answers",
         "recurring": _TIGHTER,
         "recurring_ratio": _TIGHTER,
-        "skip": "draft='early_exit', or 'suffix'",
+        "skip": "'suffix', or 'early_exit:layers=3' where transformers runs the target",
         "hsd": "'block', which keeps the same tokens",
         "multipath": _TREES,
         "independent": _TREES,

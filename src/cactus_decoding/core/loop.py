@@ -12,17 +12,22 @@ import torch
 from cactus_decoding.core.drafting.lengths import LengthFactory, TimedLength
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.core.sampling.rows import check_drawn, one_hot
-from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Outcome, Proposal
+from cactus_decoding.core.types import (
+    MAX_FORCED,
+    ROOT,
+    Drafter,
+    DraftLength,
+    ForcedTokens,
+    LogitsToProbs,
+    Outcome,
+    Proposal,
+)
 from cactus_decoding.core.verification.walk import Verifier
 
 if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 StopCheck = Callable[[list[int]], bool]  # whether, given all the tokens so far, the last one ends the response
-ForcedTokens = Callable[[list[int], int], list[int]]
-"""``(token_ids, limit)``: the tokens that must follow all the tokens so far, at most so many."""
-MAX_FORCED = 32
-"""Forced tokens that a step proposes before what is drafted, and after it: the target's rows take memory."""
 
 
 class StoppingCriteria:
@@ -66,12 +71,14 @@ def decode(
     first_alone: bool = False,
     free: bool = False,
     forced: ForcedTokens | None = None,
+    fixed_blocks: bool = False,
 ) -> Generator[Outcome]:
     """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
 
     `session.begin` checks the arguments. ``to_probs`` is what the draft samples with; with ``first_alone`` the first
     step drafts nothing, so that there is a token before the draft has read the prompt. ``forced`` tokens are proposed
-    around what is drafted, and the draft length hears nothing of them. See `LengthFactory.start` for ``free``.
+    beside what is drafted, and the draft length hears nothing of them; with ``fixed_blocks`` they take places of what
+    is drafted. See `LengthFactory.start` for ``free``.
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
@@ -89,16 +96,21 @@ def decode(
             with torch.inference_mode():  # per step: an abandoned response must not hold it at exit
                 began, started = clock(), timer()
                 room = max_length - len(ids) - 1  # one place is for the next token
-                before = forced(ids, min(room, MAX_FORCED)) if forced else []
+                around = forced if forced is not None and not fixed_blocks else lambda *_: []
+                before = around(ids, min(room, MAX_FORCED))
                 text, limit = ids + before, min(length.begin_step(), room - len(before))
                 limit, first_alone = 0 if first_alone else limit, False
                 drafts = drafter.propose(text, limit, to_probs, generator) if limit > 0 else Proposal([], None)
-                check_proposal(drafts, limit, vocabulary)
-                length.end_draft(len(drafts.token_ids))
+                check_nodes(drafts, vocabulary)
+                if forced is not None:
+                    drafts = with_marks(cut(drafts, limit if fixed_blocks else room - len(before)), text, forced)
+                check_limit(drafts, limit)
+                counted = {*range(len(drafts.token_ids))} - drafts.forced
+                length.end_draft(len(counted))
                 after = list[int]()
-                if forced and drafts.token_ids and not drafts.branches:
+                if drafts.token_ids and not drafts.branches:
                     room -= len(before) + len(drafts.token_ids)
-                    after = forced(text + drafts.token_ids, min(room, MAX_FORCED))
+                    after = around(text + drafts.token_ids, min(room, MAX_FORCED - len(drafts.forced)))
                 proposal = with_forced(before, drafts, after)
                 block, unread, drafted = ids + proposal.token_ids, len(ids) - target.length, clock()
                 passing = timer()
@@ -107,7 +119,7 @@ def decode(
                 state, outcome = verifier(state, logits, block, proposal, generator)
                 check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
                 keep_path(target, len(ids), proposal, outcome.path)
-                kept = [node - len(before) for node in outcome.path if node - len(before) in range(len(drafts.drawn))]
+                kept = [node - len(before) for node in outcome.path if node - len(before) in counted]
                 if isinstance(length, TimedLength):
                     length.timed(unread + len(proposal.token_ids), passing - started, timer() - passing)
                 length.end_step(len(kept))
@@ -146,7 +158,7 @@ def with_forced(before: list[int], proposal: Proposal, after: list[int]) -> Prop
     inner = proposal.token_ids
     first, end = len(before), len(before) + len(inner)
     token_ids = [*before, *inner, *after]
-    forced = frozenset([*range(first), *range(end, len(token_ids))])
+    forced = frozenset([*range(first), *(first + node for node in proposal.forced), *range(end, len(token_ids))])
     if not inner or (proposal.probs is None and not proposal.branches):
         return Proposal(token_ids, None, forced=forced)
     parents = [*range(ROOT, first - 1), *(first + parent for parent in proposal.parents)]
@@ -158,8 +170,34 @@ def with_forced(before: list[int], proposal: Proposal, after: list[int]) -> Prop
     return Proposal(token_ids, probs, parents, drawn, forced)
 
 
+def cut(chain: Proposal, count: int) -> Proposal:
+    """Return the first tokens of a chain; trees never have more levels than they were asked for."""
+    if chain.branches or len(chain.token_ids) <= count:
+        return chain
+    probs = None if chain.probs is None else chain.probs[:count]
+    return Proposal(chain.token_ids[:count], probs, drawn=chain.drawn[:count])
+
+
+def with_marks(proposal: Proposal, text: list[int], forced: ForcedTokens) -> Proposal:
+    """Return a proposal that says which of its tokens are the only ones that may stand there."""
+    only = {parent: forced(text + proposal.tokens_to(parent), 1) for parent in proposal.children}
+    edges = zip(proposal.parents, proposal.token_ids, strict=True)
+    return replace(proposal, forced=frozenset(n for n, (parent, token) in enumerate(edges) if only[parent] == [token]))
+
+
 def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
     """Raise `ValueError` for what a drafter must not propose: models would fail on it without saying why."""
+    check_nodes(proposal, vocabulary)
+    check_limit(proposal, limit)
+
+
+def check_limit(proposal: Proposal, limit: int) -> None:
+    asked = proposal.depth if proposal.branches else len(proposal.token_ids) - len(proposal.forced)
+    if asked > max(limit, 0):
+        raise ValueError(f"a drafter must propose at most the {limit} tokens that it was asked for: {asked}")
+
+
+def check_nodes(proposal: Proposal, vocabulary: int) -> None:
     token_ids, probs, parents, drawn = proposal.token_ids, proposal.probs, proposal.parents, proposal.drawn
     if len(parents) != len(token_ids) or not all(-1 <= parent < node for node, parent in enumerate(parents)):
         raise ValueError(f"a drafter's parents must be places before those of their children, but are {parents}")
@@ -169,8 +207,6 @@ def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
         raise ValueError("a drafter must give the rows that tokens of a tree were drawn from, but gives none")
     if len(set(zip(parents, token_ids, strict=True))) < len(token_ids):
         raise ValueError(f"a drafter's tokens after the same one must differ, but are {token_ids} after {parents}")
-    if proposal.depth > max(limit, 0):
-        raise ValueError(f"a drafter must propose at most the {limit} tokens that it was asked for: {proposal.depth}")
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocabulary):
         given = f"{min(token_ids)} to {max(token_ids)}"
         raise ValueError(f"a drafter must propose tokens in [0, {vocabulary}), but they range over {given}")

@@ -16,7 +16,7 @@ class Metrics:
         steps: verifications, each one forward pass of the target.
         drafted: tokens proposed.
         accepted: drafted tokens that were kept.
-        forced: accepted tokens that a constraint left no choice about, proposed without the draft.
+        forced: accepted tokens that a constraint left no choice about, whoever proposed them.
         relaxed: accepted tokens that the lossless test, with the same uniform draw, would have rejected.
         recovered: tokens drawn after a rejection.
         bonus: tokens drawn from the target where all proposals were kept, or there were none.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise, takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,7 +24,7 @@ from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_d
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.models import loading
 from cactus_decoding.core.models.base import BaseCachedModel, SavedRoom
-from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt, compare_vocabularies
+from cactus_decoding.core.models.tokenizers import Tokenizer, compare_vocabularies
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.core.session import check_models, stop_token_ids
@@ -95,9 +96,8 @@ class Pair:
         check_drafter(self.drafter)
         number, room = read_kept_prompts(self.kept_prompts)
         self.kept_prompts = number if room is None else self.kept_prompts
-        caches = [each for each in (self.target, getattr(self.drafter, "model_cache", None)) if each is not None]
-        for cache in caches:
-            cache.max_saved, cache.room = max(number - 1, 0), None if room is None else SavedRoom(room, caches)
+        for cache in self._caches:
+            cache.max_saved, cache.room = max(number - 1, 0), None if room is None else SavedRoom(room, self._caches)
         self.target.sample_text = partial(_sample_text, self.tokenizer, self.bundled)
 
     def reserve(self) -> Reservation:
@@ -134,6 +134,27 @@ class Pair:
         """
         with self.reserve():
             self._empty()
+
+    def reclaim(self) -> None:
+        """Take the pair from a response that was left before its end, and forget its texts.
+
+        For whoever lends the pair, and knows that such a response takes no more steps, whatever still refers to it.
+        """
+        left = [held for each in self._reservations[:] if (held := each()) is not None and held.active]
+        for held in left:
+            held.active = False
+        if left:
+            self._empty()
+
+    def cancel_by(self, event: threading.Event | None) -> None:
+        """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
+        for cache in self._caches:
+            cache.cancel_by(event)
+
+    @property
+    def _caches(self) -> list[BaseCachedModel]:
+        drafts = getattr(self.drafter, "model_cache", None)
+        return [self.target] if drafts is None else [self.target, drafts]
 
     def _empty(self) -> None:
         self.target.reset()
@@ -204,9 +225,10 @@ class Pair:
             >>> load_pair().with_draft("ngram").drafter
             NgramDrafter(max_ngram_size=3, min_ngram_size=1)
         """
+        check_names(None, draft)
         named = parse_drafter(draft) if isinstance(draft, str) else None
         if named is not None:
-            return replace(self, drafter=named.drafter(self.target.model, self._sample_prompt_ids))
+            return replace(self, drafter=named.drafter(self.target.model))
         name = zoo.draft_path(draft) or draft
         local = loading.only_cached("draft", name)
         theirs = loading.load_tokenizer("draft", name, local=local)
@@ -214,19 +236,6 @@ class Pair:
         dtype = torch.float32 if self.bundled else "auto"
         model = loading.load_cached("draft", name, dtype, self.target.device, local=local)
         return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size, differing))
-
-    def sample_prompts(self) -> list[str]:
-        """Return ten prompts, by the chat template where there is one; for the bundled target, problems that it knows.
-
-        Measurements ask them where a user gives none.
-        """
-        if self.bundled:
-            return [problem.prompt for problem in islice(word_problems("validation"), len(PROMPTS))]
-        chat = bool(getattr(self.tokenizer, "chat_template", None))
-        return [as_chat_prompt(self.tokenizer, each) if chat else each for each in PROMPTS]
-
-    def _sample_prompt_ids(self) -> list[list[int]]:
-        return [list(self.tokenizer(prompt).input_ids) for prompt in self.sample_prompts()]
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -250,9 +259,8 @@ def load_pair(
         target: path or name of the verifying model; None or ``bundled`` for the bundled one. A name that ends in
             ``.gguf`` is read by llama.cpp; as text, its settings may follow: ``model.gguf:context_size=8192``.
         draft: path or name of the proposing model; ``suffix`` (the default) or ``ngram`` to look proposals up in the
-            text; ``early_exit:layers=3`` for the target's own first layers, or ``skip`` for the target without what it
-            can best do without (see `Skip`). With the bundled target also ``bundled:worded`` (its default) or
-            ``bundled:draft``.
+            text; or ``early_exit:layers=3`` for the target's own first layers. With the bundled target also
+            ``bundled:worded`` (its default) or ``bundled:draft``.
         dtype: type of the weights; ``auto`` takes what the checkpoint says, or float32 where that is faster on this CPU
             and fits into half of the free memory, and for the bundled pair. GGUF files have their own.
         device: where to run; a GPU if there is one, else the CPU. With a GGUF file, probabilities are on the CPU, and

@@ -34,20 +34,35 @@ AUTO = "auto"  # the default draft length for other models: `cactus_decoding.Aut
 def with_default_proposals(settings: Mapping[str, Any], *, automatic: bool) -> dict[str, Any]:
     """Return settings that say what a step proposes: if they do not, what is fastest on this machine.
 
-    Relaxed rules keep a fixed number where steps are judged as a whole, because the proposals at a position must have
-    the same distribution in every step there. ``automatic`` is false for the bundled pair, which has a number that
+    Where steps are judged as a whole, and for relaxed rules where the target shares its noise with the draft, the
+    number stays fixed, as `check_scheme` asks for. ``automatic`` is false for the bundled pair, which has a number that
     suits it, and for drafters that have to be asked in every step.
     """
     scheme = VERIFICATIONS.get(str(settings.get("verification")).partition(":")[0])
     said = any(settings.get(name) is not None for name in ("num_speculative_tokens", "tree"))
     if not automatic or said or (scheme is not None and (scheme.judges_steps or scheme.lossy)):
         return dict(settings)
+    if scheme is not None and scheme.shares_noise and _relaxes(settings.get("rule")):
+        return dict(settings)
     return {**settings, "num_speculative_tokens": AUTO}
+
+
+def _relaxes(rule: AcceptanceRule | str | None) -> bool:
+    from cactus_decoding.core.rules import Lossless
+
+    return rule is not None and not isinstance(_rule(rule), Lossless)
 
 
 NEEDS_BLOCKS = (
     "{how} verification of a relaxed rule needs a draft model and a fixed number of proposals, "
     "because the proposals at a position must have the same distribution in every step; use verification='token'"
+)
+
+
+NEEDS_FIXED_NUMBER = (
+    "{how} verification of a relaxed rule needs a fixed number of proposals, because what a step drafts after a "
+    "rejection tells of tokens that are still to be drawn, but {given}: give num_speculative_tokens=6, "
+    "tree='static=4.2.2.1' or other numbers, or use verification='token'"
 )
 
 
@@ -81,7 +96,12 @@ def check_scheme(
         check_relaxed_target(rule, what)
     if tree is not None and scheme.max_drawn is not None and tree.max_drawn > scheme.max_drawn:
         raise ValueError(f"{what} takes at most one drawn child a token, but the tree is {tree}")
-    if not scheme.judges_steps or isinstance(rule, Lossless):
+    if isinstance(rule, Lossless):
+        return
+    if scheme.shares_noise and not (length if tree is None else tree).fixed:
+        given = f"num_speculative_tokens is {length}" if tree is None else f"tree is {tree}"
+        raise ValueError(NEEDS_FIXED_NUMBER.format(how=verification, given=given))
+    if not scheme.judges_steps:
         return
     if tree is None and not length.fixed:
         raise ValueError(NEEDS_BLOCKS.format(how=verification))

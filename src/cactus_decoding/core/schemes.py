@@ -65,6 +65,9 @@ class SchemeInfo:
     # it judges a step as a whole, so that a relaxed rule needs as many proposals in every step, as many children
     # everywhere, and a width that no pace moves
     judges_steps: bool = True
+    # it draws the target's tokens by the noise that the draft draws by, so that a relaxed rule needs proposals whose
+    # number is fixed before the response: what was drafted after a rejection tells of tokens that are still to be drawn
+    shares_noise: bool = False
     knobs: type[NoKnobs] = NoKnobs  # spelled after its name, as with rules
     lossy: bool = False  # it relaxes by itself, over several positions: no rule, budget or policy plays a part
 
@@ -101,6 +104,7 @@ _SCHEMES = (
         chains=True,
         trees=True,
         judges_steps=False,
+        shares_noise=True,
     ),
     SchemeInfo(
         "fly",

@@ -12,13 +12,13 @@ import torch
 from cactus_decoding.core.choices import ChoiceTokens, check_choices, choose
 from cactus_decoding.core.constraints.base import ConstrainedSampling, Constraint
 from cactus_decoding.core.constraints.thinking import Thinking, ThinkingFirst
-from cactus_decoding.core.loop import ForcedTokens, StopCheck, StoppingCriteria, decode
+from cactus_decoding.core.loop import StopCheck, StoppingCriteria, decode
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.base import BaseCachedModel, check_fits
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import RowSampling, SamplingFn
-from cactus_decoding.core.types import Choice, Drafter, Fate, Outcome
+from cactus_decoding.core.types import Choice, Drafter, Fate, ForcedTokens, Outcome
 
 if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
@@ -102,7 +102,7 @@ def begin(
     forced: ForcedTokens | None = None
     if constraint is not None:
         sampling = constrained = ConstrainedSampling(sampling, constraint, len(prompt_ids))
-        forced = None if request.needs_fixed_blocks else constrained.forced
+        forced = constrained.forced
     fitted = request.policy.fit(tokenizer, target.vocabulary_size)
     outcomes = decode(
         target,
@@ -117,6 +117,7 @@ def begin(
         first_alone=first_alone,
         free=request.one_text or (generator == "seed" and request.seed is None),
         forced=forced,
+        fixed_blocks=request.needs_fixed_blocks,
     )
     return Session(request, prompt_ids, outcomes)
 

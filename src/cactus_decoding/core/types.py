@@ -97,6 +97,10 @@ class Proposal:
         return max(depths, default=0)
 
 
+MAX_FORCED = 32
+"""Forced tokens that a step proposes before what is drafted, and beside it: the target's rows take memory."""
+ForcedTokens = Callable[[list[int], int], list[int]]
+"""``(token_ids, limit)``: the tokens that must follow all the tokens so far, at most so many."""
 LogitsToProbs = Callable[["Tensor", list[int]], "Tensor"]
 """``(logits [rows, vocabulary], token_ids) -> probs``: the last row follows all tokens, each before it one fewer."""
 
@@ -184,7 +188,9 @@ class DraftLength(Protocol):
 
     The loop tells it about each step: `begin_step`, then what was proposed, then what was kept. Drafters that see their
     own logits ask `should_continue` about each. It sees logits and never drawn tokens, and what was drawn stays
-    proposed, so no choice it makes can change the distribution of what is emitted.
+    proposed, so no choice it makes can change the distribution of what is emitted, as long as every step has random
+    numbers of its own. Where steps are judged as a whole, or the target shares its noise with the draft, relaxed rules
+    take ``fixed`` ones only.
 
     Attributes:
         fixed: whether every step proposes the same number of tokens.
@@ -222,7 +228,8 @@ class Drafter(Protocol):
 
     A drafter may look at its own probabilities and at earlier tokens to choose *how many* tokens to propose, but it
     must never drop a token it has drawn for being unlikely: that changes the draft's distribution, and lossless is no
-    longer lossless.
+    longer lossless. One that draws with shared noise must also forget what it proposed and was not kept, if the rule
+    relaxes.
 
     Attributes:
         max_length: tokens that the draft's context window holds, if it has one.
@@ -249,6 +256,8 @@ class Drafter(Protocol):
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
     ) -> Proposal:
         """Propose at most ``limit`` tokens to follow a sequence.
+
+        Where ``to_probs`` has a method ``forced`` (`ForcedTokens`), tokens of a chain that it returns do not count.
 
         From one call to the next the sequence only grows, by accepted proposals and one more token; a shorter one, or
         one that differs before that, starts a new response.
@@ -362,6 +371,11 @@ class Visit(NamedTuple):
     protected: bool
     rows: StepRows
     matched: int | None = None
+
+    @property
+    def kept(self) -> int | None:
+        """Which token of the proposal the step goes on after; None where it ends here."""
+        return self.node if self.accepted else self.matched
 
     @property
     def target_probs(self) -> Tensor:
@@ -484,7 +498,7 @@ class Outcome:
     @property
     def all_fates(self) -> list[Fate]:
         """How each of `all_token_ids` came about."""
-        kept = [visit for visit in self.visits if visit.accepted or visit.matched is not None]
+        kept = [visit for visit in self.visits if visit.kept is not None]
         fates = [Fate.RELAXED if each.relaxed else Fate.ACCEPTED if each.accepted else Fate.MATCHED for each in kept]
         return [*fates, Fate.RECOVERED if self.num_accepted < len(self.visits) else Fate.BONUS]
 

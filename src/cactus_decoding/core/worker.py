@@ -93,9 +93,15 @@ class WorkerProcess:
                     process.wait(max(deadline - time.monotonic(), 0))
                     return None
                 reply += part
+            return dict(json.loads(reply))
+        except json.JSONDecodeError as error:
+            self._end()
+            raise RuntimeError(f"the process that {self._purpose} replies by no JSON") from error
         except (OSError, ValueError, subprocess.TimeoutExpired):
             return None
-        return dict(json.loads(reply))
+        except BaseException:
+            self._end()  # whoever asks next must not get what it still replies
+            raise
 
     def _end(self) -> None:
         process, self._process = self._process, None

@@ -5,22 +5,23 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
+from typing import NamedTuple
 
 import pytest
 import torch
-from support.constraints import json_schema, small_vocabulary
+from support.constraints import bundled_vocabulary, json_schema, schema_of, small_vocabulary
 from support.decisions import as_given
 from support.rules_under_test import every_rule
 from support.tables import all_of
 from support.tree_enumeration import TREE_SCHEMES, Choices, Models, distance, product_law
 
-from cactus_decoding import generate, stream
+from cactus_decoding import Drafter, Metrics, Pair, generate, load_pair, stream
 from cactus_decoding.core.constraints.base import ConstrainedSampling, Grammar
 from cactus_decoding.core.loop import with_forced
 from cactus_decoding.core.policy.decide import Policy
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
-from cactus_decoding.core.types import Proposal, StepRows
+from cactus_decoding.core.types import ROOT, Outcome, Proposal, StepRows
 from cactus_decoding.core.verification.tree import Tree
 from cactus_decoding.core.verification.walk import NodeJudge
 
@@ -181,19 +182,113 @@ def test_forced_tokens_come_without_the_draft_and_change_no_text(pair, settings)
 def test_what_is_forced_is_kept_and_what_is_drafted_is_allowed(pair):
     for seed in range(10):
         for outcome in stream(pair, "Tom has", seed=seed, temperature=2, response_format=json_schema(SCHEMA)):
-            before = [node for node in range(len(outcome.proposal.forced)) if node in outcome.proposal.forced]
-            assert before == outcome.path[: len(before)]
+            reached = {node for node in outcome.proposal.forced if node - 1 in (ROOT, *outcome.path)}
+            assert reached == outcome.proposal.forced.intersection(outcome.path)
             for node in range(len(outcome.proposal.token_ids)):
                 row = outcome.rows.target_of(node)
                 assert row[outcome.proposal.token_ids[node]] > 0
 
 
-def test_a_relaxed_rule_that_judges_blocks_gets_none(pair):
-    form = json_schema(SCHEMA)
-    response = generate(pair, "Tom has", rule="clamped:width=1", verification="block", response_format=form, seed=0)
-    assert response.metrics.forced == 0
-    assert response.metrics.relaxed + response.metrics.accepted > 0
-    assert json.loads(response.text)
+class Counted(NamedTuple):
+    """A step, and which of its proposals are the only tokens that its masks allow."""
+
+    step: Outcome
+    only: list[bool]
+    text: list[int]  # before it
+    ended: bool  # whether the response may end within its proposals
+
+    @property
+    def free(self):
+        return self.only.count(False)
+
+
+def counted(given, **asked):
+    """Yield the steps of a response, counted by a constraint of their own."""
+    vocabulary, _ = bundled_vocabulary()
+    constraint, text = vocabulary.constraint(schema_of(SCHEMA)), list[int]()
+    for step in stream(given, "Tom has", response_format=json_schema(SCHEMA), **asked):
+        only = list[bool]()
+        for node, token in enumerate(step.proposal.token_ids):
+            mask = constraint.allowed(text + step.proposal.tokens_to(step.proposal.parents[node]))
+            only.append(mask is not None and mask.nonzero().flatten().tolist() == [token])
+        yield Counted(step, only, list(text), any(token in vocabulary.ends for token in step.proposal.token_ids))
+        text += step.token_ids
+
+
+@pytest.fixture(scope="module")
+def copying():
+    return load_pair(draft="ngram")
+
+
+@all_of(
+    "settings",
+    [
+        {"num_speculative_tokens": 4},
+        {"num_speculative_tokens": 4, "verification": "coupled"},
+        {"num_speculative_tokens": 4, "rule": "clamped:width=1", "verification": "block"},
+        {"tree": "static=2.2"},
+        {"num_speculative_tokens": "auto"},
+        {"num_speculative_tokens": 4, "copies": True},
+        {"tree": "static=2.2", "copies": True},
+    ],
+)
+def test_every_forced_token_that_is_kept_counts_and_no_other(pair, copying, settings):
+    """Counted from masks: a kept proposal is forced where nothing else is allowed, whoever proposed it."""
+    asked = {name: value for name, value in settings.items() if name != "copies"}
+    metrics, expected = Metrics(), 0
+    for seed in range(3):
+        for step, only, *_ in counted(copying if "copies" in settings else pair, seed=seed, **asked):
+            metrics += Metrics.of(step)
+            assert step.proposal.forced == {node for node, alone in enumerate(only) if alone}
+            expected += sum(only[node] for node in step.path)
+    assert metrics.forced == expected > 0
+
+
+def test_forced_tokens_take_no_places_of_others(pair, copying):
+    """Each step proposes as many free tokens as were asked for, unless the response may end there."""
+    full = inside = 0
+    for seed in range(4):
+        for each in counted(pair, seed=seed, temperature=1, num_speculative_tokens=3):
+            assert each.free == 3 or each.ended
+            full += each.free == 3
+            first, last = (
+                each.only.index(False) if each.free else 0,
+                each.step.num_drafted - each.only[::-1].index(False),
+            )
+            inside += any(each.only[first:last])
+    assert full > 4
+    assert inside > 4
+    copied = [each for seed in range(4) for each in counted(copying, seed=seed, num_speculative_tokens=1)]
+    assert max(each.free for each in copied) == 1
+    assert max(each.step.num_drafted for each in copied) > 1
+
+
+@pytest.mark.parametrize("given", ["model", "copies"])
+def test_what_a_limit_leaves_room_for_is_all_that_is_proposed(pair, copying, given):
+    for limit in range(1, 25):
+        asked = {"max_new_tokens": limit, "num_speculative_tokens": 4, "seed": limit}
+        steps = [each.step for each in counted(pair if given == "model" else copying, **asked)]
+        before = itertools.accumulate((step.num_emitted for step in steps), initial=0)
+        assert all(
+            start + step.num_drafted < limit or not step.num_drafted for start, step in zip(before, steps, strict=False)
+        )
+
+
+def test_relaxed_rules_that_judge_blocks_have_forced_tokens_among_their_proposals(pair):
+    asked = {"rule": "clamped:width=1", "verification": "block", "num_speculative_tokens": 4, "max_new_tokens": 40}
+    steps = [each.step for seed in range(3) for each in counted(pair, seed=seed, **asked)]
+    assert {step.num_drafted for step in steps if step.finish_reason is None} == {4}
+
+
+def test_a_drafter_that_proposes_more_free_tokens_than_it_was_asked_for_is_refused(pair):
+    class Eager(Drafter):
+        def propose(self, token_ids, limit, to_probs, generator):
+            forced = to_probs.forced(token_ids, 1)
+            return Proposal(forced or [1] * (limit + 1), None)
+
+    eager = Pair(pair.target, Eager(), pair.tokenizer)
+    with pytest.raises(ValueError, match="at most the 2 tokens that it was asked for: 3"):
+        generate(eager, "Tom has", response_format=json_schema(SCHEMA), num_speculative_tokens=2)
 
 
 @pytest.mark.parametrize("variant", ["draft only", "after top-p"])

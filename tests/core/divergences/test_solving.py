@@ -6,10 +6,11 @@ import math
 
 import pytest
 import torch
+from support.wrong_bounds import FloorTooHigh
 from torch import Tensor
 
 from cactus_decoding.core.audit import audit
-from cactus_decoding.core.divergences.ratio_clamp import MAX_WIDTH, ClampedRow, clamp_bounds, find_root
+from cactus_decoding.core.divergences.ratio_clamp import MAX_WIDTH, ClampedRow, RatioClamp, clamp_bounds, find_root
 from cactus_decoding.core.divergences.rows import count_up_to
 
 GENERATOR_SEEDS = range(3)
@@ -106,6 +107,50 @@ def test_large_row_with_a_cap_spends_it() -> None:
     low, high = clamp_bounds(target, draft, max_kl=0.01)
     spent = kl(clamped(target, draft, low, high), target)
     assert 0.01 * (1 - 1e-9) <= spent <= 0.01 * (1 + 1e-11)
+
+
+def rows_beside_fixed_tokens(vocabulary: int, outside: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return rows within the target's support: p has what is not ``outside``, and 1 more on tokens proposed anyway."""
+    generator = torch.Generator().manual_seed(seed)
+    target, draft = (3 * torch.randn(2, vocabulary, dtype=torch.float64, generator=generator)).softmax(-1)
+    fixed = target.topk(1 + seed % 3).indices
+    draft = draft.index_fill(0, fixed, 0.0)
+    draft = draft * ((1 - outside) / draft.sum())
+    return target, draft.index_copy(0, fixed, target[fixed] / target[fixed].sum())
+
+
+def check_solved_alike(vocabulary: int, kind: type[ClampedRow] = ClampedRow) -> None:
+    """Check both ways to solve a row, by passes and by look-ups, against each other and against what h must be."""
+    for seed, outside in enumerate((0.0, 0.2, 0.5, 0.51, 0.7, 0.99, 1 - 1e-9)):
+        target, draft = rows_beside_fixed_tokens(vocabulary, outside, seed)
+        alone, many = kind(target, draft), RatioClamp(target[None], draft[None])
+        for width in (1e-6, 0.1, 1.0, 3.0, 12.0, 100.0, MAX_WIDTH):
+            low = torch.tensor([alone.lower(width)], dtype=torch.float64)
+            among = many.lower(torch.tensor([[width]], dtype=torch.float64))[0]
+            h, other = (clamped(target, draft, each, each * math.exp(width)) for each in (low.exp(), among))
+            assert h.sum().item() == pytest.approx(1, abs=1e-12)
+            torch.testing.assert_close(h, other, rtol=0, atol=1e-12)
+            assert -width <= low.item() <= 0
+        for cap in (1e-6, 0.01, 1.0):
+            low, width = alone.max_width(cap, MAX_WIDTH)
+            bounds = torch.tensor([low, low + width], dtype=torch.float64).exp()
+            spent = kl(clamped(target, draft, *bounds), target)
+            most = many.max_width(cap)
+            among = many.lower(most)
+            other = kl(clamped(target, draft, among[0], (among * most.exp())[0]), target)
+            assert spent == pytest.approx(other, abs=1e-12 + 2e-11 * cap)
+            assert spent <= cap * (1 + 1e-9) + 1e-14
+
+
+@pytest.mark.parametrize("vocabulary", [5, 40, 5000])
+def test_rows_with_more_than_they_can_give_are_solved_alike_by_passes_and_by_look_ups(vocabulary: int) -> None:
+    check_solved_alike(vocabulary)
+
+
+def test_a_floor_that_such_rows_must_go_below_is_noticed() -> None:
+    for vocabulary in (5, 40):
+        with pytest.raises(AssertionError):
+            check_solved_alike(vocabulary, FloorTooHigh)
 
 
 def test_a_solve_takes_few_passes(monkeypatch: pytest.MonkeyPatch) -> None:

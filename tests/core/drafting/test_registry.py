@@ -6,7 +6,7 @@ import pytest
 
 from cactus_decoding import Drafter, ModelDrafter, NgramDrafter, SuffixDrafter, load_pair
 from cactus_decoding.core.drafting.registry import DRAFTERS, LOOK_UPS, check_keeps_nothing, parse_drafter
-from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,6 @@ from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
         ("suffix", SuffixDrafter()),
         ("suffix:min_token_prob=0.5,earlier=1000", SuffixDrafter(0.5, 1000)),
         ("early_exit:layers=3", EarlyExit(3)),
-        ("skip:layers=3-5,mlp=7", Skip(layers="3-5", mlp="7")),
         ("org/ngram-model", None),
         ("./ngram", None),
     ],
@@ -31,8 +30,6 @@ def test_names_and_parameters(text, expected):
     [
         ("early_exit", "lacks layers"),
         ("early_exit:layers=0", "layers must be at least 1"),
-        ("skip:layer=3", "parameters of skip are: layers, attention, recurrent, mlp; did you mean 'layers'"),
-        ("skip:mlp=3+4", "mlp must be layers such as 3.5-7"),
         ("ngram:size=2", "parameters of ngram are: max_ngram_size"),
         ("suffix:early=9", "parameters of suffix are: min_token_prob, earlier; did you mean 'earlier'"),
         ("suffix:earlier=-1", "earlier must be between 0 and 10000000"),
@@ -51,7 +48,6 @@ def test_mistakes_are_named(text, message):
         ("ngram", NgramDrafter),
         ("suffix", SuffixDrafter),
         ("early_exit:layers=2", ModelDrafter),
-        ("skip:layers=2", ModelDrafter),
     ],
 )
 def test_each_fits_itself_to_a_target(text, kind):

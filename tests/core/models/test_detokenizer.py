@@ -60,3 +60,14 @@ def test_what_a_stop_string_cuts_is_never_shown(tokenizer, stop):
         if stop in tokenizer.decode(token_ids):
             break
     assert "".join(part.text for group in shown(tokenizer, token_ids, [stop]) for part in group) == trimmed
+
+
+def test_characters_are_counted_before_they_are_shown(tokenizer):
+    ids = tokenizer("Zoë 漢🌵 pays!", add_special_tokens=False).input_ids
+    detokenizer, counted = IncrementalDetokenizer(tokenizer, ["pays?"]), [0]
+    for token in ids:
+        detokenizer.push(token, Fate.ACCEPTED)
+        counted.append(detokenizer.num_characters)
+    expected = [len(tokenizer.decode(ids[:count]).rstrip("�")) for count in range(len(ids) + 1)]
+    assert counted == expected
+    assert len(set(counted)) < len(counted)

@@ -24,6 +24,7 @@ def both(seed: int) -> tuple[Position, Position]:
     logits = 3 * torch.randn(4, VOCABULARY, generator=generator)
     draft = SamplingParams(top_k=40 * (seed % 2))(logits[:1] + torch.randn(1, VOCABULARY, generator=generator))
     drawn, likeliest = int(torch.multinomial(draft[0], 1, generator=generator)), int(draft.argmax())
+    last = int(sampling(logits[0]).nonzero().max())
     if drawn in (likeliest, 7):
         drawn = int(draft[0].topk(3).indices[2])
     proposal = (
@@ -31,7 +32,8 @@ def both(seed: int) -> tuple[Position, Position]:
         Proposal([likeliest], None),
         Proposal([likeliest, 7, drawn], draft, [-1] * 3, [False, False, True]),
         Proposal([7], draft),  # excluded by most targets
-    )[seed % 4]
+        Proposal([7, last], draft, [-1] * 2, [False, False]),  # the same, before the last of those that are not
+    )[seed % 5]
     rows = StepRows(
         logits[: len(proposal.token_ids) + 1], proposal.token_ids, proposal, *[lambda logits, _: sampling(logits)] * 2
     )
@@ -52,7 +54,7 @@ def numbers(position: Position, rule: AcceptanceRule) -> tuple[float, torch.Tens
 @every_rule()
 def test_costs_and_decisions_need_the_support_only(spelling: str) -> None:
     rule = parse_rule(spelling)
-    for seed in range(12):
+    for seed in range(15):
         whole, lazy = both(seed)
         part = lazy.on_support(rule)
         if judges_untempered(rule):
@@ -70,7 +72,7 @@ def test_costs_and_decisions_need_the_support_only(spelling: str) -> None:
 
 def test_leaving_out_what_the_draft_gives_the_others_would_be_noticed() -> None:
     rule, moved = parse_rule("cactus:delta=0.3"), 0.0
-    for seed in range(12):
+    for seed in range(15):
         whole, lazy = both(seed)
         part = lazy.on_support(rule)
         if part.draft_row is not None:

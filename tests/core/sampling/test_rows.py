@@ -122,13 +122,18 @@ def test_a_sparse_row_knows_of_each_token_what_the_dense_one_does() -> None:
         assert probs.mass(torch.tensor([9])) == 0
         for token in range(10):
             assert probs.probability(token) == row[token]
-            listing, place = probs.including(token)
+            listing, (place,) = probs.including([token])
             assert listing.probs[place] == row[token]
             assert torch.equal(listing.dense(), row)
             listed = torch.arange(10.0) if listing.token_ids is None else listing.token_ids.float()
             assert torch.equal(listing.restrict(torch.arange(10.0)), listed)
             assert listed[place] == token
             assert listing.draw(torch.eye(len(listed))[place], torch.tensor(0.5)) == token
+        for tokens in ([9, 0, 5], [4, 6, 2, 3], [8, 7]):  # none twice, wherever those before it were added
+            listing, places = probs.including(tokens)
+            assert torch.equal(listing.probs[places], row[tokens])
+            assert torch.equal(listing.restrict(torch.arange(10))[places], torch.tensor(tokens))
+            assert len(listing.restrict(torch.arange(10)).unique()) == len(listing.probs)
         assert probs.draw(torch.full_like(probs.probs, torch.nan), torch.tensor(0.5)) == 10
 
 

@@ -7,10 +7,13 @@ import torch
 from support.exact_enumeration import make_rows
 from torch import Tensor
 
-from cactus_decoding import parse_rule, verify_block
+from cactus_decoding import Metrics, parse_rule, stream, verify_block
+from cactus_decoding.core.sampling.noise import SharedNoise, SharedNumbers
 from cactus_decoding.core.types import ROOT, Proposal, StepRows
+from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.joint import joint
-from cactus_decoding.core.verification.tree import RandomNumbers, Tree, Walk
+from cactus_decoding.core.verification.match import match
+from cactus_decoding.core.verification.tree import RandomNumbers, Tree, Walk, with_relaxed
 
 TARGET, DRAFT = (rows.sqrt() / rows.sqrt().sum(-1, keepdim=True) for rows in make_rows(4, 5, seed=31))
 PARENTS, DRAWN = [-1, -1, 0, 1, 0], [False, True, True, True, False]
@@ -92,3 +95,87 @@ def test_a_chain_is_decided_by_joint_as_batches_of_blocks_decide_it(rule: str) -
         assert (len(used.path), used.next_token) == (int(result.num_accepted), int(result.next_token))
         seen.add((len(decided.path), result.relaxed.any().item()))
     assert len(seen) >= 4
+
+
+BRANCHED = [-1, -1, 0, 1, 0, 2, 3, 5], [False, True, True, True, False, True, True, True]
+CHAIN = [-1, 0, 1, 2, 3, 4], [True] * 6
+
+
+def drawn(parents: list[int], drawn: list[bool], seed: int) -> Proposal:
+    """Return a proposal that is drawn from rows as drafters draw it; a fixed child is its row's likeliest token."""
+    probs = DRAFT.repeat(2, 1)[: len({*parents})]
+    rows, taken, ids = dict(zip(sorted({*parents}), probs, strict=True)), {}, [0] * len(parents)
+    generator = torch.Generator().manual_seed(seed)
+    for node in sorted(range(len(parents)), key=lambda node: drawn[node]):
+        row = rows[parents[node]].clone()
+        row[taken.setdefault(parents[node], [])] = 0
+        ids[node] = int(torch.multinomial(row, 1, generator=generator)) if drawn[node] else int(row.argmax())
+        taken[parents[node]].append(ids[node])
+    return Proposal(ids, probs, parents, drawn)
+
+
+@pytest.mark.parametrize("scheme", [match, coupled, joint])
+@pytest.mark.parametrize("nodes", [BRANCHED, CHAIN], ids=["tree", "chain"])
+def test_a_relaxed_token_would_be_lost_if_its_position_alone_were_judged_losslessly(scheme, nodes) -> None:
+    """Schemes that mark relaxed tokens on the way mark those of the definition, and what comes later does not count."""
+    count, rule, lossless = len(nodes[0]), parse_rule("clamped:width=2"), parse_rule("lossless")
+    target, accepted, relaxed, beyond = TARGET.repeat(2, 1)[: count + 1], 0, 0, 0
+    for seed in range(60):
+        proposal, generator = drawn(*nodes, seed), torch.Generator().manual_seed(seed + 1000)
+        numbers = RandomNumbers.draw(proposal, generator, torch.device("cpu"))
+        if scheme is coupled:
+            numbers = SharedNumbers(SharedNoise(seed), 2)
+        tree, unused = Tree(rows_of(proposal, target)), numbers.again()
+        walked = scheme(tree, lambda position: rule, numbers)
+        found = with_relaxed(walked, scheme, tree, lambda position: rule, unused)
+        kept = scheme(tree, lambda position: lossless, unused.again()).path
+        if scheme is not joint:
+            assert found == walked
+        assert with_relaxed(walked, scheme, tree, lambda position: lossless, unused).trials == [
+            trial._replace(relaxed=False) for trial in walked.trials
+        ]
+        accepted += sum(trial.accepted for trial in walked.trials)
+        relaxed += sum(trial.relaxed for trial in found.trials)
+        beyond += sum(trial.accepted and trial.node not in kept for trial in walked.trials)
+    assert 0 < relaxed < beyond < accepted  # what the lossless walk as a whole does not keep is more
+
+
+def test_relaxed_tokens_of_a_block_are_those_that_the_weights_say() -> None:
+    """By the formula: with q for h at one position, no prefix passes that reaches it."""
+    rule, target, p, seen = parse_rule("clamped:width=2"), TARGET.repeat(2, 1)[:7], DRAFT.repeat(2, 1)[:6], 0
+    h = torch.stack([rule.relaxed_target(*rows) for rows in zip(target[:6], p, strict=True)])
+
+    def kept(rows: Tensor, ids: list[int], numbers: list[float]) -> int:
+        weight, longest = 1.0, 0
+        for i, token in enumerate(ids):
+            weight = min(1.0, weight * (rows[i, token] / p[i, token]).item())
+            passes = weight
+            if i < 5:
+                z = (weight * rows[i + 1] - p[i + 1]).clamp(min=0).sum().item()
+                passes = z / (z + 1 - weight) if weight < 1 else 1.0
+            longest = i + 1 if numbers[i] < passes else longest
+        return longest
+
+    for seed in range(60):
+        ids = drawn(*CHAIN, seed).token_ids
+        result = verify_block(rule, target, p, torch.tensor(ids), torch.Generator().manual_seed(seed))
+        numbers = torch.rand(1, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))[0].tolist()
+        assert result.num_accepted == kept(h, ids, numbers)
+        alone = [torch.cat([h[:i], target[i : i + 1], h[i + 1 :]]) for i in range(6)]
+        expected = [i < int(result.num_accepted) and kept(alone[i], ids, numbers) <= i for i in range(6)]
+        assert result.relaxed.tolist() == expected
+        seen += sum(expected)
+    assert seen > 20
+
+
+def test_coupled_tokens_are_relaxed_where_the_same_noise_makes_another_token_of_the_target(pair) -> None:
+    counted, expected = Metrics(), 0
+    for seed in range(2):
+        noise = SharedNoise(seed)
+        asked = {"verification": "coupled", "rule": "clamped:width=3", "temperature": 1.0, "max_new_tokens": 60}
+        for step in stream(pair, "Tom has", seed=seed, num_speculative_tokens=6, **asked):
+            counted += Metrics.of(step)
+            for visit in step.visits:
+                place = len(step.rows.text(step.proposal.parents[visit.node]))
+                expected += visit.accepted and noise.token(visit.target_probs, place) != visit.token_id
+    assert counted.relaxed == expected > 0

@@ -16,8 +16,9 @@ from support.tables import all_of
 from transformers import AutoModelForCausalLM
 
 from cactus_decoding import SamplingParams, zoo
+from cactus_decoding.core.models.base import Cancelled
 from cactus_decoding.engines.llama_cpp import CactusLlama
-from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
+from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling
 from cactus_decoding.zoo.word_problems import EXAMPLES, word_problems
 
@@ -241,6 +242,22 @@ def test_another_thread_cancels_a_response_and_the_next_one_is_whole(ours):
     assert whole["choices"][0]["finish_reason"] == "stop"
     with pytest.raises(Cancelled):
         ours.create_chat_completion(CHAT, cancelled=event)
+
+
+def test_a_cancelled_response_ends_before_the_draft_s_next_pass(made, monkeypatch):
+    llama, event, read, after = made("worded", num_speculative_tokens=4), threading.Event(), Context.read, []
+    drafts = llama._runtime.pair.drafter.model_cache._text.context
+
+    def noted(self, portions):
+        after.extend(portions if event.is_set() else [])
+        if self is drafts:
+            event.set()
+        return read(self, portions)
+
+    monkeypatch.setattr(Context, "read", noted)
+    with pytest.raises(Cancelled):
+        llama(QUESTION, max_tokens=20, temperature=0, cancelled=event)
+    assert (event.is_set(), after) == (True, [])
 
 
 def test_one_response_at_a_time(ours):

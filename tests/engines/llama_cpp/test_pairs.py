@@ -93,6 +93,21 @@ def test_an_interruption_at_any_line_loses_no_seat_and_stops_nobody_else(seats, 
     assert strike > 40
 
 
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_pair_that_an_answer_was_left_on_is_whole_for_the_next(seats, parallel):
+    """Its generator is suspended, and still referred to."""
+    places = seats(parallel, kept_prompts=2 * parallel)
+    expected = answer(places, REQUESTS[0])
+    asked, left = read_completion(REQUESTS[1] | {"max_tokens": 40}, USUAL, chat=False), []
+    for pair in places.pairs:
+        prompts = prompts_of(pair, asked)
+        with places.take(prompts[0], threading.Event()) as taken:
+            left.append(Completion(taken, asked, prompts, "m").chunks())
+            next(left[-1])
+    for _ in places.pairs:
+        assert answer(places, REQUESTS[0]) == expected
+
+
 def test_a_conversation_comes_back_to_what_has_read_it_and_others_do_not_overwrite_it(seats):
     both = seats(2, kept_prompts=2)
     first, second = both.pairs

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.decisions import admit
+from support.decisions import admit, as_given
 
-from cactus_decoding import parse_rule
+from cactus_decoding import Budget, Proposal, Request, parse_rule
 from cactus_decoding.engines.openai import counters
-from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, BudgetMeter, Counters
+from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, BudgetMeter, Counters, conditional_nats
 from cactus_decoding.engines.openai.relaxed_logits import costs_of, relax_tokens
 from cactus_decoding.engines.vllm.step import admitted as admitted_at_once
 
@@ -170,3 +170,20 @@ def test_the_longest_unused_slot_is_reused_unless_it_is_in_the_batch() -> None:
     assert meter.slot_of(responses[3], False, set) == second
     assert meter.spent[second] == 0
     assert meter.slot_of(responses[4], False, lambda: {second, third}) == first
+
+
+@pytest.mark.parametrize(
+    "rule", ["clamped:width=2", "clamped:max_kl=0.1", "ensemble:weight=0.3", "lenience:lenience=0.5"]
+)
+@pytest.mark.parametrize("drawn", [[False, True], [False, False]])
+def test_beside_fixed_tokens_what_is_relaxed_to_costs_what_is_charged(rule: str, drawn: list[bool]) -> None:
+    target, draft = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)
+    verifier = Request(rule, Budget(nats=math.inf), tree="static=2").verifier(as_given, as_given)
+    proposal = Proposal([3, 2], draft[None], [-1, -1], drawn)
+    for seed in range(5):
+        _, outcome = verifier(
+            verifier.begin(), target.expand(3, -1), [0, 3, 2], proposal, torch.Generator().manual_seed(seed)
+        )
+        for visit in outcome.visits:
+            assert conditional_nats(visit) == pytest.approx(visit.nats, abs=1e-15)
+            assert visit.nats > 0

@@ -180,6 +180,11 @@ FIELDS: dict[str, list[Case]] = {
         Same({"num_assistant_tokens_schedule": "heuristic_transient", **MODEL}),
         Refused({"num_assistant_tokens_schedule": "none", **MODEL}, "num_assistant_tokens_schedule must be one of"),
         Refused(
+            MODEL
+            | {"num_assistant_tokens_schedule": "heuristic", "verification": "coupled", "rule": "clamped:width=1.0"},
+            "but num_speculative_tokens is transformers' heuristic schedule: give num_speculative_tokens=6",
+        ),
+        Refused(
             MODEL | {"num_assistant_tokens_schedule": "heuristic", "num_speculative_tokens": "auto"},
             "num_speculative_tokens and num_assistant_tokens_schedule exclude each other",
         ),
@@ -196,6 +201,10 @@ FIELDS: dict[str, list[Case]] = {
             MODEL | {"assistant_confidence_threshold": 0.5, "verification": "block", "rule": "clamped:width=1.0"},
             "block verification of a relaxed rule needs a draft model and a fixed number",
         ),
+        Refused(
+            MODEL | {"assistant_confidence_threshold": 0.5, "verification": "coupled", "rule": "clamped:width=1.0"},
+            "coupled verification of a relaxed rule needs a fixed number",
+        ),
     ],
     "prompt_lookup_num_tokens": [
         Same(LOOKUP),
@@ -209,8 +218,8 @@ FIELDS: dict[str, list[Case]] = {
     ],
     "assistant_early_exit": [
         Same({"assistant_early_exit": 1}),
-        Refused({"assistant_early_exit": 2}, "exit_layer must be between 1 and 1"),
-        Refused({"assistant_early_exit": 1, **TREE}, "proposes chains only, but tree is "),
+        Refused({"assistant_early_exit": 2}, "an early exit must be before layer 2, the last, but is at 2"),
+        Refused({"assistant_early_exit": 1, **GPT2}, "GPT2LMHeadModel has no list of layers to leave some out of"),
     ],
     "use_mtp": [Refused({"use_mtp": True}, "no associated mtp weights")],
     "assistant_lookbehind": [Refused({"assistant_lookbehind": 3, **MODEL}, "assistant_lookbehind is read from")],
@@ -357,7 +366,7 @@ ARGUMENTS: dict[str, list[Case]] = {
 CASES = [(name, case) for table in (FIELDS, ARGUMENTS) for name, cases in table.items() for case in cases]
 if not at_least("5.19.0"):  # which has fewer options, and other answers to some
     _OTHERWISE = {
-        *("assistant_early_exit", "assistant_ensemble_weight", "continuous_batching_config", "max_cache_len"),
+        *("assistant_ensemble_weight", "continuous_batching_config", "max_cache_len"),
         *("position_ids", "speculation_type", "use_mtp"),
     }
     CASES = [(name, case) for name, case in CASES if name not in _OTHERWISE]

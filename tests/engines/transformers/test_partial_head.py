@@ -10,7 +10,7 @@ from support.tiny_models import tiny_llama
 from cactus_decoding import ModelDrafter, SamplingParams
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.loader import load_model
-from cactus_decoding.engines.transformers.sublayers import PartialHead, propose_from
+from cactus_decoding.engines.transformers.partial_head import PartialHead, propose_from
 
 PART = [0, 2, 3, 6]
 TEXT = [1, 7, 4, 2, 5]

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import nullcontext
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +14,8 @@ from cactus_decoding.engines.vllm.patches import (
     repair_empty_steps,
     repair_expansion,
     repair_generators,
+    replace,
+    stock_of,
     with_generators_withheld,
 )
 
@@ -31,7 +33,7 @@ def test_the_expansion_is_replaced_where_it_fails(function, device: str, replace
     sampler = SimpleNamespace(expand_batch_to_tokens=function)
     for _ in range(2):
         repair_expansion(sampler, torch.device(device))
-        assert is_replaced(sampler.expand_batch_to_tokens) == replaced
+        assert is_replaced(sampler, "expand_batch_to_tokens") == replaced
     if replaced:
         values, ends = torch.tensor([0.0, 0.5]), torch.tensor([2, 3])
         assert sampler.expand_batch_to_tokens(values, ends, 3, 0, 1).tolist() == [1.0, 1.0, 0.5]
@@ -44,6 +46,45 @@ def test_a_step_without_proposals_is_not_cut(device: str, fails: bool) -> None:
     assert len(sampler.apply_sampling_constraints(torch.zeros(3, 5), torch.tensor([2, 1, 1]))) == 2
     with pytest.raises(RuntimeError, match="max") if fails else nullcontext():
         assert sampler.apply_sampling_constraints(torch.zeros(0, 5), torch.tensor([])).shape == (0, 5)
+
+
+class Sampler:
+    def sample(self, tokens: int) -> int:
+        return tokens
+
+
+def plus_one(stock):
+    return lambda *args: stock(*args) + 1
+
+
+def test_what_others_wrap_between_two_engines_is_not_replaced_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each engine of a process asks for the patches; a wrapper need not say what it wraps."""
+    module, importer = ModuleType("vllm.sampler"), ModuleType("vllm.importer")
+    module.sample = importer.sample = stock = lambda tokens: tokens
+    owner = type("Own", (Sampler,), {})
+    for each in (module, importer):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    functions = {module: (3,), importer: (3,), owner: (None, 3)}
+    for each in (module, owner):
+        replace(each, "sample", plus_one)
+    for each in functions:
+        each.sample = (lambda below: lambda *args: 10 * below(*args))(each.sample)
+    for each in (importer, module, owner):
+        replace(each, "sample", plus_one)
+        assert is_replaced(each, "sample")
+    assert [each.sample(*given) for each, given in functions.items()] == [40, 40, 40]
+    assert stock_of(importer, "sample") is stock
+    assert stock_of(Sampler, "sample") is None  # what a subclass has is not its parent's
+    assert Sampler().sample(3) == 3
+
+
+def test_what_was_put_back_is_replaced_again() -> None:
+    owner = type("Own", (Sampler,), {})
+    replace(owner, "sample", plus_one)
+    del owner.sample
+    assert not is_replaced(owner, "sample")
+    replace(owner, "sample", plus_one)
+    assert owner().sample(3) == 4
 
 
 def runner(discarded: list[bool], seeded: list[int]) -> SimpleNamespace:

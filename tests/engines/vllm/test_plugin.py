@@ -18,7 +18,6 @@ from cactus_decoding.engines.vllm import plugin, reports, v1, v2
 from cactus_decoding.engines.vllm.offline import StepCounts, keep_stdout_clean, parse_engine_arguments
 from cactus_decoding.engines.vllm.patches import (
     RECORDED,
-    STOCK,
     V1_SAMPLER,
     V2_SAMPLER,
     arguments,
@@ -26,6 +25,7 @@ from cactus_decoding.engines.vllm.patches import (
     differences,
     is_replaced,
     replace,
+    stock_of,
 )
 from cactus_decoding.engines.vllm.plugin import check_version, with_check
 
@@ -168,14 +168,13 @@ def test_a_function_is_replaced_wherever_vllm_has_imported_it_and_only_there(mon
     modules["vllm.other"].answer = other = lambda: 5
     replace(modules["vllm.owner"], "answer", lambda stock: lambda: stock() + 1)
     replaced = modules["vllm.owner"].answer
-    assert (replaced(), replaced.__doc__, getattr(replaced, STOCK)) == (7, "Give it.", answer)
+    assert (replaced(), replaced.__doc__, stock_of(modules["vllm.owner"], "answer")) == (7, "Give it.", answer)
     assert modules["vllm.user"].answer is replaced
     assert modules["vllm.other"].answer is other
     assert modules["others.user"].answer is answer
     replace(modules["vllm.owner"], "answer", lambda stock: lambda: 0)  # once only
     assert modules["vllm.owner"].answer is replaced
-    assert is_replaced(replaced)
-    assert not is_replaced(answer)
+    assert [is_replaced(module, "answer") for module in modules.values()] == [True, True, False, False]
 
 
 def written(folder: Path, version: str) -> Path:

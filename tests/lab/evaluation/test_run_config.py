@@ -97,8 +97,8 @@ def test_every_rule_is_made_with_every_protection_and_lossless_once():
 
 
 def test_rules_share_their_random_numbers_where_they_can():
-    def labels(*rules: str, engine: str = "transformers", **settings):
-        made = grid("bundled", engine, settings, tasks=TASKS, drafts=["a"], rules=rules, lengths=[0, 4], seeds=[0])
+    def labels(*rules: str, engine: str = "transformers", lengths=(0, 4), **settings):
+        made = grid("bundled", engine, settings, tasks=TASKS, drafts=["a"], rules=rules, lengths=lengths, seeds=[0])
         return [run.label for run in made]
 
     alone, lossless = "lossless coupled ×0", "lossless coupled ×4"
@@ -111,6 +111,17 @@ def test_rules_share_their_random_numbers_where_they_can():
     for settings in ({"verification": "token"}, {"temperature": 0}, {"engine": "vllm"}, {"engine": "server"}):
         assert labels("lossless", "clamped:width=1.0", **settings) == by_token
     assert labels("lossless", "cactus:delta=1.0") == ["lossless ×0", "lossless ×4", "cactus:delta=1.0 ×4"]
+    # relaxed rules are coupled with fixed numbers of proposals only
+    assert labels("lossless", lengths=["auto"]) == ["lossless coupled ×auto"]
+    for length in ("auto", as_tree("best_first")):
+        name = "auto" if length == "auto" else "tree:best_first"
+        assert labels("lossless", "clamped:width=1.0", lengths=[4, length]) == [
+            *("lossless ×4", "clamped:width=1.0 ×4"),
+            *(f"lossless ×{name}", f"clamped:width=1.0 ×{name}"),
+        ]
+    assert labels("clamped:width=1.0", lengths=[as_tree("static=2.2")]) == [
+        "clamped:width=1.0 coupled ×tree:static=2.2"
+    ]
 
 
 def test_what_does_not_go_together_is_refused_where_runs_are_made():

@@ -16,7 +16,7 @@ from support.tiny_pair import tiny_pair
 from cactus_decoding import Pair, Request, audit, load_pair
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
-from cactus_decoding.engines.transformers.skip import EarlyExit
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.lab import training
 from cactus_decoding.lab.training.acceptance.material import draft_model
 from cactus_decoding.lab.training.adaptation import DraftAdaptation

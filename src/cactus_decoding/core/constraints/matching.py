@@ -56,6 +56,7 @@ class GrammarConstraint:
         self._matcher = compiling.matcher_of(vocabulary.tokenizer, grammar)
         self._tokens = list[int]()  # that the matcher has consumed
         self._masks = dict[int, np.ndarray[Any, Any]]()  # by how many tokens stand before; bits
+        self._seen = list[int]()  # the tokens that the masks stand after: draft and target ask for the same ones
 
     def copy(self) -> GrammarConstraint:
         return GrammarConstraint(self._vocabulary, self._grammar)
@@ -91,13 +92,16 @@ class GrammarConstraint:
         if shared < len(self._tokens):
             self._matcher.rollback(len(self._tokens) - shared)
             del self._tokens[shared:]
-            self._masks = {depth: mask for depth, mask in self._masks.items() if depth <= shared}
         for token in token_ids[shared:]:
             bits = self._mask()
             if token in self._vocabulary.ends or token // 8 >= len(bits) or not bits[token // 8] >> token % 8 & 1:
                 return False  # llguidance's matcher could not go back past it either
             self._matcher.consume_token(token)
             self._check()
+            depth = len(self._tokens)
+            if self._seen[depth : depth + 1] != [token]:
+                self._seen[depth:] = [token]
+                self._masks = {place: mask for place, mask in self._masks.items() if place <= depth}
             self._tokens.append(token)
         return True
 
@@ -110,7 +114,7 @@ class GrammarConstraint:
             except BaseException as error:
                 if type(error).__name__ != "PanicException":  # of Rust, which is no Exception
                     raise
-                raise ConstraintError(f"the constraint failed after {depth} tokens: {error}") from None
+                raise self._failed(str(error)) from None
             self._check()
             if self._matcher.is_stopped() and not self._matcher.is_accepting():
                 raise self._stuck()
@@ -120,10 +124,13 @@ class GrammarConstraint:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            said = compiling.short(self._matcher.get_error())
-            if said.startswith("NoExtension"):
-                raise self._stuck()
-            raise ConstraintError(f"the constraint gave up after {len(self._tokens)} tokens: {said}")
+            said = self._matcher.get_error()
+            raise self._stuck() if said.strip().startswith("NoExtension") else self._failed(said)
+
+    def _failed(self, said: str) -> Exception:
+        if "PyErr" in said:  # of the tokenizer that it asks: no mistake of the constraint's
+            return RuntimeError(f"llguidance failed: {said}")
+        return ConstraintError(f"the constraint gave up after {len(self._tokens)} tokens: {compiling.short(said)}")
 
     def _stuck(self) -> ConstraintError:
         after = f"after {len(self._tokens)} tokens"

@@ -69,8 +69,8 @@ class ClampedRow:
     of q). The logarithm of their quotient is nearly a straight line in lo, which leads close to the root from anywhere;
     from there on :math:`\sum h - 1` is as straight, and takes fewer passes.
 
-    Both are ``[support]`` in float64, and q is positive. p sums to 1, or to 2 beside tokens that are proposed in any
-    case, on which it is the most that they can have.
+    Both are ``[support]`` in float64, and q is positive. p sums to at most 1, as the target may exclude tokens; or to 1
+    more beside tokens that are proposed in any case, on which it is the most that they can have.
     """
 
     def __init__(self, target_probs: Tensor, draft_probs: Tensor) -> None:
@@ -86,9 +86,8 @@ class ClampedRow:
         self._rough = target_probs, ratios, self._clamped
         if len(ratios) >= _LONG and largest < _LARGEST_ROUGH:
             self._rough = target_probs.float(), ratios.float(), torch.empty(len(ratios), dtype=torch.float32)
-        self._min_log_ratio = _log(ratios.amin().item()) if len(ratios) else 0.0
-        if missing < -0.5:  # beside fixed tokens: what p has too much of is lost below the least ratio
-            self._min_log_ratio = -math.inf
+        # below the least ratio nothing is gained, and h sums to less than p; it must, if p sums to more than 1
+        self._min_log_ratio = _log(ratios.amin().item()) if len(ratios) and missing >= -_CLOSE else -math.inf
         self._slope = _USUAL_SLOPE[0]
         self._gained, self._lost = max(-missing, 0.0), max(missing, 0.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Self
@@ -16,7 +16,7 @@ from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.suffix_index import END, Match, SuffixIndex
 from cactus_decoding.core.drafting.trees.shape import LookupTree, TreeShape
 from cactus_decoding.core.spelling import spell
-from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal
+from cactus_decoding.core.types import MAX_FORCED, Drafter, DraftLength, ForcedTokens, LogitsToProbs, Proposal
 
 
 @dataclass
@@ -46,7 +46,9 @@ class LookUpDrafter(Drafter):
     ) -> Proposal:
         self.follow(token_ids)
         if (shape := self._response.shape) is None:
-            return Proposal(next(iter(self.branches(limit)), []), None)
+            forced = getattr(to_probs, "forced", None)
+            copied = next(iter(self.branches(limit if forced is None else limit + MAX_FORCED)), [])
+            return Proposal(copied if forced is None else beside_forced(copied, limit, token_ids, forced), None)
         found = LookupTree.of(self.branches(limit), shape.max_nodes, shape.max_children)
         return Proposal(found.token_ids, None, found.parents)
 
@@ -58,12 +60,21 @@ class LookUpDrafter(Drafter):
     def branches(self, limit: int) -> Iterable[list[int]]:
         """Return up to ``limit`` tokens after each place that is found, the best first."""
 
-    def drafter(self, target: Any, prompts: Callable[[], list[list[int]]] | None = None) -> Self:
+    def drafter(self, target: Any) -> Self:
         return self
 
     def twin(self) -> Self:
         """Return a drafter with the same parameters that knows no text yet, for another response at the same time."""
         return replace(self)
+
+
+def beside_forced(found: list[int], limit: int, text: list[int], forced: ForcedTokens) -> list[int]:
+    """Return as many of some tokens as that ``limit`` of them are not forced."""
+    for place, token in enumerate(found):
+        limit -= forced(text + found[:place], 1) != [token]
+        if limit < 0:
+            return found[:place]
+    return found
 
 
 @dataclass(frozen=True)

@@ -274,23 +274,17 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
 
 def place_of_pair(target: BaseCachedModel, drafter: Drafter) -> tuple[Path, dict[str, Any]]:
     """Return the file for the times of a pair, and what it is valid for."""
-    if isinstance(drafter, LookUpDrafter):
-        return place_of(target, draft="copies")
     cache = getattr(drafter, "model_cache", drafter)
-    return place_of(target, draft=[*_identity(cache), getattr(cache, "build", "")])
-
-
-def place_of(target: BaseCachedModel, kept: str = "pass_times", **about: Any) -> tuple[Path, dict[str, Any]]:
-    """Return the file for what was measured of a target on this machine, and what it is valid for."""
+    copies = isinstance(drafter, LookUpDrafter)
     about = {
         "target": _identity(target),
-        **about,
+        "draft": "copies" if copies else [*_identity(cache), getattr(cache, "build", "")],
         "device": device_name(target.device),
         "threads": torch.get_num_threads() if target.threads is None else target.threads,
         "versions": _versions(),
         "build": target.build,
     }
-    return cache_folder().with_name(kept) / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json", about
+    return cache_folder() / f"{sha256(as_json(about).encode()).hexdigest()[:16]}.json", about
 
 
 @cache

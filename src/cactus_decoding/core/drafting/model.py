@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from cactus_decoding.core.models.loading import with_cache
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.params import is_greedy
 from cactus_decoding.core.sampling.rows import check_drawn, draw, draw_one, one_hot
-from cactus_decoding.core.types import ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
+from cactus_decoding.core.types import MAX_FORCED, ROOT, Drafter, DraftLength, LogitsToProbs, Proposal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -112,10 +113,11 @@ class ModelDrafter(Drafter):
     ) -> Proposal:
         """Draw up to ``limit`` tokens, or a tree of so many levels, as far as draft length and context window allow.
 
-        After a token that the draft lacks it proposes nothing. Greedy proposals have no probabilities.
+        Tokens of a chain that a constraint forces come beside these, without a forward pass. After a token that the
+        draft lacks it proposes nothing. Greedy proposals have no probabilities.
         """
-        if self.max_length is not None:
-            limit = min(limit, self.max_length - len(token_ids) + self.start)
+        longest = sys.maxsize if self.max_length is None else self.max_length + self.start
+        limit = min(limit, longest - len(token_ids))
         known = self._follow(token_ids)
         lacks = self._model.read_as is None and max(token_ids[known:]) >= self._model.vocabulary_size
         if limit <= 0 or lacks:
@@ -129,7 +131,7 @@ class ModelDrafter(Drafter):
         if len(token_ids) - 1 - known <= self.singly:
             for token in token_ids[known:-1]:
                 self._model.append([token], rows=1)
-        end = len(token_ids) + limit
+        left = MAX_FORCED
         for i in range(limit):
             logits = self._fit(self._model.append(sequence[self.start + self._model.length :], rows=1))
             goes_on = self._length.should_continue(logits[0])
@@ -148,9 +150,9 @@ class ModelDrafter(Drafter):
             check_drawn("draft", token, logits, len(sequence))
             sequence.append(token)
             if forced is not None:  # these need no row: they are read with the next token that does
-                sure = forced(sequence, end - len(sequence))
-                rows, sequence = [*rows, one_hot(sure, rows[-1])], sequence + sure
-            if not goes_on or len(sequence) == end:
+                sure = forced(sequence, min(left, longest - len(sequence)))
+                rows, sequence, left = [*rows, one_hot(sure, rows[-1])], sequence + sure, left - len(sure)
+            if not goes_on or not left or len(sequence) == longest:
                 break
         return Proposal(sequence[len(token_ids) :], torch.cat(rows) if rows else None)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,8 +23,8 @@ from cactus_decoding.zoo import BUNDLED
 class NamedDrafter(Protocol):
     """A drafter that is chosen by name, before there is a target."""
 
-    def drafter(self, target: Any, prompts: Callable[[], list[list[int]]] | None = None) -> Drafter:
-        """Return the drafter for a target's model; ``prompts`` returns the tokens of some, for what has to measure."""
+    def drafter(self, target: Any) -> Drafter:
+        """Return the drafter for a target's model."""
 
 
 DRAFTERS: dict[str, type[Any]] = {
@@ -35,7 +34,7 @@ DRAFTERS: dict[str, type[Any]] = {
 }
 """Drafters that need no weights of their own, by name: each has a method ``drafter`` that fits it to a target.
 
-Engines add those that only their models have, such as ``early_exit`` and ``skip`` of transformers.
+Engines add those that only their models have, such as ``early_exit`` of transformers.
 """
 LOOK_UPS = ("suffix", "ngram")  # those that copy from the text, which go with any target
 LOOK_UP = LOOK_UPS[0]  # the default draft of any target but the bundled one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,10 @@ from cactus_decoding.core.checks import PromptTooLongError
 from cactus_decoding.core.types import Proposal
 
 _ORDER = count()
+
+
+class Cancelled(Exception):
+    """Somebody else ended the response."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,7 @@ class BaseCachedModel(ABC):
     room: SavedRoom | None = None
     read_as: Tensor | None = None
     sample_text: Callable[[], list[int]] | None = None
+    _cancelled: threading.Event | None = None
 
     def __init__(self) -> None:
         self.saved: list[SavedText] = []
@@ -113,6 +119,10 @@ class BaseCachedModel(ABC):
     def use_threads(self, count: int) -> None:
         """Compute with so many threads of the CPU from now on; models of PyTorch share one number."""
         torch.set_num_threads(count)
+
+    def cancel_by(self, event: threading.Event | None) -> None:
+        """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
+        self._cancelled = event
 
     def check_reads_trees(self) -> None:
         """Raise `ValueError` for a kind of model that can only read chains; others raise when they read a tree."""
@@ -233,7 +243,7 @@ class BaseCachedModel(ABC):
 
         An error or an interruption leaves the cache empty. Positions, of each token in the text that leads to it, and a
         mask make a tree of the tokens, as `Forward.append` takes them. Raises `ValueError` for ones that do not fit, or
-        of a model that cannot take them.
+        of a model that cannot take them, and `Cancelled` as `cancel_by` says.
         """
         if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
@@ -243,6 +253,8 @@ class BaseCachedModel(ABC):
             block = self.read_as[block]
         tree = () if positions is None and mask is None else self._checked(len(block), positions, mask)
         try:
+            if self._cancelled is not None and self._cancelled.is_set():
+                raise Cancelled
             logits = self._forward.append(block, self.length, rows, *tree)
             self._token_ids.extend([~token for token in read] if tree else read)
         except BaseException as error:

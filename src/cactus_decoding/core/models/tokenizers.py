@@ -184,6 +184,13 @@ class IncrementalDetokenizer(Generic[Told]):
         self._context: list[int] = []  # the tokens decoded before: a tokenizer may drop a leading space
         self._waiting: list[tuple[int, Told]] = []  # tokens that do not end in a whole character
         self._held: list[DecodedPart[Told]] = []  # parts that may be cut
+        self._settled = 0  # characters of all tokens but those that wait
+
+    @property
+    def num_characters(self) -> int:
+        """How many whole characters the tokens so far have, those that are held back included."""
+        before, waiting = len(self._decode(self._context)), [token for token, _ in self._waiting]
+        return self._settled + len(self._decode(self._context + waiting).removesuffix(UNFINISHED)) - before
 
     def push(self, token_id: int, fate: Told) -> list[DecodedPart[Told]]:
         """Take a token; return the parts that can now be shown."""
@@ -203,12 +210,14 @@ class IncrementalDetokenizer(Generic[Told]):
         """Share the text of the waiting tokens out: each gets what is settled once it is there."""
         waiting = [token for token, _ in self._waiting]
         whole = self._decode(self._context + waiting)
-        settled, parts = len(self._decode(self._context)), []
+        before = settled = len(self._decode(self._context))
+        parts = []
         for count, (_, fate) in enumerate(self._waiting, start=1):
             text = self._decode(self._context + waiting[:count])
             end = max(settled, num_shared(text, whole))
             parts.append(DecodedPart(whole[settled:end], fate))
             settled = end
+        self._settled += len(whole) - before
         self._context, self._waiting = waiting or self._context, []
         return parts
 

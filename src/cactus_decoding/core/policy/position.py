@@ -165,6 +165,8 @@ class Position:
 
     def relaxed_target(self, rule: AcceptanceRule) -> Tensor | None:
         """Return a rule's h, ``[vocabulary]`` in float64; None where it depends on the drafted child."""
+        if isinstance(rule, Lossless):
+            return self.target.probs
         if self._relaxed is None or self._relaxed[0] is not rule:
             row = None
             if not judges_untempered(rule):
@@ -249,13 +251,10 @@ class _OnSupport(Position):
     """
 
     def __init__(self, whole: Position) -> None:
-        row = whole.row
-        for token in whole.token_ids:
-            row = row.including(token)[0]
-        assert row.token_ids is not None
+        row, places = whole.row.including(whole.token_ids)
         self._rows, self._lazy, self.node = whole._rows, None, whole.node
         self.nodes, self.num_fixed = whole.nodes, whole.num_fixed
-        self.token_ids = [int((row.token_ids == token).nonzero()) for token in whole.token_ids]
+        self.token_ids = places
         self.listed, self.vocabulary = row, len(row.probs) + 1
         self._distributions, self._relaxed = {}, None
         self.row = SparseProbs(self.vocabulary, torch.cat([row.probs, row.probs.new_zeros(1)]))

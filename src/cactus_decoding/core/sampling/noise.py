@@ -102,11 +102,11 @@ class SharedNoise(torch.Generator):
 class SharedNumbers:
     """A step's share of the noise: one token for each place that is visited, in order."""
 
-    def __init__(self, noise: SharedNoise, first_place: int) -> None:
-        self._noise, self._first, self._place = noise, first_place, first_place
+    def __init__(self, noise: SharedNoise, place: int) -> None:
+        self._noise, self._place = noise, place
 
     def again(self) -> SharedNumbers:
-        return SharedNumbers(self._noise, self._first)
+        return SharedNumbers(self._noise, self._place)
 
     def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
         place, self._place = self._place, self._place + 1

@@ -74,7 +74,7 @@ class SparseProbs(NamedTuple):
     """A row of probabilities in its own precision: the whole of it, or the tokens that may have some.
 
     ``vocabulary`` is how many tokens there are in all. ``probs`` and ``token_ids`` are ``[tokens]``; the ids are
-    ascending (but for one that `including` adds), int32 or int64, or None if they are the whole vocabulary.
+    ascending (but for those that `including` adds), int32 or int64, or None if they are the whole vocabulary.
     """
 
     vocabulary: int
@@ -110,14 +110,16 @@ class SparseProbs(NamedTuple):
         place = torch.searchsorted(token_ids, listed).clamp_(max=len(token_ids) - 1)
         return self.probs[token_ids[place] == listed].sum(dtype=torch.float64).item()
 
-    def including(self, token: int) -> tuple[SparseProbs, int]:
-        """Return a row that lists a token, and its place; its probability is 0 if it was not listed."""
-        place = self._place(token)
-        if place is not None:
-            return self, place
-        assert self.token_ids is not None
-        probs = torch.cat([self.probs, self.probs.new_zeros(1)])
-        return self._replace(probs=probs, token_ids=torch.cat([self.token_ids, torch.tensor([token])])), len(self.probs)
+    def including(self, tokens: Sequence[int]) -> tuple[SparseProbs, list[int]]:
+        """Return a row that lists some tokens, and their places; what was not listed has probability 0."""
+        known = [self._place(token) for token in tokens]
+        added = [token for token, place in zip(tokens, known, strict=True) if place is None]
+        if not added or self.token_ids is None:
+            return self, [place for place in known if place is not None]
+        probs = torch.cat([self.probs, self.probs.new_zeros(len(added))])
+        new = iter(range(len(self.probs), len(probs)))
+        places = [next(new) if place is None else place for place in known]
+        return self._replace(probs=probs, token_ids=torch.cat([self.token_ids, torch.tensor(added)])), places
 
     def restrict(self, row: Tensor) -> Tensor:
         """Return the entries of a row, ``[vocabulary]``, that belong to the listed tokens."""

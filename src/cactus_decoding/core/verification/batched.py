@@ -13,12 +13,20 @@ from cactus_decoding.core.checks import (
     check_probabilities,
     check_token_ids,
 )
-from cactus_decoding.core.rules import Lossless, as_rule
+from cactus_decoding.core.rules import as_rule
 from cactus_decoding.core.rules.base import draft_probability_of, followed, probability_of
 from cactus_decoding.core.sampling.rows import draw
 from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows, Verification
 from cactus_decoding.core.verification.joint import joint
-from cactus_decoding.core.verification.tree import RandomNumbers, Tree, Trial, Walk, check_relaxed_target, residual
+from cactus_decoding.core.verification.tree import (
+    RandomNumbers,
+    Tree,
+    Trial,
+    Walk,
+    check_relaxed_target,
+    residual,
+    with_relaxed,
+)
 
 
 def verify(
@@ -216,8 +224,8 @@ def verify_block(
     It is `joint` on chains, one sequence after another.
 
     Args, returns and errors are those of `verify`, except that the rule must have a relaxed target that does not depend
-    on the drafted token. A relaxed token is one that the same test would not have kept with the target for h and the
-    same uniform numbers.
+    on the drafted token. A relaxed token is one that the same test, by the same uniform numbers, would not
+    have kept with the target for h at that token's position alone.
 
     Raises:
         ValueError: also for a rule whose h depends on the drafted token.
@@ -242,11 +250,11 @@ def verify_block(
         rows = target[row, : count + 1]
         tree = Tree(StepRows(rows, proposal.token_ids, proposal, lambda given, _: given, lambda given, _: given))
         numbers = RandomNumbers(torch.cat([uniforms[row, :count], uniforms[row, -1:]]), count)
+        unused = numbers.again()
         walk = joint(tree, lambda position: rule, numbers)
-        marked = walk.compared_with(joint(tree, lambda position: Lossless(), numbers.again()))
         num_accepted.append(len(walk.path))
         next_token.append(walk.next_token)
-        for trial in marked.trials:
+        for trial in with_relaxed(walk, joint, tree, lambda position: rule, unused).trials:
             relaxed[row, trial.node] = trial.relaxed
     parts = [part.to(target.device) for part in (torch.tensor(num_accepted), torch.tensor(next_token), relaxed)]
     return Verification(*(part.squeeze(0) for part in parts)) if unbatched else Verification(*parts)

@@ -20,16 +20,17 @@ def coupled(tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
     trials: list[Trial] = []
     node = ROOT
     while (position := tree.at(node)) is not None:
-        rule = judge(position)
+        rule, beside = judge(position), chance.again()
         if isinstance(rule, Lossless):
-            token = chance.token(position.row.probs, position.row)
+            token = lossless = chance.token(position.row.probs, position.row)
         else:
             token = chance.token(recovery_weights(position.relaxed_row(rule), position.target.probs))
+            lossless = beside.token(position.row.probs, position.row)
         child = position.child_with(token, other_than=ROOT)
         if child is None:
             trials.append(Trial(node, position.nodes[position.drafted], accepted=False))
             return Walk(path, token, trials)
-        trials.append(Trial(node, child, accepted=True))
+        trials.append(Trial(node, child, accepted=True, relaxed=token != lossless))
         tree.leave(node)
         node = child
         path.append(node)

@@ -87,7 +87,7 @@ def _test_lazily(position: Position, rule: AcceptanceRule, chance: RandomSource)
     if surely_accepts is not None and row.token_ids is None and surely_accepts(needed, row.probs, draft_row, token):
         return _Test(not losslessly)
     if getattr(rule, "needs_support_only", False):
-        row, place = row.including(token)
+        row, (place,) = row.including([token])
     else:
         row, place = SparseProbs(row.vocabulary, row.dense()), token
     candidate = torch.tensor([place])

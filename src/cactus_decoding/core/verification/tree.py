@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.policy.position import NEEDS_RELAXED_TARGET, Position, target_row
+from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.sampling.rows import LazyRows, SparseProbs, draw_one
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
@@ -50,6 +52,9 @@ class Tree:
 
 
 class TokenSource(Protocol):
+    def again(self) -> TokenSource:
+        """Return a source of the numbers that are still to come here, so that they can be used twice."""
+
     def token(self, weights: Tensor, row: SparseProbs | None = None) -> int:
         """Draw a token in proportion to weights, ``[vocabulary]`` or one for each token that a row lists."""
 
@@ -77,7 +82,8 @@ class RandomNumbers:
         return cls(torch.rand(needed, dtype=torch.float64, generator=generator, device=device).cpu(), count)
 
     def again(self) -> RandomNumbers:
-        return RandomNumbers(self.all, len(self._tests))
+        """Return a source of the numbers that are still to come here."""
+        return copy.copy(self)
 
     def number(self, node: int) -> float:
         return self._tests[node]
@@ -119,14 +125,26 @@ class Walk(NamedTuple):
             trials.append(Trial(end, position.nodes[position.drafted], accepted=False))
         return cls(path, next_token, trials)
 
-    def compared_with(self, lossless: Walk) -> Walk:
-        """Return the walk, with those nodes marked as relaxed that a lossless walk by the same numbers rejected."""
-        kept = set(lossless.path)
-        marked = [trial._replace(relaxed=trial.accepted and trial.node not in kept) for trial in self.trials]
-        return self._replace(trials=marked)
-
 
 Scheme = Callable[[Tree, RuleAt, Any], Walk]  # a way to verify trees; it takes a `TokenSource` or a `RandomSource`
+_LOSSLESS = Lossless()
+
+
+def with_relaxed(walked: Walk, scheme: Scheme, tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
+    """Return a walk with its relaxed tokens marked: those that the lossless test at their position would have rejected.
+
+    That is, the same walk by the same numbers does not keep them if their position alone is judged losslessly.
+    ``chance`` has the numbers that the walk was made by, none of them taken.
+    """
+
+    def is_relaxed(trial: Trial) -> bool:
+        position = tree.at(trial.parent)
+        if not trial.accepted or position is None or isinstance(judge(position), Lossless):
+            return False
+        again = scheme(tree, lambda at: _LOSSLESS if at.node == trial.parent else judge(at), chance.again())
+        return trial.node not in again.path
+
+    return walked._replace(trials=[trial._replace(relaxed=is_relaxed(trial)) for trial in walked.trials])
 
 
 def has_fixed_target(rule: AcceptanceRule) -> bool:

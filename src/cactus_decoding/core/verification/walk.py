@@ -18,14 +18,12 @@ from cactus_decoding.core.schemes import read_scheme
 from cactus_decoding.core.types import ROOT, AcceptanceRule, LogitsToProbs, Outcome, Proposal, StepRows, Visit
 from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.match import match
-from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial
+from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial, with_relaxed
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
     from cactus_decoding.core.policy.position import Position
     from cactus_decoding.core.policy.relaxation import FittedPolicy
-
-_LOSSLESS = Lossless()
 
 
 def walk(
@@ -45,11 +43,11 @@ def walk(
         walked = verified_at_once(state.rule, rows, numbers)
         decisions = [Decision(state.rule)] * len(walked.trials)
     else:
+        unused = numbers.again()
         walked = scheme(tree, judge, numbers)
-        # `match` knows which tokens are relaxed, and so does `fly`, which takes the lossless rule alone; for the others
-        # a lossless walk by the same numbers tells
-        if scheme is not match and not isinstance(state.rule, Lossless):
-            walked = walked.compared_with(scheme(tree, lambda position: _LOSSLESS, numbers.again()))
+        # `match` and `coupled` mark relaxed tokens themselves, and so does `fly`, which takes the lossless rule alone
+        if scheme not in (match, coupled) and not isinstance(state.rule, Lossless):
+            walked = with_relaxed(walked, scheme, tree, judge, unused)
         decisions = [judge.decisions[trial.parent] for trial in walked.trials]
     visits = [
         _visit(rows, trial, decision, metered=policy.metered)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ class TokenLogprobs(NamedTuple):
     token: bytes
     logprob: float
     top: list[tuple[bytes, float]]
+    start: int  # whole characters of the answer before it
 
 
 class Piece(NamedTuple):
@@ -103,8 +104,8 @@ class LlamaAnswer:
 
     def pieces(
         self, on_step: Callable[[Request, Outcome], None], logprobs: int | None = None, *, apart: bool = False
-    ) -> Iterator[Piece]:
-        """Yield what each step adds; the last piece, and only that, has a finish reason."""
+    ) -> Generator[Piece]:
+        """Yield what each step adds; the last piece, and only that, has a finish reason. Closing it frees the pair."""
         request = self.session.request
         detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(self._tokenizer, request.stop)
         known, sent, number = list[TokenLogprobs](), 0, count()
@@ -126,7 +127,8 @@ class LlamaAnswer:
                         thinks = opens
                         continue
                     if logprobs is not None:
-                        known.append(self._logprobs(outcome, place, token, logprobs))
+                        start = detokenizer.num_characters
+                        known.append(self._logprobs(outcome, place, token, logprobs, start))
                     if thinks:
                         thought += thoughts.push(token, next(number))
                     else:
@@ -146,14 +148,14 @@ class LlamaAnswer:
                     sent = max(sent, settled)
 
     @torch.inference_mode()
-    def _logprobs(self, outcome: Outcome, place: int, token: int, number: int) -> TokenLogprobs:
+    def _logprobs(self, outcome: Outcome, place: int, token: int, number: int, start: int) -> TokenLogprobs:
         """Return a token's, in the row that it was sampled from; at temperature 0 in that before the temperature."""
         greedy, node = self.session.request.sampling.temperature == 0, place - 1
         row = outcome.rows.untempered_after(node) if greedy else outcome.rows.target_after(node)
         logprobs = row.double().log().clamp(min=MIN_LOGPROB)
         values, ids = logprobs.topk(min(number, len(logprobs)))
         top = [(self._bytes(i), value) for i, value in zip(ids.tolist(), values.tolist(), strict=True)]
-        return TokenLogprobs(self._bytes(token), float(logprobs[token]), top)
+        return TokenLogprobs(self._bytes(token), float(logprobs[token]), top, start)
 
     def _bytes(self, token: int) -> bytes:
         tokenizer: Any = self._pair.tokenizer

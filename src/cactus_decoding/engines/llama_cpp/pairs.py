@@ -92,12 +92,11 @@ class PairPool:
                 best = [pair for pair, worth in zip(free, mine, strict=True) if worth == max(mine)]
                 chosen = sorted(best, key=lambda pair: self._used[id(pair)])[0]
                 self._holders[id(chosen)], self._used[id(chosen)] = ref(held), next(self._uses)
+            chosen.reclaim()  # of an answer that failed something may be left, such as in its traceback
             if self._owners.get(id(chosen)) != owner:
                 chosen.forget()
                 self._owners[id(chosen)] = owner
-            for model in (chosen.target, getattr(chosen.drafter, "model_cache", None)):
-                if isinstance(model, LlamaCppModel):
-                    model.cancel_by(cancelled)
+            chosen.cancel_by(cancelled)
             with nullcontext() if self._passes is None else self._passes.response():
                 yield chosen
 

@@ -75,8 +75,8 @@ class Runtime:
     def __init__(self, llama: Any, draft: str | Path | Drafter, kept_prompts: int | str) -> None:
         self._weights = GgufModel("target", llama.model_path, llama.model)
         tokenizer = GgufTokenizer(self._weights)
-        self._text = SequenceSlot(Context(self._weights, llama.ctx))
-        target = ScoredModel(self._weights, self._text, llama.scores if llama._logits_all else None)
+        text = SequenceSlot(Context(self._weights, llama.ctx))
+        target = ScoredModel(self._weights, text, llama.scores if llama._logits_all else None)
         self.pair = Pair(target, load_drafter(draft, target, tokenizer), tokenizer, kept_prompts=kept_prompts)
 
     def generate(
@@ -123,8 +123,8 @@ class Runtime:
         llama.metrics, written = session.metrics, 0
         llama.input_ids[: len(prompt_ids)] = prompt_ids
         reservation, llama.n_tokens = self.pair.reserve(), len(prompt_ids)
-        self._text.cancelled = asked.cancelled
         try:
+            self.pair.cancel_by(asked.cancelled)
             for outcome in session:
                 llama.metrics, llama.choices = session.metrics, session.choices
                 if llama.on_step is not None:
@@ -144,5 +144,6 @@ class Runtime:
                     llama.input_ids[llama.n_tokens] = token
                     llama.n_tokens += 1
         finally:
+            self.pair.cancel_by(None)
             reservation.active, llama._requires_eval = False, True
             llama.pass_times = self.pair.pass_times(session.request.draft_length)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.divergences.rows import kl_of_rows
+from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless, Rule
 from cactus_decoding.core.types import Outcome, Visit, judges_untempered
@@ -193,7 +194,7 @@ class RuleCounters:
         audited = [] if judges_untempered(request.rule) else [each.nats for each in judged if each.nats is not None]
         step = [
             len(judged),
-            sum(visit.accepted for visit in judged),
+            sum(visit.kept is not None for visit in judged),
             sum(visit.relaxed for visit in judged),
             sum(conditional_nats(visit) for visit in judged),
             sum(audited),
@@ -217,8 +218,8 @@ class RuleCounters:
 
 def _judged(outcome: Outcome) -> list[Visit]:
     """Return the positions that the request's rule judged; where a token is forced, there is nothing to judge."""
-    forced = outcome.proposal.forced
-    return [each for each in outcome.visits if not (each.protected or each.fell_back or each.node in forced)]
+    free = [each for each in outcome.visits if outcome.proposal.forced.isdisjoint({each.node, each.kept})]
+    return [each for each in free if not (each.protected or each.fell_back)]
 
 
 class ResponseCounts:
@@ -232,7 +233,7 @@ class ResponseCounts:
         step = (
             math.nan if unmeasured else sum(outcome.nats),  # without a budget nobody measures
             len(judged),
-            sum(visit.accepted for visit in judged),
+            sum(visit.kept is not None for visit in judged),
             sum(visit.relaxed for visit in judged),
             outcome.num_fell_back,
             outcome.num_protected,
@@ -253,10 +254,11 @@ def conditional_nats(visit: Visit) -> float:
     rule = visit.rule
     if isinstance(rule, Lossless) or judges_untempered(rule) or not isinstance(rule, Rule):
         return 0.0
-    target, token = visit.target_probs.double(), visit.token_id
-    if rule.lifts_one_token or (visit.draft_probs is None and rule.recovers_from_relaxed_target):
-        return float(lift_cost(target[token], visit.verdict.relaxed_prob[0].clamp(max=1.0)))
-    if visit.draft_probs is None:
+    position = Position(visit.rows, visit.rows.proposal.parents[visit.node])
+    h = position.relaxed_target(rule)
+    if h is not None:
+        return kl_of_rows(h, position.target.probs).item()
+    if not rule.lifts_one_token:
         return 0.0
-    h = rule.relaxed_target(target, visit.draft_probs)
-    return 0.0 if h is None else float(kl_of_rows(h, target))
+    target_prob = visit.target_probs[visit.token_id].double()
+    return float(lift_cost(target_prob, visit.verdict.relaxed_prob[0].clamp(max=1.0)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
+import math
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from contextlib import AbstractContextManager, aclosing, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,10 +19,13 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from cactus_decoding.core.spelling import importing_nothing
 from cactus_decoding.engines.openai.keys import error_body
 from cactus_decoding.engines.openai.reading import parse_json
+
+WRITE_SECONDS = 60.0  # in which a reader must take what is written
 
 
 class QueueIsFullError(ValueError):
@@ -67,6 +72,33 @@ def address_of(host: str, listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}/"
 
 
+class TimedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """A connection that is ended where its reader does not take what is written in `WRITE_SECONDS`."""
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.set_write_buffer_limits(high=0)  # writing is paused whenever anything has to wait
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._limit = asyncio.get_running_loop().call_later(WRITE_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._end_limit()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_limit()
+        super().connection_lost(exc)
+
+    def _end_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
+
+
 def server_of(application: ASGIApp) -> uvicorn.Server:
     """Return a server that leaves the console to others and ends within seconds."""
     settings = uvicorn.Config(
@@ -76,6 +108,7 @@ def server_of(application: ASGIApp) -> uvicorn.Server:
         server_header=False,
         lifespan="off",
         ws="none",
+        http=TimedConnection,
         timeout_graceful_shutdown=2,
     )
     return uvicorn.Server(settings)
@@ -91,45 +124,64 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class StreamedResponse:
-    """Sends parts as they come, and closes their source when the reader leaves, so that its place is free for others.
+    """Sends parts, and closes their source when the reader leaves, so that its place is free for others.
 
-    What fails before the first part is raised, so that it can still be answered with a status of its own.
-    ``on_leaving`` is called as soon as the reader has left, before the source is closed.
+    A source is not kept waiting by its reader: it ends, and leaves its place, however slowly its parts are read. What
+    fails before the first part is raised, so that it can still be answered with a status of its own. ``on_end`` is
+    called as soon as the reader has left or has everything, before the source is closed.
     """
 
     def __init__(
-        self, source: AsyncGenerator[bytes], media_type: str, on_leaving: Callable[[], object] = lambda: None
+        self, source: AsyncGenerator[bytes], media_type: str, on_end: Callable[[], object] = lambda: None
     ) -> None:
-        self._source, self._media_type, self._on_leaving = source, media_type, on_leaving
+        self._source, self._media_type, self._on_end = source, media_type, on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, begun = [(b"content-type", self._media_type.encode()), (b"x-accel-buffering", b"no")], False
+        made, parts = anyio.create_memory_object_stream[bytes](math.inf)
         failure: Exception | None = None
         left = False
-        async with aclosing(self._source) as source, anyio.create_task_group() as tasks:
+        with made, parts:
+            async with anyio.create_task_group() as tasks:
 
-            async def leave_with_the_reader() -> None:
-                nonlocal left
-                while (await receive())["type"] != "http.disconnect":
-                    pass
-                left = True
-                self._on_leaving()
+                async def make() -> None:
+                    nonlocal failure
+                    with made:
+                        try:
+                            async with aclosing(self._source) as source:
+                                async for part in source:
+                                    made.send_nowait(part)
+                        except Exception as error:  # raised below, and not as one of a group
+                            failure = error
+
+                async def leave_with_the_reader() -> None:
+                    nonlocal left
+                    try:
+                        while (await receive())["type"] != "http.disconnect":
+                            pass
+                        left = True
+                    finally:
+                        self._on_end()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(make)
+                tasks.start_soon(leave_with_the_reader)
+                try:
+                    async for part in parts:
+                        if not begun:
+                            await send({"type": "http.response.start", "status": 200, "headers": headers})
+                            begun = True
+                        await send({"type": "http.response.body", "body": part, "more_body": True})
+                except Exception as error:
+                    failure = error
                 tasks.cancel_scope.cancel()
-
-            tasks.start_soon(leave_with_the_reader)
-            try:
-                async for part in source:
-                    if not begun:
-                        await send({"type": "http.response.start", "status": 200, "headers": headers})
-                        begun = True
-                    await send({"type": "http.response.body", "body": part, "more_body": True})
-            except Exception as error:  # raised below, and not as one of a group
-                failure = error
-            tasks.cancel_scope.cancel()
-        if failure is not None and not left:
-            raise failure
-        if begun and not left:
-            await send({"type": "http.response.body", "body": b""})
+        try:
+            if failure is not None and not left:
+                raise failure
+            if begun and not left:
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            failure = None  # which refers to this call, by its traceback
 
 
 HEADERS = {
@@ -182,7 +234,8 @@ class Guards:
 
         refusal = self._refusal(Headers(scope=scope))
         app = self._app if refusal is None else PlainTextResponse(refusal + "\n", status_code=403)
-        with importing_nothing():
+        # who leaves within a request gets no answer, and no place in the log
+        with importing_nothing(), suppress(ClientDisconnect):
             await app(scope, receive, send_with_headers)
 
     def _refusal(self, headers: Headers) -> str | None:

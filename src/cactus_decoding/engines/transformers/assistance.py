@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.core.types import Drafter, DraftLength
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
 from cactus_decoding.engines.transformers.candidates import CandidateGeneratorDrafter
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.engines.transformers.generate_arguments import position_limit
 
 DEFAULT_NUM_SPECULATIVE_TOKENS = 6
@@ -48,6 +49,9 @@ class ScheduledLength(StatelessLength):
     threshold: float = 0.0  # a row whose likeliest token has less probability is the last of its step
 
     fixed: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return "transformers' heuristic schedule"
 
     def __post_init__(self) -> None:
         self.first_draft_tokens = self.begin_step()  # for which a context window must have room
@@ -156,10 +160,10 @@ class Assistance:
         if source == "assistant_model":
             return self._of_assistant_model()
         if source == "assistant_early_exit":
-            return CandidateGeneratorDrafter.early_exit(self.setting(source))
+            return self._of_model(EarlyExit(self.setting(source)).of(self.model))
         if source == "prompt_lookup_num_tokens":
             return NgramDrafter(max_ngram_size=self.setting("max_matching_ngram_size") or 2)
-        return CandidateGeneratorDrafter.multi_token_prediction()
+        return CandidateGeneratorDrafter(use_mtp=True)
 
     def _source_of_config(self) -> str | None:
         for name in ("assistant_early_exit", "prompt_lookup_num_tokens"):
@@ -214,19 +218,23 @@ class Assistance:
                 f"assistant_model must be on the target's device {self.model.device}, but is on {draft.device}"
             )
         threshold = self.setting("assistant_confidence_threshold")
-        recipe = self._recipe_of(draft)
-        if recipe is not None and (threshold or self.assistant_tokenizer is not None):
-            name = "assistant_confidence_threshold" if threshold else "assistant_tokenizer"
-            raise ValueError(f"{name} does not go with a {type(draft).__name__}, which drafts in a way of its own")
-        if recipe is not None:
-            return recipe(draft)
+        kind = getattr(self.config, "speculation_type", None)
+        if kind == "dflash" or type(draft).__name__.startswith(("Gemma4Assistant", "Gemma4UnifiedAssistant")):
+            if threshold or self.assistant_tokenizer is not None:
+                name = "assistant_confidence_threshold" if threshold else "assistant_tokenizer"
+                raise ValueError(f"{name} does not go with a {type(draft).__name__}, which drafts in a way of its own")
+            return CandidateGeneratorDrafter(assistant_model=draft, speculation_type=kind)
         if self.assistant_tokenizer is not None and self.tokenizer is not None:
             return self._across_tokenizers(draft, self.tokenizer, self.assistant_tokenizer)
-        drafter = ModelDrafter(draft)
-        drafter.max_length = position_limit(draft).end  # like the target it may go on beyond its window
+        drafter = self._of_model(draft)
         self._check_vocabulary(drafter.vocabulary)
         if threshold and self.config.do_sample:
-            return CandidateGeneratorDrafter.assisted(draft, confidence_threshold=threshold)
+            return CandidateGeneratorDrafter(assistant_model=draft, assistant_confidence_threshold=threshold)
+        return drafter
+
+    def _of_model(self, draft: PreTrainedModel, *fitted: Any) -> ModelDrafter:
+        drafter = ModelDrafter(draft, *fitted)
+        drafter.max_length = position_limit(draft).end  # like the target it may go on beyond its window
         return drafter
 
     def _across_tokenizers(
@@ -237,18 +245,13 @@ class Assistance:
         try:
             differing = compare_vocabularies(ours, theirs, *names)
         except ValueError:  # another tokenizer
-            return CandidateGeneratorDrafter.cross_tokenizer(draft, ours, theirs, retokenize=not self.config.do_sample)
-        drafter = ModelDrafter(draft, vocabulary_size(self.model), differing)
-        drafter.max_length = position_limit(draft).end
-        return drafter
-
-    def _recipe_of(self, draft: PreTrainedModel) -> Callable[[PreTrainedModel], Drafter] | None:
-        """Return how a draft that is no plain language model drafts, else None."""
-        if getattr(self.config, "speculation_type", None) == "dflash":
-            return CandidateGeneratorDrafter.dflash
-        if type(draft).__name__.startswith(("Gemma4Assistant", "Gemma4UnifiedAssistant")):
-            return CandidateGeneratorDrafter.shared_states
-        return None
+            return CandidateGeneratorDrafter(
+                assistant_model=draft,
+                tokenizer=ours,
+                assistant_tokenizer=theirs,
+                retokenize=not self.config.do_sample,  # without probabilities the likeliest text is the best proposal
+            )
+        return self._of_model(draft, vocabulary_size(self.model), differing)
 
     def _check_vocabulary(self, width: int) -> None:
         if width != vocabulary_size(self.model):

@@ -39,9 +39,9 @@ SDPA_MASK: Callable[..., Any] = ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
 """transformers' own attention, and how it makes masks for it."""
 _CACHES_OF_THEIR_OWN = frozenset({"flaubert", "xlm"})
 """Kinds of models whose ``cache`` is none of transformers', or that are given the whole text beside it."""
-_CANDIDATES = {"input_ids", "assistant_model", "generation_config", "model_kwargs", "logits_processor"}
 _SIGNATURES: tuple[tuple[Any, str, set[str]], ...] = (
     (GenerationMixin, "generate", {"assistant_model", "streamer", "synced_gpus", "custom_generate", "kwargs"}),
+    (GenerationMixin, "_get_candidate_generator", {"generation_config", "logits_processor", "model_kwargs"}),
     (GenerationMixin, "_supports_default_dynamic_cache", set()),
     (generation, "is_deepspeed_zero3_enabled", set()),
     (generation, "is_fsdp_managed_module", {"module"}),
@@ -55,15 +55,8 @@ _SIGNATURES: tuple[tuple[Any, str, set[str]], ...] = (
     (DynamicLayer, "get_seq_length", set()),
     (generators.CandidateGenerator, "get_candidates", {"input_ids"}),
     (generators.CandidateGenerator, "update_candidate_strategy", {"input_ids", "scores", "num_matches"}),
-    (generators.AssistedCandidateGenerator, "__init__", _CANDIDATES),
     (generators.AssistedCandidateGenerator, "_prepare_generation_args", {"min_new_tokens", "max_new_tokens"}),
-    (generators.EarlyExitCandidateGenerator, "__init__", _CANDIDATES),
-    (generators.AssistedCandidateGeneratorDifferentTokenizers, "__init__", {"target_tokenizer", "assistant_tokenizer"}),
-    (generators.UniversalSpeculativeDecodingGenerator, "__init__", {"atm_translator"}),
-    (generators.UniversalSpeculativeDecodingGenerator, "_prepare_assistant_input_ids", {"target_input_ids"}),
-    (generators.AssistantToTargetTranslator, "__init__", {"target_vocab_size", "assistant_prune_lm_head"}),
-    (generators.AssistantToTargetTranslator, "get_target_ids", set()),
-    (generators.AssistantToTargetTranslator, "get_target_logits", set()),
+    (generators.AssistantVocabTranslatorCache, "get_translator", {"assistant_prune_lm_head"}),
 )
 """What is called or overridden: its owner, its name, and parameters that it must have."""
 
@@ -87,49 +80,15 @@ def cache_of(named: Any) -> Any:
     return next((named[name] for name in CACHE_NAMES if named.get(name) is not None), None)
 
 
-def forget_cache(named: dict[str, Any]) -> None:
-    for name in CACHE_NAMES:
-        named.pop(name, None)
-
-
-def candidate_generator(name: str) -> Any:
-    """Return a candidate generator that only newer versions have; raise `ValueError` where there is none."""
-    if not hasattr(generators, name):
-        raise ValueError(f"this version of transformers has no {name}; allowed are versions that have it")
-    return getattr(generators, name)
-
-
 def needs_model_outputs(generator: generators.CandidateGenerator) -> bool:
     """Whether a candidate generator drafts from what the target's last pass returned; none of 5.0 does."""
     return bool(getattr(generator, "requires_model_outputs", False))
 
 
-def candidates_of(generator: generators.CandidateGenerator, input_ids: Tensor, *, first: bool, **seen: Any) -> Any:
-    """Ask a candidate generator; that of 5.0 must be told whether it is the first time."""
+def candidates_of(generator: generators.CandidateGenerator, input_ids: Tensor, **seen: Any) -> Any:
+    """Ask a candidate generator, which is told what it names: that of 5.0 whether it is the first time."""
     named = inspect.signature(generator.get_candidates).parameters
-    told = named.get("is_first_iteration")
-    if told is not None and told.default is told.empty and "is_first_iteration" not in seen:
-        seen["is_first_iteration"] = first
-    return generator.get_candidates(input_ids, **seen)
-
-
-def check_early_exit_works() -> None:
-    """Raise `ValueError` for versions whose early exit fails by itself: it forgets to say whether it is the first time.
-
-    That is so in 5.0.
-    """
-    told = inspect.signature(generators.EarlyExitCandidateGenerator.get_candidates).parameters.get("is_first_iteration")
-    if told is not None and told.default is told.empty:
-        raise ValueError(
-            f"assistant_early_exit fails in transformers {transformers.__version__} itself: pip install "
-            f"'transformers>={TRIED[1]}', or give drafter=ModelDrafter(EarlyExit(layers).of(model))"
-        )
-
-
-def required_arguments(function: Callable[..., Any], **given: Any) -> dict[str, Any]:
-    """Return those of some arguments that a function has: 5.19 deprecates arguments that it still requires."""
-    named = inspect.signature(function).parameters
-    return {name: value for name, value in given.items() if name in named}
+    return generator.get_candidates(input_ids, **{name: value for name, value in seen.items() if name in named})
 
 
 # --- models ----------------------------------------------------------------------------------------------------------

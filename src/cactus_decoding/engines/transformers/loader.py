@@ -33,9 +33,9 @@ class TransformersLoader(ModelLoader):
 
     @property
     def drafters(self) -> Mapping[str, type[Any]]:
-        from cactus_decoding.engines.transformers.skip import EarlyExit, Skip
+        from cactus_decoding.engines.transformers.early_exit import EarlyExit
 
-        return {"early_exit": EarlyExit, "skip": Skip}
+        return {"early_exit": EarlyExit}
 
     def check_name(self, role: str, name: str | Path, words: Iterable[str]) -> None:
         """Raise `ValueError` for what is neither a folder that exists nor may be a name on the hub; asks nobody.
@@ -140,7 +140,7 @@ def load_model(
     """
     from transformers import AutoModelForCausalLM
 
-    from cactus_decoding.engines.transformers.sublayers import CONFIGURED, propose_from
+    from cactus_decoding.engines.transformers.partial_head import CONFIGURED, propose_from
 
     faster = faster_dtype(name, device, local=local) if dtype == "auto" else None
     try:

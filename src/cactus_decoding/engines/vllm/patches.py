@@ -16,24 +16,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-STOCK = "_cactus_decoding_stock"  # attribute of a replaced function that holds the original
+_STOCK = "_cactus_decoding_stock"  # attribute of a module or class: the originals of what was replaced there, by name
 
 
 def replace(owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace a function of a module or class by ``wrap(stock)``, once, also where vLLM imported it by name."""
-    stock = getattr(owner, name)
-    if is_replaced(stock):
+    """Replace a function of a module or class by ``wrap(stock)``, once, also where vLLM imported it by name.
+
+    What was replaced is remembered of the owner and not of the function, which others may wrap in their turn.
+    """
+    if is_replaced(owner, name):
         return
+    stock = getattr(owner, name)
     wrapped = functools.wraps(stock)(wrap(stock))
-    setattr(wrapped, STOCK, stock)
-    setattr(owner, name, wrapped)
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("vllm.") and vars(module).get(name) is stock:
-            setattr(module, name, wrapped)
+    modules = [one for one in list(sys.modules.values()) if getattr(one, "__name__", "").startswith("vllm.")]
+    for each in (owner, *(module for module in modules if vars(module).get(name) is stock)):
+        setattr(each, _STOCK, vars(each).get(_STOCK, {}) | {name: stock})
+        setattr(each, name, wrapped)
 
 
-def is_replaced(function: Any) -> bool:
-    return hasattr(function, STOCK)
+def stock_of(owner: Any, name: str) -> Any:
+    """Return the original of a function that was replaced; None where none was."""
+    return vars(owner).get(_STOCK, {}).get(name)
+
+
+def is_replaced(owner: Any, name: str) -> bool:
+    """Return whether a function was replaced, whatever others have made of it since, and its original not put back."""
+    stock = stock_of(owner, name)
+    return stock is not None and getattr(owner, name) is not stock
 
 
 V1_SAMPLER = "v1/sample/rejection_sampler.py::rejection_sample"
@@ -207,7 +216,7 @@ def repair_expansion(rejection_sampler: Any, device: torch.device) -> None:
     lost: temperatures, top-k and top-p of speculated positions are then uninitialized memory (vLLM issue 55005). The
     function is tried out, so that a version without the fault keeps its own.
     """
-    if torch.device(device).type != "cpu" or is_replaced(rejection_sampler.expand_batch_to_tokens):
+    if torch.device(device).type != "cpu" or is_replaced(rejection_sampler, "expand_batch_to_tokens"):
         return
     for values in ([0.25, 1.5], [2.5, 0.75]):
         given, ends = torch.tensor(values), torch.tensor([1, 3], dtype=torch.int32)

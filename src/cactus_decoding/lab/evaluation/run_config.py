@@ -12,6 +12,7 @@ from itertools import product
 from typing import Any
 
 from cactus_decoding.core.declared import settings_of
+from cactus_decoding.core.drafting.registry import as_draft_length
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.policy.budget import Budget
 from cactus_decoding.core.policy.protection import Protection
@@ -173,18 +174,27 @@ def protecting(settings: Mapping[str, Any], pattern: str | None) -> dict[str, An
     return kept | {"protect": pattern}
 
 
-def ways_to_verify(rules: Sequence[str], engine: str, settings: Mapping[str, Any]) -> dict[str, list[str]]:
+def ways_to_verify(
+    rules: Sequence[str], engine: str, settings: Mapping[str, Any], lengths: Sequence[DraftLength | int | str]
+) -> dict[str, list[str]]:
     """Return how each rule is verified: as settings say, or else coupled where that is possible, and token by token.
 
     Coupled rules share their random numbers. It takes this package's loop, a temperature above 0 and a rule whose
-    relaxed target does not depend on the drafted token. Lossless is verified in every way that a relaxed rule is.
+    relaxed target does not depend on the drafted token; for relaxed rules also fixed numbers of proposals, in all runs,
+    so that those of a rule can be compared. Lossless is verified in every way that a relaxed rule is.
     """
     from cactus_decoding.core.verification.tree import has_fixed_target
 
     if (given := settings.get("verification")) is not None:
         return {rule: [given] for rule in rules}
     draws_here = engine in ("transformers", "llama-cpp") and settings.get("temperature") != 0
-    ways = {rule: "coupled" if draws_here and has_fixed_target(as_rule(rule)) else "token" for rule in rules}
+    fixed = all(as_draft_length(length).fixed for length in lengths)
+
+    def way(rule: str) -> str:
+        coupled = draws_here and has_fixed_target(as_rule(rule)) and (fixed or _is_lossless(rule))
+        return "coupled" if coupled else "token"
+
+    ways = {rule: way(rule) for rule in rules}
     relaxed = sorted({way for rule, way in ways.items() if not _is_lossless(rule)})
     return {rule: relaxed if relaxed and _is_lossless(rule) else [way] for rule, way in ways.items()}
 
@@ -218,7 +228,7 @@ def grid(
     unlimited = dict.fromkeys(settings_of(Budget)) | RelaxationPolicy().as_dict()
     seen = set()
     protections = [settings.get("protect")] if protect is None else protect
-    ways = ways_to_verify(rules, engine, settings)
+    ways = ways_to_verify(rules, engine, settings, lengths)
     alone = "coupled" if any("coupled" in each for each in ways.values()) else "token"
     varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)
     for draft, (task, problems), seed, length, rule, protected in varied:

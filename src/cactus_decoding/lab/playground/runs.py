@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import is_dataclass
@@ -235,8 +236,8 @@ class Runs:
         self._kept, self._runs = kept, OrderedDict[str, Run]()
         self._caches: Caches | None = None
 
-    def begin(self, pair: Pair, request: RunRequest) -> Run:
-        """Begin a run, and close those before it: a visitor may have left while one began."""
+    def begin(self, pair: Pair, request: RunRequest, left: threading.Event | None = None) -> Run:
+        """Begin a run, which ends where ``left`` is set, and close those before it: a visitor may have left."""
         for earlier in self._runs.values():
             earlier.close()
         before, self._caches = self._caches, None
@@ -244,6 +245,8 @@ class Runs:
         twins = [*before.twins] if before is not None and known else []
         del before  # so that caches which nobody asks for are gone before there are new ones
         twins += [pair.twin() for _ in request.requests[len(twins) :]]
+        for twin in twins:
+            twin.cancel_by(left)
         run = Run(pair, twins, request)
         self._runs[run.name] = run
         self._caches = Caches(run.name, pair, twins)

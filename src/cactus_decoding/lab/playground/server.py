@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cactus_decoding.core.files.writing import as_json
+from cactus_decoding.core.models.base import Cancelled
 from cactus_decoding.core.rules import Rule
 from cactus_decoding.engines.openai.serving import (
     BadRequestError,
@@ -39,12 +40,15 @@ from cactus_decoding.lab.tracing.page import PAGE as SHARED
 Events = AsyncGenerator[Mapping[str, Any], None]
 
 
-async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: RunRequest) -> Events:
+async def events(
+    queue: RequestQueue, pairs: PairStore, runs: Runs, request: RunRequest, left: threading.Event
+) -> Events:
     """Wait, load, generate: the sessions take turns, a step each, so that the one with fewer steps ends first.
 
     Events are ``queued`` (with how many are ``ahead``), ``loading``, ``started`` (with the ``run``, its ``seed`` and
     its ``sessions``), ``step`` (with ``session`` and what its `PlaygroundSession.step` returns), ``ended`` (with
     ``session`` and what its ``end`` returns), ``finished``, or at any point ``error`` (with a ``message``) as the last.
+    Whoever sets ``left`` ends it before the next forward pass, by `Cancelled`.
     """
     with queue.join() as place:  # only here: an answer that is never begun must not hold a place
         try:
@@ -53,7 +57,7 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Run
             if not pairs.has(request.target, request.draft):
                 yield {"event": "loading"}
             pair = await run_sync(pairs.get, request.target, request.draft)
-            run = await run_sync(runs.begin, pair, request)
+            run = await run_sync(runs.begin, pair, request, left)
             with closing(run):  # also where the visitor leaves
                 yield {"event": "started", "run": run.name, "seed": run.seed, "sessions": run.describe()}
                 going = dict(enumerate(run.sessions))
@@ -68,6 +72,8 @@ async def events(queue: RequestQueue, pairs: PairStore, runs: Runs, request: Run
                 for index, session in going.items():
                     yield {"event": "ended", "session": index, **session.end(stopped=True)}
                 yield {"event": "finished"}
+        except Cancelled:  # nobody is there to read of it
+            raise
         except (ValueError, TypeError) as error:
             yield {"event": "error", "message": " ".join(str(error).split())}
         except Exception as error:  # a sentence for the visitor, the details for whoever runs the server
@@ -114,9 +120,9 @@ class Playground:
         body = await read_json(request, self.limits.body_bytes)
         wanted = read_request(body, self.limits, models=self.models)
         self.queue.check_open()
-        return StreamedResponse(
-            lines(events(self.queue, self.pairs, self.runs, wanted)), "application/x-ndjson; charset=utf-8"
-        )
+        left = threading.Event()
+        source = lines(events(self.queue, self.pairs, self.runs, wanted, left))
+        return StreamedResponse(source, "application/x-ndjson; charset=utf-8", left.set)
 
     async def check(self, request: Request) -> Response:
         """Whether a run could be asked for in this way, without running it."""

@@ -11,9 +11,9 @@ from support.gguf_files import tiny_gguf
 from support.patience import PATIENCE
 from support.tiny_models import tiny_llama
 
+from cactus_decoding.core.models.base import Cancelled
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.model import side_by_side
-from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 
 COUNT = 3
 

@@ -59,6 +59,21 @@ def test_chunks_join_to_the_whole(ask, given):
     assert len({chunk["id"] for chunk in chunks}) == 1
 
 
+def test_offsets_of_tokens_count_characters_of_the_text(ask):
+    """Bytes of one character begin where it begins."""
+    same = {"prompt": QUESTION, "guided_regex": "a😀é (yes|no) 😀[0-9]", "seed": 1, "logprobs": 1, "max_tokens": 40}
+    (choice,) = ask(**same).whole()["choices"]
+    told, written = choice["logprobs"], b""
+    assert any(token.startswith("bytes:") for token in told["tokens"])
+    for token, offset in zip(told["tokens"], told["text_offset"], strict=True):
+        assert offset == len(written.decode(errors="ignore"))
+        raw = token.removeprefix("bytes:")
+        written += raw.encode() if raw == token else bytes.fromhex(raw.replace("\\x", ""))
+    assert written.decode() == choice["text"]
+    parts = [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in ask(**same).chunks()]
+    assert [offset for part in parts for offset in part] == told["text_offset"]
+
+
 @all_of(
     "sampled",
     [

@@ -14,7 +14,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveD
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from cactus_decoding.core.audit import audit
-from cactus_decoding.engines.vllm.patches import STOCK, closest_version, differences
+from cactus_decoding.engines.vllm.patches import closest_version, differences, stock_of
 from cactus_decoding.engines.vllm.v1 import batch_rules
 
 prepare()
@@ -42,7 +42,7 @@ def test_requests_without_a_rule_are_stock_to_the_last_bit(one_hot: bool) -> Non
     draft = None if one_hot else probs
     processors()  # has the seam installed
     relaxed_sample = rejection_sampler.rejection_sample
-    rejection_sampler.rejection_sample = getattr(relaxed_sample, STOCK)
+    rejection_sampler.rejection_sample = stock_of(rejection_sampler, "rejection_sample")
     try:
         expected = sample(logits.clone(), draft, drafted, metadata(LogitsProcessors(), cuts, seeds()))
     finally:

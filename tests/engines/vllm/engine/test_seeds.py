@@ -49,5 +49,5 @@ def test_only_the_cpu_s_runner_is_touched(monkeypatch: pytest.MonkeyPatch) -> No
     repair_generators(torch.device("cuda"))
     assert "sample_tokens" not in vars(CPUModelRunner)
     repair_generators(torch.device("cpu"))
-    assert is_replaced(CPUModelRunner.sample_tokens)
-    assert not is_replaced(GPUModelRunner.sample_tokens)
+    assert is_replaced(CPUModelRunner, "sample_tokens")
+    assert not is_replaced(GPUModelRunner, "sample_tokens")

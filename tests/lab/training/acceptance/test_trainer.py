@@ -12,7 +12,7 @@ from support.tables import all_of
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import audit
-from cactus_decoding.engines.transformers.sublayers import PartialHead, propose_from
+from cactus_decoding.engines.transformers.partial_head import PartialHead, propose_from
 from cactus_decoding.lab.training import TrainingSettings
 from cactus_decoding.lab.training.acceptance.data import DataSplit, Document, TokenSequence, collate
 from cactus_decoding.lab.training.acceptance.fitting import arguments as trainer_arguments

@@ -23,6 +23,7 @@ from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 _UNDONE = 8  # each is a copy of the state, of the size of which is all that a recurrent model keeps
 _BRANCHES = 16  # leaves of a tree, for each of which llama.cpp keeps the memory of a row of logits
+_PASS = 512  # tokens that llama.cpp computes at once anyway: between two passes a response can be cancelled
 _CHAINS = "GGUF files are read as chains, because trees do not pay with llama.cpp on a CPU: trees cannot be read"
 
 
@@ -70,7 +71,7 @@ class LlamaCppModel(BaseCachedModel):
         return _UNDONE if self.copies and self.model.recurrent and states_go_back(__version__) else 0
 
     def cancel_by(self, event: threading.Event | None) -> None:
-        """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
+        super().cancel_by(event)
         self._text.cancelled = event
 
     @property
@@ -149,7 +150,7 @@ class LlamaCppForward:
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Feed tokens in batches of as many as llama.cpp takes at once; see `Forward.append`."""
+        """Feed tokens in passes of as many as llama.cpp computes at once; see `Forward.append`."""
         text, ids = self._text, token_ids.numpy()
         if start + len(ids) > text.context.size:
             raise ValueError(
@@ -158,9 +159,9 @@ class LlamaCppForward:
             )
         if positions is not None or mask is not None:
             return self._append_tree(ids, start, rows, positions, mask)
-        read = list[Tensor]()
-        for begin in range(0, len(ids), text.context.batch_size):
-            batch = ids[begin : begin + text.context.batch_size]
+        read, size = list[Tensor](), min(_PASS, text.context.batch_size)
+        for begin in range(0, len(ids), size):
+            batch = ids[begin : begin + size]
             behind = len(ids) - begin - len(batch)
             wanted = min(max(rows - behind, 0), len(batch))
             logits = text.read(batch, start + begin, wanted)

@@ -12,13 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.models.base import Cancelled
 from cactus_decoding.engines.llama_cpp.models.context import Context, Portion
 
 _PASS = 256  # tokens of a pass at most where texts share a context: none waits longer for another one's prompt
-
-
-class Cancelled(Exception):
-    """Somebody else ended the response."""
 
 
 @dataclass(eq=False)
@@ -93,12 +90,13 @@ class BatchScheduler:
             yield
 
     def read(self, context: Context, portion: Portion, check: Callable[[], None]) -> Tensor:
-        """Return the logits of a portion, in memory of its own; ``check`` may end the wait by raising."""
+        """Return the logits of a portion, in memory of its own; ``check`` may end it before any pass by raising."""
         job, me = _Job(context, portion), threading.get_ident()
         try:
             with self.changed:
                 self._waiting[me] = job
             while True:
+                check()
                 with self.changed:
                     while job.left and (self._reader is not None or len(self._waiting) < len(self._responses)):
                         self.changed.wait()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from itertools import accumulate
 from typing import Any
 
 from cactus_decoding.core.checks import PromptTooLongError
@@ -18,7 +18,7 @@ from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer, TokenLogprobs, text_of
+from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer, Piece, TokenLogprobs, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
@@ -100,41 +100,42 @@ class Completion:
             said = self._message(text, reasoning) if self._asked.chat else {"text": self._echo(index) + text}
             called, finish_reason = "tool_calls" in said.get("message", {}), pieces[-1].finish_reason
             finish_reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
-            told = {"logprobs": self._logprobs(logprobs, 0), "finish_reason": finish_reason}
+            told = {"logprobs": self._logprobs(logprobs), "finish_reason": finish_reason}
             choices.append({"index": index} | said | told | _probabilities(answer))
         return self._head | {"choices": choices, "usage": self._usage} | self._metrics
 
-    def chunks(self) -> Iterator[dict[str, Any]]:
-        """Yield the answer bit by bit; the usage comes last, where it was asked for."""
+    def chunks(self) -> Generator[dict[str, Any]]:
+        """Yield the answer bit by bit; the usage comes last, where it was asked for. Closing it frees the pair."""
         head = self._head | {"object": "chat.completion.chunk"} if self._asked.chat else self._head
         for index, answer in enumerate(self._answers):
             last = answer is self._answers[-1] and not self._asked.body.stream_options.include_usage
-            for choice in self._deltas(answer) if self._asked.chat else self._texts(answer, self._echo(index)):
-                choice |= _probabilities(answer) if choice["finish_reason"] else {}
-                chunk = head | {"choices": [{"index": index} | choice]}
-                yield chunk | (self._metrics if last and choice["finish_reason"] else {})
+            asked = self._asked.body.num_logprobs
+            with closing(answer.pieces(self._on_step, asked, apart=self._asked.chat)) as pieces:
+                for choice in self._deltas(pieces) if self._asked.chat else self._texts(pieces, self._echo(index)):
+                    choice |= _probabilities(answer) if choice["finish_reason"] else {}
+                    chunk = head | {"choices": [{"index": index} | choice]}
+                    yield chunk | (self._metrics if last and choice["finish_reason"] else {})
         if self._asked.body.stream_options.include_usage:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
-    def _texts(self, answer: LlamaAnswer, echo: str) -> Iterator[dict[str, Any]]:
-        offset = len(echo)
-        for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs):
-            logprobs = self._logprobs(piece.logprobs, offset)
+    def _texts(self, pieces: Iterator[Piece], echo: str) -> Iterator[dict[str, Any]]:
+        for piece in pieces:
+            logprobs = self._logprobs(piece.logprobs)
             yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
-            echo, offset = "", offset + sum(len(text_of(each.token)) for each in piece.logprobs)
+            echo = ""
 
-    def _deltas(self, answer: LlamaAnswer) -> Iterator[dict[str, Any]]:
+    def _deltas(self, pieces: Iterator[Piece]) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
         begun, held, thinks, tools = False, list[TokenLogprobs](), False, self._asked.tools
         reader = None if tools is None else tools.reader()
-        for piece in answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=True):
+        for piece in pieces:
             if not begun:
                 begun = True
                 yield _delta({"role": "assistant", "content": ""})
             logprobs, done = piece.logprobs, piece.finish_reason is not None
             if reasoning := piece.reasoning if thinks else piece.reasoning.lstrip("\n"):
                 thinks = True
-                yield _delta({"reasoning_content": reasoning}, None if piece.text else self._logprobs(logprobs, 0))
+                yield _delta({"reasoning_content": reasoning}, None if piece.text else self._logprobs(logprobs))
                 if not piece.text:
                     logprobs = []
                     if not done:
@@ -146,7 +147,7 @@ class Completion:
                 told = held if place == with_text else []
                 if part or told:
                     yield _delta(
-                        {"content": part} if isinstance(part, str) else self._called([part]), self._logprobs(told, 0)
+                        {"content": part} if isinstance(part, str) else self._called([part]), self._logprobs(told)
                     )
             held = [] if parts else held
             if done:
@@ -164,7 +165,7 @@ class Completion:
         legacy = self._asked.tools is not None and self._asked.tools.legacy
         return {"tool_calls": calls} | ({"function_call": calls[0]["function"]} if legacy else {})
 
-    def _logprobs(self, logprobs: list[TokenLogprobs], offset: int) -> dict[str, Any] | None:
+    def _logprobs(self, logprobs: list[TokenLogprobs]) -> dict[str, Any] | None:
         if self._asked.body.num_logprobs is None:
             return None
         if self._asked.chat:
@@ -173,12 +174,11 @@ class Completion:
                 for each in logprobs
             ]
             return {"content": content, "refusal": None}
-        tokens = [text_of(each.token) for each in logprobs]
         return {
-            "tokens": tokens,
+            "tokens": [text_of(each.token) for each in logprobs],
             "token_logprobs": [each.logprob for each in logprobs],
             "top_logprobs": [{text_of(token): value for token, value in each.top} for each in logprobs],
-            "text_offset": [*accumulate((len(token) for token in tokens), initial=offset)][: len(tokens)],
+            "text_offset": [each.start for each in logprobs],
         }
 
     def _echo(self, index: int) -> str:

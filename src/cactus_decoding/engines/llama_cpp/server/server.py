@@ -12,9 +12,9 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from functools import cached_property, partial
 from typing import Any
 
@@ -32,10 +32,10 @@ from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.constraints.base import Constraint, ConstraintError
 from cactus_decoding.core.constraints.thinking import thinking_marks
 from cactus_decoding.core.files.writing import as_json
+from cactus_decoding.core.models.base import Cancelled
 from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.models import tokenizer as templates
-from cactus_decoding.engines.llama_cpp.models.passes import Cancelled
 from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.engines.llama_cpp.server.completion import (
     Completion,
@@ -216,7 +216,7 @@ class LlamaServer:
             raise ValueError(f"the server cannot answer: {type(error).__name__}: {error}") from error
 
     async def _answer(
-        self, parts_of: Callable[[], Iterator[bytes]], writer: Writer, cancelled: threading.Event
+        self, parts_of: Callable[[], Generator[bytes]], writer: Writer, cancelled: threading.Event
     ) -> AsyncGenerator[bytes]:
         """Yield an answer's JSON, or server-sent events; an error after the first of these is the last."""
         with self.queue.join() as place:
@@ -248,7 +248,7 @@ class LlamaServer:
         writer: Writer,
         cancelled: threading.Event,
         owner: int | None,
-    ) -> Iterator[bytes]:
+    ) -> Generator[bytes]:
         """Yield the parts of an answer, in the thread that reads the model."""
 
         def count(request: GenerationRequest, outcome: Outcome) -> None:
@@ -261,20 +261,23 @@ class LlamaServer:
         with self._seats.take(prompts[0], cancelled, owner) as pair:
             completion = Completion(pair, asked, prompts, self.name, count, constraint)
             if asked.body.stream:
-                yield from writer.parts(completion.chunks())
+                with closing(completion.chunks()) as chunks:  # what fails in the writer leaves them half-way
+                    yield from writer.parts(chunks)
             elif isinstance(writer, ResponseWriter):
-                yield as_json(writer.whole(completion.chunks())).encode()
+                with closing(completion.chunks()) as chunks:
+                    yield as_json(writer.whole(chunks)).encode()
             else:
                 yield as_json(completion.whole()).encode()
 
-    async def _run(self, make: Callable[[], Iterator[bytes]], cancelled: threading.Event) -> AsyncGenerator[bytes]:
+    async def _run(self, make: Callable[[], Generator[bytes]], cancelled: threading.Event) -> AsyncGenerator[bytes]:
         """Yield what a thread makes, which waits for nobody, and is not left alone: others may have its turn next."""
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[bytes | None]()
 
         def run() -> None:
             try:
-                for part in make():
-                    loop.call_soon_threadsafe(parts.put_nowait, part)
+                with closing(make()) as made:
+                    for part in made:
+                        loop.call_soon_threadsafe(parts.put_nowait, part)
             finally:
                 loop.call_soon_threadsafe(parts.put_nowait, None)
 

@@ -16,8 +16,8 @@ from cactus_decoding import zoo
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.pair import Pair
+from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.engines.transformers.loader import load_model
-from cactus_decoding.engines.transformers.skip import EarlyExit
 from cactus_decoding.lab.training.acceptance.data import DataSplit, Document, as_sequence, digest_of, split
 from cactus_decoding.lab.training.acceptance.sampling import answer, read_answers
 from cactus_decoding.lab.training.acceptance.settings import ProgressReport, TrainingSettings

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, Trainer
 
-from cactus_decoding.engines.transformers.sublayers import PartialHead
+from cactus_decoding.engines.transformers.partial_head import PartialHead
 from cactus_decoding.lab.evaluation.score import steps_of_texts
 from cactus_decoding.lab.training.acceptance.data import IGNORED
 from cactus_decoding.lab.training.acceptance.losses import Loss, Rows, chosen, log_rows

@@ -25,7 +25,7 @@ from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.transformers.loader import load_model, stored_dtype
-from cactus_decoding.engines.transformers.sublayers import propose_from
+from cactus_decoding.engines.transformers.partial_head import propose_from
 from cactus_decoding.lab.evaluation.chat import tokenizer_of
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_of_texts
