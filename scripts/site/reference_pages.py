@@ -56,7 +56,7 @@ PARTS = {
     ),
     "bundled": Part(
         "The bundled pair",
-        "The models that ship with the package, the problems that they know, and what trains drafts and importance.",
+        "The models that ship with the package, the problems that they know, and what trains drafts.",
         "zoo lab.training",
     ),
     "others": Part("All other modules", "What the parts above share, and what is built on top of them."),

@@ -4,7 +4,7 @@
     python -m studies.relaxing.run --sampling truncated  one of the two samplings, for a process of its own
     python -m studies.relaxing.run --only-render         tables and pictures again, from the result files
 
-Widths, thresholds and draft lengths are chosen on validation problems; the tables are of held-out ones. Needs
+Widths and draft lengths are chosen on validation problems; the tables are of held-out ones. Needs
 matplotlib (`pip install -e .[dev]`).
 """
 
@@ -37,19 +37,13 @@ DRAFT = "bundled:worded"
 VALIDATION, TEST = "word_problems:split=validation,seed=17", "word_problems"
 LENGTHS = (4, 6, 8, 10, 20)
 FIRST_LENGTH = 8
-"""At which widths and thresholds are compared."""
+"""At which widths are compared."""
 WIDTHS = (1.0, 2.0, 3.0, 5.0)
-POLICIES: dict[str, list[dict[str, Any]]] = {
-    "unprotected": [{}],
-    "protected": [{"protect": "digits"}],
-    "learned": [{"importance": DRAFT, "max_importance": each} for each in (0.1, 0.3)],
-}
-"""What is tried of each kind of policy."""
+POLICIES: dict[str, dict[str, Any]] = {"unprotected": {}, "protected": {"protect": "digits"}}
 LINES = {
     "lossless": ("#000000", "-"),
     "unprotected": ("#d55e00", ":"),
     "protected": ("#0072b2", "-"),
-    "learned": ("#009e73", "--"),
     "Cactus, protected": ("#cc79a7", "-."),
 }
 ALIKE = 0.02
@@ -71,7 +65,7 @@ COST_RATIOS = np.geomspace(0.02, 0.5, 40)
 class Sizes:
     """How many problems each part has: of validation, on which settings are chosen, and held-out ones."""
 
-    chosen: int = 200  # on which widths and thresholds are chosen
+    chosen: int = 200  # on which widths are chosen
     lengths: int = 60  # on which draft lengths are chosen
     tuned: int = 1000  # held-out, of the settings that were chosen
     paper: int = 100  # of the paper's table
@@ -101,15 +95,15 @@ def measure(given: Namespace, sizes: Sizes, about: dict[str, Any]) -> None:
 def choose(answered: Any, sampling: str, sizes: Sizes) -> dict[str, RunConfig]:
     """Return the best run of each kind of policy on validation problems, of lossless and of protected Cactus.
 
-    A width (and a threshold) is the one of the most tokens a step at `FIRST_LENGTH` among those whose score is not
+    A width is the one of the most tokens a step at `FIRST_LENGTH` among those whose score is not
     below lossless's; where none is, the one of the highest score. A length is the longest one whose wall time per
     answer is at most `ALIKE` above the least: it takes the fewest passes of the target.
     """
     validated = partial(run_of, DRAFT, sampling=sampling, task=VALIDATION, problems=sizes.chosen)
     lossless = validated("lossless", FIRST_LENGTH, {})
     tried = {
-        kind: [validated(f"clamped:width={width!r}", FIRST_LENGTH, policy) for width, policy in product(WIDTHS, each)]
-        for kind, each in POLICIES.items()
+        kind: [validated(f"clamped:width={width!r}", FIRST_LENGTH, policy) for width in WIDTHS]
+        for kind, policy in POLICIES.items()
     }
     runs = answered("chosen", [lossless, *(config for configs in tried.values() for config in configs)])
     best = {"lossless": lossless}
@@ -117,7 +111,7 @@ def choose(answered: Any, sampling: str, sizes: Sizes) -> dict[str, RunConfig]:
         good = [each for each in configs if runs[each].known("score").value >= runs[lossless].known("score").value]
         most = "acceptance_length" if good else "score"
         best[kind] = max(good or configs, key=lambda each, most=most: runs[each].known(most).value)  # type: ignore[misc]
-    best["Cactus, protected"] = validated(CACTUS, FIRST_LENGTH, POLICIES["protected"][0])
+    best["Cactus, protected"] = validated(CACTUS, FIRST_LENGTH, POLICIES["protected"])
     at_lengths = {
         kind: [with_length(replace(config, problems=sizes.lengths), length) for length in LENGTHS]
         for kind, config in best.items()
@@ -145,15 +139,13 @@ def held_out(answered: Any, sampling: str, sizes: Sizes, chosen: Mapping[str, Ru
     answered("tuned", tuned + [with_length(tuned[0], length) for length in lengths])  # lossless beside each of them
 
     ours = partial(run_of, DRAFT, sampling=sampling)
-    protected = POLICIES["protected"][0]
+    protected = POLICIES["protected"]
     if sampling == "truncated":
         paper = [(rule, {}) for rule in ("lossless", *COMPARED)] + [(chosen["protected"].rule, protected)]
         answered("paper", [ours(rule, PAPER_LENGTH, policy, problems=sizes.paper) for rule, policy in paper])
 
-    learned = chosen["learned"].request.policy.as_dict()
-    policies = [{}, protected, {name: learned[name] for name in POLICIES["learned"][0]}]
     rules = (*COMPARED, *dict.fromkeys(chosen[kind].rule for kind in POLICIES))
-    asked = [*product(rules, policies, LENGTHS), *(("lossless", {}, length) for length in LENGTHS)]
+    asked = [*product(rules, POLICIES.values(), LENGTHS), *(("lossless", {}, length) for length in LENGTHS)]
     answered("grid", [ours(rule, length, policy, problems=sizes.grid) for rule, policy, length in asked])
 
 

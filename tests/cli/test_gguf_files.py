@@ -43,15 +43,6 @@ def test_chat_asks_by_the_template_of_the_file(run, models):
 
 
 @pytest.mark.slow
-def test_importance_is_learned_from_a_pair_of_files_and_heeded_by_it(run, succeed, models):
-    asked = ("--problems", "12", "--continuations", "1", "--output", "i.safetensors")
-    out, _ = succeed("learn-importance", *models, *asked)
-    assert "wrote i.safetensors" in out
-    given = (PROMPT, *models, "--rule", "clamped:width=3", "--importance", "i.safetensors", "--json")
-    assert run("generate", *given)[0] == 0
-
-
-@pytest.mark.slow
 def test_eval(succeed, models, tmp_path):
     given = ("--rule", "lossless", "--rule", "clamped:width=1", "--num-speculative-tokens", "0,4", "--problems", "2")
     out, _ = succeed("eval", *models, *given, "--output", "new.jsonl")

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 import typer
-from support.importances import digits_file
 from support.tables import all_of
 
 from cactus_decoding import Budget, Request
 from cactus_decoding.cli.app import app
 from cactus_decoding.cli.help import Application, commands_of, left_out_of_help
 from cactus_decoding.cli.options import Settings, as_request, check_budget, request_options
-from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 COMMANDS = commands_of(app)
 LEFT_OUT = left_out_of_help()
@@ -75,7 +73,7 @@ def test_what_is_written_goes_by_one_name():
     spelled = [(name, each.opts) for name, command in COMMANDS.items() for each in command.params
                if "--output" in each.opts]  # fmt: skip
     assert all(opts == ["--output"] for _, opts in spelled)
-    writing = {"eval", "frontier", "report", "trace", "train-draft", "learn-importance"}
+    writing = {"eval", "frontier", "report", "trace", "train-draft"}
     assert writing < {name for name, _ in spelled}
 
 
@@ -97,18 +95,15 @@ def asked(*arguments: str, groups: tuple[str, ...] = ALL, **defaults: object) ->
     return found[0]
 
 
-def test_every_option_reaches_the_request(tmp_path):
+def test_every_option_reaches_the_request():
     assert as_request(asked()) == Request()
-    file = digits_file(tmp_path, Vocabulary(("1", "a")))
     given = "--rule clamped:width=2 --budget 0.5 --expected-tokens 60 --num-speculative-tokens 4 --verification token"
     given += " --temperature 0.6 --top-k 20 --top-p 0.9 --min-p 0.1 --max-new-tokens 12 --seed 3 --stop A --stop B"
     given += " --protect digits --protect-threshold 0.02 --lossless-tokens 5 --relax-within <a> </a>"
-    given += f" --importance {file} --max-importance 0.3 --importance-scale --recurring 2 --recurring-ratio 0.3"
     request = as_request(asked(*given.split()))
     assert request.as_dict() == {
         "rule": "clamped:width=2.0", "budget_nats": 0.5, "max_shift": None, "expected_tokens": 60,
         "protect": "digits", "protect_threshold": 0.02, "lossless_tokens": 5, "relax_within": ["<a>", "</a>"],
-        "importance": file, "max_importance": 0.3, "importance_scale": True, "recurring": 2, "recurring_ratio": 0.3,
         "verification": "token", "num_speculative_tokens": 4, "tree": None,
         "temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.1,
         "max_new_tokens": 12, "stop": ["A", "B"], "seed": 3,

@@ -19,7 +19,7 @@ from cactus_decoding.cli.help import commands_of
 HEAVY = {"torch", "transformers", "numpy", "tokenizers"}
 
 
-QUICK = [name for name in commands_of(app.app) if name not in ("eval", "train-draft", "learn-importance")]
+QUICK = [name for name in commands_of(app.app) if name not in ("eval", "train-draft")]
 MAIN = "from cactus_decoding.cli import main; "
 LATER = {"transformers", "scipy", "sklearn", "matplotlib", "lm_eval", "pandas", "sympy"}
 MODULES = ("engines.llama_cpp.llama", "lab.tracing", "core.generate", "core.pair", "lab.evaluation.runs.runner",

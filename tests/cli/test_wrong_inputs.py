@@ -8,7 +8,6 @@ import socket
 
 import pytest
 from support.command_line import process
-from support.importances import random_importance
 from support.patience import PATIENCE
 from support.result_files import several, write
 from support.tables import groups_of
@@ -16,12 +15,10 @@ from support.tables import groups_of
 from cactus_decoding import zoo
 from cactus_decoding.cli.app import app
 from cactus_decoding.cli.help import commands_of
-from cactus_decoding.core.policy.vocabulary import Vocabulary
 
 GENERATE = ("generate", "How many?")
 FRONTIER = ("frontier", "--output", "new.json")
 EVAL = ("eval", "--output", "new.jsonl")
-LEARN = ("learn-importance", "--output", "new.safetensors")
 WORDED = ("train-draft", "--target", "bundled", "--output", "new", "--draft", "bundled:worded")
 TASK = ("--data", "word_problems:split=train")
 SCHEMA = (*GENERATE, "--json-schema")
@@ -137,17 +134,7 @@ CASES = [
     (("serve", "--paralel", "2"), "there is no option --paralel; did you mean '--parallel'?"),
     (("play", "--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
     (("rules", "cactus"), "too many arguments: "),
-    # learned importance
-    ((*RELAXED, "--importance", "nowhere"), "there is no such file"),
-    ((*RELAXED, "--importance", "other.safetensors"), "was trained on the vocabulary of a test's (2 tokens"),
-    ((*RELAXED, "--max-importance", "0.5"), "max_importance is 0.5, but importance is None"),
-    ((*GENERATE, "--rule", "typical", "--importance", "other.safetensors", "--importance-scale"),
-     "have one; the rule typical has none"),
-    (("show", "garbage"), "garbage: this is not a file that 'cactus learn-importance' writes"),
-    (("learn-importance", "--output", "new.json"), "is written as .safetensors, but 'new.json' ends in '.json'"),
-    ((*LEARN, "--task", "jsonl:path=data.jsonl,extract=none", "--problems", "5"), "has 1 problems, but 5 are asked"),
-    ((*LEARN, "--problems", "4"), "problems must be at least 5, the folds of cross-validation, but is 4"),
-    ((*LEARN, "--num-speculative-tokens", "0"), "without proposals nothing is rejected"),
+    # a draft that is trained
     ((*WORDED, *TASK, "--loss", "kll"), "did you mean 'kl'?"),
     ((*WORDED, "--data", "word_problems"), "held out for tests: learn from word_problems:split=train"),
     ((*WORDED, "--data", "missing.jsonl"), "missing.jsonl: No such file"),
@@ -170,7 +157,6 @@ def desk(tmp_path, monkeypatch):
     (tmp_path / "garbage").write_bytes(b"garbage\n")
     (tmp_path / "empty.jsonl").touch()
     write(tmp_path / "results.jsonl", several())
-    random_importance(Vocabulary(("a", "b"))).save(tmp_path / "other.safetensors")
     (tmp_path / "gone.jsonl.cactus-part").touch()
     (tmp_path / "model").mkdir()
     (tmp_path / "big-q4_k_m.gguf").touch()

@@ -52,7 +52,6 @@ def test_an_installed_package_is_installed_again_from_where_it_came(recorded, or
         ("matplotlib", ("frontier", "--output", "new.json", "--picture", "new.svg"), "report"),
         ("vllm", ("serve",), "vllm"),
         ("vllm", ("eval", "--engine", "vllm", "--output", "new.jsonl", "--problems", "1"), "vllm"),
-        ("sklearn.linear_model", ("learn-importance", "--output", "new.safetensors"), "importance"),
         ("accelerate", (*TRAIN, "--output", "new"), "train"),
         ("lm_eval.tasks", ("eval", "--lm-eval", "gsm8k", "--output", "new.jsonl"), "eval"),
     ],
@@ -81,8 +80,6 @@ def test_the_demo_s_environment_has_what_the_first_commands_need():
     assert line.startswith('extras="report,playground')
     names = {
         extra: {each.split(">")[0] for each in EXTRAS[extra]}
-        for extra in ("report", "playground", "eval", "importance", "train", "dev")
+        for extra in ("report", "playground", "eval", "train", "dev")
     }
-    assert names["report"] | names["playground"] | names["eval"] | names["importance"] | names["train"] <= names[
-        "dev"
-    ] | {"anyio"}
+    assert names["report"] | names["playground"] | names["eval"] | names["train"] <= names["dev"] | {"anyio"}

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from support.tables import all_of
 
-from cactus_decoding import Request, load_pair
+from cactus_decoding import Pair, Request, generate, load_pair, speculative_generate
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.gone import GONE
+from cactus_decoding.core.policy.relaxation import relaxation_policy
+from cactus_decoding.engines.llama_cpp.server.completion import read_completion
+from cactus_decoding.engines.vllm.extra_args import request_of
 from cactus_decoding.lab import training
+from cactus_decoding.lab.playground.form import FormLimits, read_request
 from cactus_decoding.lab.training.losses import parse_loss
 
 TRAIN = "train-draft --target bundled --draft bundled:worded --data word_problems:split=train --output {new}"
@@ -31,6 +35,8 @@ COMMANDS = [
     ("generate Hello --adapt {new}", "adapt"),
     (f"{TRAIN} --filter adaspec", "filter"),
     (f"{TRAIN} --loss relaxed:clamped:width=3", "relaxed"),
+    ("learn-importance --output {new}", "learn_importance"),
+    ("show {new}", "show"),
 ]
 """What is typed, and the name of `GONE` whose sentence must be in the answer."""
 SETTINGS = [
@@ -86,3 +92,32 @@ def test_calls_name_what_remains(gguf, name):
 def test_a_name_that_is_gone_is_said_to_be_so_however_it_is_typed(name):
     for typed in (name, f"--{name.replace('_', '-')}", name.upper()):
         assert suggestion(typed, ["lossless"]) == f"; {said_of(name)}"
+
+
+OF_REQUESTS = ("importance", "max_importance", "importance_scale", "recurring", "recurring_ratio")
+"""Settings that are gone, and were typed as options, as keyword arguments and in requests to servers."""
+RULE = {"acceptance_rule": "clamped:width=1"}
+
+
+@all_of("name", OF_REQUESTS)
+def test_a_setting_of_requests_that_is_gone_is_refused_wherever_it_is_typed(run, name: str, pair: Pair) -> None:
+    prompt, model = "How many?", pair.target.model
+    for typed in (
+        lambda: Request(**{name: 1}),
+        lambda: Request.from_dict({name: 1}),
+        lambda: relaxation_policy(**{name: 1}),
+        lambda: generate(pair, prompt, **{name: 1}),
+        lambda: speculative_generate(model, pair.tokenizer(prompt, return_tensors="pt").input_ids, **{name: 1}),
+        lambda: read_completion({"prompt": prompt, **RULE, name: 1}, {}, chat=False),
+        lambda: read_completion({"messages": [{"role": "user", "content": prompt}], name: 1}, {}, chat=True),
+        lambda: request_of(RULE | {name: 1}),
+        lambda: request_of(RULE | {name: 1}, any_pattern=True),
+        lambda: read_request({"prompt": prompt, "rules": ["lossless"], name: 1}, FormLimits(), models=True),
+    ):
+        with pytest.raises((TypeError, ValueError)) as refused:
+            typed()
+        assert said_of(name) in str(refused.value)
+    for command in ("generate", "eval", "serve"):
+        code, _, error = run(command, f"--{name.replace('_', '-')}", "1")
+        assert code == 2
+        assert said_of(name) in " ".join(error.split())

@@ -25,7 +25,7 @@ from cactus_decoding.engines.vllm.extra_args import REQUEST_KEYS, request_of
 from cactus_decoding.lab.playground.form import FormLimits, form
 from scripts.write_keywords import FILE, keywords
 
-GIVEN = {"protect": "digits", "importance": "importance.safetensors", "recurring": 2}
+GIVEN = {"protect": "digits"}
 """What there must be for a setting of a part that there need not be."""
 
 
@@ -64,11 +64,9 @@ def test_python_names_the_setting(name: str, value: Any) -> None:
 @names
 def test_the_command_line_names_the_option(name: str, value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     option = "--budget" if name == "budget_nats" else f"--{name.replace('_', '-')}"
-    given = [f"--{key}={GIVEN[key]}" for key in beside(name) if key != "importance"]
+    given = [f"--{key}={GIVEN[key]}" for key in beside(name)]
     if name == "expected_tokens":
         given = ["--budget=1"]
-    if value is math.nan and name == "max_importance":
-        return  # the file of an importance, which is not there, is read before
     assert run(["generate", "a prompt", "--rule", "clamped:width=1", *given, f"{option}={value}"]) == MISTAKE
     out, err = capsys.readouterr()
     assert (out, err.count("\n"), "Traceback" in err) == ("", 1, False)
@@ -164,13 +162,9 @@ NOT_FOR_CLIENTS: dict[str, Any] = {
     "rule": "antigravity:Rule,ratio=1",
     "protect": "(a+)+$",
     "relax_within": ["<" * 65, ">"],
-    "importance": "/etc/passwd",
-    "importance_scale": True,
     "max_shift": 0.1,
     "expected_tokens": 9,
     "max_relaxed": 1,
-    "recurring": 2,
-    "recurring_ratio": 0.5,
     "verification": "block",
     "num_speculative_tokens": "auto:profile=/etc/passwd",
     "tree": "static=2.2",

@@ -9,7 +9,6 @@ from support.tiny_models import tiny_llama
 from cactus_decoding import Drafter, Fate, ModelDrafter, NgramDrafter, Request, generate, stream
 from cactus_decoding.core.types import Proposal
 from cactus_decoding.lab.frontier.recording import record_rows
-from cactus_decoding.lab.training.importance.collecting import Collection
 
 TREE = "static=3.2.1"
 
@@ -107,12 +106,6 @@ def test_seeds_repeat_with_trees_that_grow(pair, prompts: list[str]) -> None:
     assert first == again != other
 
 
-@pytest.mark.parametrize("reader", ["learning importance", "a recording of rows"])
-def test_readers_of_chains_are_refused_trees_by_name(pair, prompts: list[str], reader: str) -> None:
-    request = Request(tree=TREE)
-    asked = {
-        "learning importance": lambda: Collection(request),
-        "a recording of rows": lambda: record_rows(pair, prompts, request, positions=1),
-    }
-    with pytest.raises(ValueError, match=f"{reader} reads chains of proposals only, but tree is "):
-        asked[reader]()
+def test_a_recording_of_rows_reads_chains_only(pair, prompts: list[str]) -> None:
+    with pytest.raises(ValueError, match="a recording of rows reads chains of proposals only, but tree is "):
+        record_rows(pair, prompts, Request(tree=TREE), positions=1)

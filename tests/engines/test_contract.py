@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from support.importances import digits_file
 from support.tables import all_of
 
 from cactus_decoding import Metrics, Pair, Request, load_pair
-from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.session import begin
 from cactus_decoding.engines.llama_cpp import CactusLlama
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
@@ -34,8 +32,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "protection above a threshold": CACTUS | {"protect": "digits", "protect_threshold": 0.2},
     "a phase": CACTUS | {"lossless_tokens": 9},
     "marks": CACTUS | {"relax_within": ["\n", "="]},
-    "importance": CACTUS | {"max_importance": 0.3},
-    "importance as a scale": CACTUS | {"importance_scale": True},
     "few tokens": CACTUS | {"max_new_tokens": 7},
     "temperature 0": {"temperature": 0.0},
     "a rule for temperature 0": {"rule": "relaxed_greedy:margin=2", "temperature": 0.0},
@@ -45,7 +41,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a knob out of range": ({"rule": "cactus:delta=-1"}, "delta must be in"),
     "a negative budget": (CACTUS | {"budget": -1}, "budget|nats"),
     "a threshold alone": (CACTUS | {"protect_threshold": 0.1}, "protect"),
-    "a limit alone": (CACTUS | {"max_importance": 0.2}, "importance is None"),
     "a negative phase": (CACTUS | {"lossless_tokens": -1}, "lossless_tokens must be at least 0, but is -1"),
     "equal marks": (CACTUS | {"relax_within": ["<a>", "<a>"]}, "relax_within must be two different texts"),
     "a rule for temperature 0": ({"rule": "relaxed_greedy:margin=1"}, "temperature 0"),
@@ -110,9 +105,8 @@ def behind_the_server(gguf: Any) -> Engine:
 
     def ask(settings: dict[str, Any]) -> Answer:
         given, outcomes = USUAL | settings, list[Any]()
-        own = {name: given.pop(name) for name in ("importance", "importance_scale") if name in given}  # the server's
         names = {"rule": RULE_KEY, "max_new_tokens": "max_tokens"}
-        asked = read_completion({"prompt": PROMPT} | {names.get(k, k): v for k, v in given.items()}, own, chat=False)
+        asked = read_completion({"prompt": PROMPT} | {names.get(k, k): v for k, v in given.items()}, {}, chat=False)
         pair.forget()
         Completion(pair, asked, prompts_of(pair, asked), "m", lambda _, outcome: outcomes.append(outcome)).whole()
         return answer_of(outcomes)
@@ -133,11 +127,8 @@ def engine(request, gguf) -> Engine:
 
 
 @all_of("case", ASKED)
-def test_answers_are_those_of_the_loop(engine: Engine, case: str, tmp_path) -> None:
-    settings = dict(ASKED[case])
-    if settings.keys() & {"max_importance", "importance_scale"}:
-        pair = engine.pair
-        settings["importance"] = digits_file(tmp_path, Vocabulary.of(pair.tokenizer, pair.target.vocabulary_size))
+def test_answers_are_those_of_the_loop(engine: Engine, case: str) -> None:
+    settings = ASKED[case]
     state = torch.get_rng_state()
     (tokens, metrics), (expected, counts) = engine.ask(settings), engine.expected(settings)
     assert tokens == expected

@@ -13,7 +13,6 @@ from scripts.pages import put, tables_of
 from scripts.results import read
 from studies.study import SAMPLINGS
 
-IMPORTANCE = "studies/tables/importance.md"
 PAGES = {
     **{
         f"{name}.run": f"studies/{name}.md"
@@ -24,8 +23,6 @@ PAGES = {
     "budgets.enumeration": "studies/tables/budgets.md",
     "trees.schemes": "studies/tables/trees.md",
     "rules.papers": "studies/tables/deployed.md",
-    **{f"importance.{name}": IMPORTANCE for name in ("run", "ensemble")},
-    "importance.recurring": "recurring.md",
 }
 OF_SEVERAL_FILES = ("rules.run", "relaxing.run", "trees.run", "training.run")
 """Studies with a folder of result files."""

@@ -11,16 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.importances import digits_file
 from support.scripts import ROOT, copied_page, run_script
 
-from cactus_decoding import load_pair
-from cactus_decoding.core.policy.vocabulary import Vocabulary
 from scripts.pages import tables_of
 from scripts.results import read
 from studies.budgets import run as budgets
 from studies.constraints import run as constraints
-from studies.stored import read_results
 from studies.trees import schemes
 
 PAGES = ROOT / "docs" / "studies"
@@ -111,39 +107,6 @@ def test_budgets_go_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest
     answered[:] = [{}] * 4
     budgets.measure(Namespace(**vars(given) | {"seed": 1}))
     assert len(answered) == 4 + 15, "of other problems nothing is kept"
-
-
-def test_importance(tmp_path: Path) -> None:
-    pair = load_pair()
-    file = digits_file(tmp_path, Vocabulary.of(pair.tokenizer, pair.target.model.config.vocab_size))
-    page, out, answers = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "answers.jsonl"
-    shutil.copy(TABLES / "importance.md", page)
-    given = ("--importance", file, "--problems", 2, "--matching", 3, "--answers", answers, "--results", out)
-    ran("importance.run", *given, "--page", page)
-    found = read(out)
-    assert len(found["settings"]) == len(read_results(answers)) == 11
-    # the nineteen digits of the vocabulary lead; every other token weighs nothing
-    assert found["found"]["numbers_and_operators_among_top_20_of_target"] == 0.95
-    assert "importance ≤ 0.2" in page.read_text()
-
-
-def test_no_weight_of_an_ensemble_costs_less_than_the_clamped_ratio(tmp_path: Path) -> None:
-    page, out = Path(shutil.copy(TABLES / "importance.md", tmp_path / "page.md")), tmp_path / "out.json"
-    ran("importance.ensemble", "--problems", 12, "--results", out, "--page", page)
-    for pair in json.loads(out.read_text())["pairs"]:
-        rows = {row["way"]: row for row in pair["rows"]}
-        clamped = rows["clamped ratio"]
-        assert clamped["kl"] < rows["ensemble, cheapest weights"]["kl"] < rows["ensemble, one weight"]["kl"]
-        assert all(row["acceptance"] == pytest.approx(clamped["acceptance"], abs=1e-3) for row in rows.values())
-
-
-def test_a_memory_keeps_a_part_of_what_a_rule_gains(tmp_path: Path) -> None:
-    page, out, answers = tmp_path / "page.md", tmp_path / "out.json", tmp_path / "answers.jsonl"
-    shutil.copy(ROOT / "docs/recurring.md", page)
-    ran("importance.recurring", "--problems", 4, "--answers", answers, "--results", out, "--page", page)
-    found = read(out)["settings"]
-    assert len(found) == len(read_results(answers)) == 8
-    assert found["0, relaxed_greedy:margin=1.2 after 1 like rejections"]["setting"]["recurring"] == 1
 
 
 def test_the_enumeration_of_budgets_is_that_of_the_page(tmp_path: Path) -> None:

@@ -37,13 +37,8 @@ class Allowed:
     def __init__(self, where: Tensor) -> None:
         self._where = where.tolist()
 
-    def rule_at(
-        self, rule: AcceptanceRule, state: PhaseState, position: Position, pair: object, seen: object
-    ) -> AcceptanceRule | None:
-        return rule if self._where[position.node + 1] else None
-
-    def pair_at(self, rule: AcceptanceRule, position: Position) -> None:
-        return None
+    def relaxes(self, rule: AcceptanceRule, state: PhaseState, position: Position) -> bool:
+        return self._where[position.node + 1]
 
     def begin(self, prompt_ids: Sequence[int]) -> PhaseState:
         return PhaseState()

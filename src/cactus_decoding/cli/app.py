@@ -53,11 +53,6 @@ app.add(MEASURE, {
 app.add(LEARN, {
     "train-draft": ("train_draft:train_draft",
         "Train a draft so that its target accepts more of it; say by how much."),
-    "learn-importance": ("learn_importance:learn_importance",
-        "Learn where relaxing spoils answers, for --importance of other commands."),
-    "show": ("show:show",
-        "Show a learned importance: its training, how well it tells positions apart, "
-        "and the tokens that matter to it."),
 })  # fmt: skip
 
 

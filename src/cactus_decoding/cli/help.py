@@ -25,7 +25,6 @@ FURTHER = {
     "alias", "draft_sampling", "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
     "width", "first_layers", "refresh_every", "gradient_accumulation", "evaluate_every", "max_length",
     "bfloat16", "cache", "on_policy", "held_out",  # train-draft
-    "continuations", "max_positions", "batch",  # learn-importance
 }  # fmt: skip
 QUESTION = "Finn has 22 nuts. Sam owns 3 times as many nuts as Finn. How many nuts do they have together?"
 ASK = f'cactus generate "{QUESTION}"'

@@ -119,10 +119,6 @@ def request_options(
                 parse_rule(text)
         for text in _texts(others.get("draft")):
             parse_drafter(text)
-        if settings.get("importance") is not None:
-            from cactus_decoding.core.policy.importance import read_importance
-
-            read_importance(settings["importance"])  # before models are loaded
 
     return _adding(chosen, check)
 
@@ -243,7 +239,7 @@ def flags_of(request: Request) -> str:
         if name in _LEFT_OUT or (is_default and name not in always):
             continue
         spelled = _FLAGS.get(name, f"--{option.name.replace('_', '-')}")
-        words += [spelled, *([] if value is True else map(_typed, value if isinstance(value, list) else [value]))]
+        words += [spelled, *map(_typed, value if isinstance(value, list) else [value])]
     return shlex.join(words)
 
 

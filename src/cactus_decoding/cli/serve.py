@@ -43,7 +43,7 @@ _ONLY = {
 SERVER = "Server"
 
 
-@options.request_options("policy", without=("importance_scale", "recurring", "recurring_ratio"))
+@options.request_options("policy")
 def serve(
     context: typer.Context,
     arguments: Annotated[list[str] | None, typer.Argument(

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> str:
+_CLOSE = 0.65
+
+
+def suggestion(given: object, known: Iterable[str], *, cutoff: float = _CLOSE) -> str:
     """Return ``; did you mean 'cactus'?`` for a name that is close to a known one or begins one, else nothing.
 
     For a name that is gone it returns what to use in its place (`core/gone.py`). ``cutoff`` is how similar they must
@@ -28,7 +31,7 @@ def suggestion(given: object, known: Iterable[str], *, cutoff: float = 0.65) -> 
         "; did you mean 'generate'?"
     """
     name = str(given).strip().lower()
-    if gone := replacement(name):
+    if gone := replacement(name, shared=cutoff > _CLOSE):
         return gone
     folded = {name.lower(): name for name in known}
     close = get_close_matches(name, folded, n=1, cutoff=cutoff)

@@ -264,7 +264,7 @@ def _settings(part: type[Any], groups: tuple[str, ...]) -> dict[str, Declared]:
     settings: dict[str, Declared] = {}
     for each in fields_of(part):
         if within := part_of(each.field):
-            settings |= _settings(within, (*groups, each.setting.group or each.name))
+            settings |= _settings(within, (*groups, each.name))
         else:
             own = (*groups, each.setting.group) if each.setting.group else groups
             settings[each.flat] = Declared(each.name, each.field, part, own)
@@ -281,7 +281,7 @@ def switch(part: type[Model]) -> str:
 
 
 def values_of(part: type[Model], made: Model | None) -> dict[str, Any]:
-    """Return a part's plain values by flat names; without such a part, all are None (or False)."""
+    """Return a part's plain values by flat names; without such a part, all are None."""
     return _flat(part, None if made is None else made.model_dump())
 
 
@@ -292,7 +292,7 @@ def _flat(part: type[Model], dumped: Mapping[str, Any] | None) -> dict[str, Any]
         if within := part_of(each.field):
             values |= _flat(within, value)
         else:
-            values[each.flat] = False if value is None and each.kind is bool else value
+            values[each.flat] = value
     return values
 
 
@@ -318,7 +318,7 @@ def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | Non
 def _check_absent(part: type[Model], given: Mapping[str, Any], key: str) -> None:
     """Raise `ValueError` where something is said about a part that is missing, or that is given as a whole."""
     for name, each in settings_of(part).items():
-        if name != key and given.get(name) not in (None, False):
+        if name != key and given.get(name) is not None:
             field = settings_of(part)[key].name
             what = f"that of a {field} in {key}" if field != key else short_repr(given[each.flat])
             raise ValueError(f"{name} is {what}, but {key} is {short_repr(given.get(key))}")

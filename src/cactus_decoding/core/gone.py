@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 _PROTECTION = "protect (--protect digits), which needs no training"
+_TIGHTER = "a rule that relaxes little, such as clamped:width=0.5, or a budget"
 _JOINT = "'joint', or 'token'; studies/trees has it as an example of a scheme of one's own"
 _TREES = "tree='best_first', or a static one such as 'static=3.2.1', with verification='joint'"
 _REPORT = "'cactus report --frontier FILE', which shows rejections by kind of token, and 'cactus tune'"
@@ -25,8 +26,8 @@ GONE = MappingProxyType(
         "max_importance": _PROTECTION,
         "importance_scale": _PROTECTION,
         "show": "'cactus rules' for rules, and 'cactus trace' for answers",
-        "recurring": "a looser rule, such as clamped:width=2",
-        "recurring_ratio": "a looser rule, such as clamped:width=2",
+        "recurring": _TIGHTER,
+        "recurring_ratio": _TIGHTER,
         "skip": "'suffix', or 'early_exit:layers=3' where transformers runs the target",
         "hsd": "'block', which keeps the same tokens",
         "multipath": _TREES,
@@ -39,13 +40,21 @@ GONE = MappingProxyType(
 """What to use in the place of a name that is gone; docs/log.md says why it went, and which commit has it."""
 
 
-def replacement(name: str) -> str:
+_OURS = ("importance", "recurring")  # words that nobody else has
+
+
+def replacement(name: str, *, shared: bool = False) -> str:
     """Return ``; it is gone: use …`` for a name that is gone, as an option or a Python name, else nothing.
+
+    Where names are ``shared`` with somebody else, such as another plug-in of vLLM, everyday words are left to them.
 
     >>> replacement("--max-importance")
     '; it is gone: use protect (--protect digits), which needs no training'
     >>> replacement("cactus")
     ''
+    >>> replacement("filter", shared=True)
+    ''
     """
-    found = GONE.get(name.strip().lower().lstrip("-").replace("-", "_"))
+    plain = name.strip().lower().lstrip("-").replace("-", "_")
+    found = None if shared and not any(word in plain for word in _OURS) else GONE.get(plain)
     return f"; it is gone: use {found}" if found else ""

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from pathlib import Path
 
     from cactus_decoding.core.drafting.trees.shape import TreeShape
     from cactus_decoding.core.policy.budget import Budget
-    from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
     from cactus_decoding.core.policy.protection import Protection
-    from cactus_decoding.core.policy.relaxation import RejectionMemory, RelaxationPolicy
+    from cactus_decoding.core.policy.relaxation import RelaxationPolicy
     from cactus_decoding.core.sampling.params import SamplingParams
     from cactus_decoding.core.types import AcceptanceRule, DraftLength
 
@@ -43,13 +41,8 @@ class RequestSettings(TypedDict, total=False):
     max_relaxed: int | None
     protect: str | Protection | None
     protect_threshold: float | None
-    importance: str | Path | Importance | ImportanceLimit | None
-    max_importance: float | None
-    importance_scale: bool | None
     lossless_tokens: int
     relax_within: Sequence[str] | Sequence[int] | Sequence[Sequence[int]] | None
-    recurring: int | RejectionMemory | None
-    recurring_ratio: float | None
     verification: str
     num_speculative_tokens: DraftLength | int | str | None
     tree: TreeShape | str | None

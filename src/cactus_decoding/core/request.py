@@ -189,8 +189,7 @@ class Request(Model):
         stop: strings that end the response.
         seed: the same seed gives the same response on the same machine, with ``auto`` by the same profile; None draws
             one. With ``coupled`` verification it gives the text of plain sampling.
-        policy: where the rule may relax at all: not where a protected token may be written, not at important positions,
-            and only in some phases.
+        policy: where the rule may relax at all: not where a protected token may be written, and only in some phases.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -295,15 +294,6 @@ class Request(Model):
 
     def _check_together(self) -> None:
         rule, budget = self.rule, self.budget
-        if self.policy.memory is not None and self.needs_fixed_blocks:
-            raise ValueError(
-                f"{self.verification} verification judges positions alike in every step, but recurring relaxes by what "
-                "was rejected before: use verification='token'"
-            )
-        if self.policy.limit is not None and self.policy.limit.scale:
-            from cactus_decoding.core.policy.relaxation import check_scalable
-
-            check_scalable(rule)
         if judges_untempered(rule):
             name = getattr(rule, "name", rule)
             if self.sampling.temperature != 0:

@@ -351,7 +351,7 @@ class Visit(NamedTuple):
         node: which token of the proposal.
         token_id: the drafted token.
         rule: what judged it: the lossless rule where a budget could not afford the request's or a policy did not let
-            it; else the request's, narrowed where a budget paces it or importance scales it.
+            it; else the request's, narrowed where a budget paces it.
         accepted: whether it was kept.
         relaxed: whether it was kept though the lossless test would have rejected it.
         nats: what the position cost; None where nobody measured.

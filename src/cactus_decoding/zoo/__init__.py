@@ -46,13 +46,3 @@ def full_name(draft: str) -> str:
 def draft_path(draft: str | Path) -> Path | None:
     name = full_name(draft) if isinstance(draft, str) else ""
     return path(name.partition(":")[2]) if name.startswith(f"{BUNDLED}:") else None
-
-
-def importance_path(draft: str | Path) -> Path | None:
-    """Return the file of importance that was learned with a bundled draft, by its name; None for any other text.
-
-    >>> importance_path("bundled:worded").name, importance_path("importance.safetensors")
-    ('worded-importance.safetensors', None)
-    """
-    folder = draft_path(draft)  # beside the folder: engines read every safetensors file in a model's
-    return None if folder is None else folder.with_name(f"{folder.name}-importance.safetensors")

@@ -79,18 +79,18 @@ def test_tensors_and_what_is_told_about_them_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("header", "said"),
     [
-        ({}, "mine: this is not a file of sums"),
-        ({"others": "{}"}, "mine: this is not a file of sums"),
-        ({"sums": "{"}, "mine: this is not a file of sums"),
-        ({"sums": "[2]"}, "mine: this is not a file of sums"),
-        ({"sums": "{}"}, "mine: schema is None, but this version reads schema 2"),
-        ({"sums": '{"schema": 1}'}, "mine: schema is 1, but this version reads schema 2"),
+        ({}, "/a: this is not a file of sums"),
+        ({"others": "{}"}, "/a: this is not a file of sums"),
+        ({"sums": "{"}, "/a: this is not a file of sums"),
+        ({"sums": "[2]"}, "/a: this is not a file of sums"),
+        ({"sums": "{}"}, "/a: schema is None, but this version reads schema 2"),
+        ({"sums": '{"schema": 1}'}, "/a: schema is 1, but this version reads schema 2"),
     ],
 )
 def test_another_header_is_refused(tmp_path, header, said):
     save_file({"x": torch.zeros(1)}, tmp_path / "a", header)
     with pytest.raises(ValueError, match=said):
-        read_tensors(tmp_path / "a", FORM, "mine")
+        read_tensors(tmp_path / "a", FORM)
 
 
 def test_provenance():

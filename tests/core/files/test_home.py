@@ -13,7 +13,6 @@ from cactus_decoding import load_pair, stream
 from cactus_decoding.core.drafting.measuring import cache_folder
 from cactus_decoding.core.files.home import NOWHERE, expanded, user_cache
 from cactus_decoding.core.files.jsonl import read_json
-from cactus_decoding.core.policy.importance import read_importance
 from cactus_decoding.lab.evaluation.runs.results import read_results
 from cactus_decoding.lab.evaluation.tasks.sources import file_of
 from cactus_decoding.lab.tracing import read_trace
@@ -97,7 +96,7 @@ def test_the_cache_is_nowhere_without_a_home(homeless, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("path", ["~/missing", "~no-such-user/missing"])
 def test_a_path_below_a_home_that_is_none_is_a_missing_file(homeless, path):
-    for read in (read_json, read_results, read_trace, read_importance):
+    for read in (read_json, read_results, read_trace):
         with pytest.raises(FileNotFoundError) as raised:
             read(path)
         assert os.fspath(raised.value.filename) == path

@@ -8,11 +8,9 @@ import pytest
 import torch
 from support.decisions import emitted_by, plan, protected_mass
 from support.exact_enumeration import enumerate_tokens, make_rows
-from support.importances import random_importance
 from support.rules_under_test import SPELLINGS, every_rule
 
 from cactus_decoding import Lossless, Pair, audit, parse_rule, stream
-from cactus_decoding.core.policy.importance import ImportanceLimit
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -23,15 +21,8 @@ WORDS = Vocabulary(("1", "a", "b", "2", "c"))
 ROWS = 40
 TARGET, DRAFT = make_rows(5, ROWS, 11)
 POLICY = RelaxationPolicy(Protection("digits", 0.3))
-
-
-IMPORTANCE = random_importance(WORDS)
 PROTECTED = TARGET[:, [0, 3]].sum(-1) > 0.3
-POLICIES = {
-    "digits": (POLICY, PROTECTED),
-    "importance": (RelaxationPolicy(limit=ImportanceLimit(IMPORTANCE)), IMPORTANCE(TARGET, DRAFT, [0] * ROWS) > 0.2),
-}
-"""Policies, and where they let no rule judge."""
+"""Where the policy lets no rule judge."""
 
 
 class ByToken:
@@ -50,20 +41,19 @@ class ByToken:
 
 
 @every_rule([text for text in SPELLINGS if not judges_untempered(parse_rule(text))])
-@pytest.mark.parametrize("name", POLICIES)
-def test_the_emitted_law_is_the_targets_where_protected_and_the_rules_elsewhere(name: str, spelling: str) -> None:
-    rule, (policy, protected) = parse_rule(spelling), POLICIES[name]
-    assert 5 < protected.sum() < ROWS - 5
+def test_the_emitted_law_is_the_targets_where_protected_and_the_rules_elsewhere(spelling: str) -> None:
+    rule = parse_rule(spelling)
+    assert 5 < PROTECTED.sum() < ROWS - 5
     for limit in (None, float("inf")):
-        made = plan(rule, TARGET, DRAFT, torch.zeros(ROWS).long(), limit=limit, fitted=policy.fit_vocabulary(WORDS))
-        assert made.protected == protected.tolist()
-        expected = torch.where(protected.unsqueeze(1), TARGET, enumerate_tokens(rule, TARGET, DRAFT)[0])
+        made = plan(rule, TARGET, DRAFT, torch.zeros(ROWS).long(), limit=limit, fitted=POLICY.fit_vocabulary(WORDS))
+        assert made.protected == PROTECTED.tolist()
+        expected = torch.where(PROTECTED.unsqueeze(1), TARGET, enumerate_tokens(rule, TARGET, DRAFT)[0])
         assert (emitted_by(made.rule, TARGET, DRAFT) - expected).abs().max() < EXACT
     assert not any(made.fell_back)
     costs = torch.tensor(made.costs, dtype=torch.float64)
-    expected_costs = torch.where(protected, 0.0, audit(rule, TARGET, DRAFT).kl.clamp(min=0))
+    expected_costs = torch.where(PROTECTED, 0.0, audit(rule, TARGET, DRAFT).kl.clamp(min=0))
     assert torch.allclose(costs, expected_costs, rtol=0, atol=1e-9)
-    assert costs[protected].eq(0).all()
+    assert costs[PROTECTED].eq(0).all()
 
 
 def test_looking_at_the_drafted_token_would_move_the_law() -> None:

@@ -23,7 +23,8 @@ from cactus_decoding import Budget, Request
 from cactus_decoding.core.drafting.lengths import ConfidenceStop, FixedLength, StatelessLength, confidence
 from cactus_decoding.core.drafting.lookup import NgramDrafter, SuffixDrafter
 from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
-from cactus_decoding.core.policy.relaxation import RejectionMemory, RelaxationPolicy
+from cactus_decoding.core.policy.phases import Phases
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.request import with_default_proposals
 from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.types import Drafter, DraftLength
@@ -77,14 +78,14 @@ def holds(found: CoupledResponses, budget: Budget) -> bool:
 
 
 def instance(seed: int) -> tuple[CoupledResponses, Budget]:
-    """Enumerate one of all combinations of a pair, a rule, fixed proposals, a drafter, a budget and a memory."""
+    """Enumerate one of all combinations of a pair, a rule, fixed proposals, a drafter, a budget and a phase."""
     chance, tables = random.Random(seed), Tables(seed, 4)
     rule, length, drafter = chance.choice(RULES), length_of(chance.choice(FIXED)), chance.choice(DRAFTERS)
     budget = chance.choice(BUDGETS)
     if rule == CLAMPED and chance.random() < 0.3:
         budget = Budget(nats=0.3, expected_tokens=4)
-    memory, tokens = RejectionMemory(recurring=1) if chance.random() < 0.2 else None, chance.choice((3, 3, 3, 4))
-    fitted = None if memory is None else RelaxationPolicy(memory=memory).fit(None, 2)
+    phases, tokens = Phases(chance.choice((0, 0, 0, 0, 1))), chance.choice((3, 3, 3, 4))
+    fitted = RelaxationPolicy(phases=phases).fit(None, 2)
     return enumerate_coupled(
         tables.target, tables.draft, rule, lambda: length, tokens, budget=budget, drafter=drafter, fitted=fitted
     ), budget

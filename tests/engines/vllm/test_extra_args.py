@@ -92,9 +92,6 @@ MALFORMED = (
     (CLAMPED | {"relax_within": ["x" * 65, "</think>"]}, "at most 64 characters"),
     # vLLM's server has no lists of lists, so that only its Python interface can ask for them
     (CLAMPED | {"relax_within": [[5] * 65, [6]]}, "at most 64 characters or tokens"),
-    (CLAMPED | {"importance": "/etc/passwd"}, "a request may set max_importance only"),
-    (CLAMPED | {"max_importance": 0.2}, "max_importance is 0.2, but importance is None"),
-    (CLAMPED | {"importance_scale": True}, "importance_scale does not work in vLLM"),
     ({"protect": "digits"}, "protect is given .'digits'. without acceptance_rule"),
     ({"lossless_tokens": 5}, "lossless_tokens is given .5. without acceptance_rule"),
 )

@@ -1,7 +1,6 @@
 """The V2 runner's seam, with its sampler replaced by one that keeps the logits it was given."""
 
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +10,7 @@ from support.rules_under_test import every_rule
 from support.tables import all_of
 
 from cactus_decoding import Request, parse_rule
-from cactus_decoding.core.policy.importance import Importance
 from cactus_decoding.core.policy.phases import Phases
-from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.engines.vllm import v2
@@ -181,21 +178,6 @@ def test_phases_begin_anew_with_a_slot_and_go_on_with_its_text() -> None:
     assert changed_rows(rules, kept, [0], [3, 3]) == [True, True]
     rules.add_request(0, asking(**ASKED, lossless_tokens=10**30))
     assert changed_rows(rules, kept, [0], [3, 3]) == [False, False]
-
-
-def test_slots_weigh_what_their_requests_ask_for(tmp_path: Path) -> None:
-    kept = states(4, dict.fromkeys(range(4), 1), {slot: [3, 3] for slot in range(4)})
-    draft_weights = torch.zeros(len(WORDS.texts))
-    draft_weights[2] = 4.0  # where that token is drafted, importance is 0.73, elsewhere 0.05
-    file = tmp_path / "importance.safetensors"
-    Importance(torch.zeros_like(draft_weights), draft_weights, -3.0, WORDS.fingerprint).save(file)
-    server = relaxation_policy(importance=str(file), max_importance=0.5)
-    rules = SlotRules(ServerConfig(default=Request(policy=server)), kept, vocabulary=WORDS)
-    for slot, policy in enumerate(({}, {"max_importance": 0.9}, {"max_importance": 0.01}, {"importance": "none"})):
-        assert rules.add_request(slot, asking(**ASKED, **policy))
-    expected = {0: [False, True], 1: [True, True], 2: [False, False], 3: [True, True]}
-    slots = [2, 0, 3, 1]
-    assert changed_rows(rules, kept, slots, [2, 3] * 4) == [one for slot in slots for one in expected[slot]]
 
 
 def test_slots_count_what_their_requests_report() -> None:

@@ -63,7 +63,7 @@ def test_the_form_is_json_and_names_every_rule():
     assert len({each["question"] for each in offered["examples"]}) == len(offered["examples"])
     fields = [field for part in offered["settings"] for field in part["fields"]]
     assert all(field["doc"] for field in fields)
-    assert {field["needs"] for field in fields} == {"", "protect", "recurring"}  # no file is read by name
+    assert {field["needs"] for field in fields} == {"", "protect"}
 
 
 @pytest.mark.parametrize("models", [True, False])
@@ -151,7 +151,6 @@ def test_models_by_name_need_leave():
         ({"target": "gpt2", "draft": "ngram"}, "target must be left empty"),
         ({"draft": "suffix:min_token_prob=0"}, "draft must be left empty"),
         ({"draft": "x"}, "draft"),
-        ({"importance": "/etc/passwd"}, "does not read files by name"),
         ({"num_speculative_tokens": "auto:profile=/etc/passwd"}, "auto's profile must be left out"),
     ):
         with pytest.raises(ValueError, match=sentence):

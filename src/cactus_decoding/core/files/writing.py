@@ -177,10 +177,9 @@ def write_tensors(path: Path, form: Format, tensors: Mapping[str, Tensor], about
     write_atomically(path, save({name: each.contiguous() for name, each in tensors.items()}, header))
 
 
-def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return a file's tensors and what its header says about them; messages call it by ``name``, or by its path."""
-    name = str(path) if name is None else name
-    wrong = f"{name}: this is not a file {form.described}"
+def read_tensors(path: str | Path, form: Format) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return a file's tensors and what its header says about them."""
+    wrong = f"{path}: this is not a file {form.described}"
     try:
         with safe_open(path, framework="pt") as file:
             about = parse_json((file.metadata() or {}).get(form.key, "null").encode(), "its header")
@@ -190,7 +189,7 @@ def read_tensors(path: str | Path, form: Format, name: str | None = None) -> tup
     if not isinstance(about, dict):
         raise ValueError(wrong)
     if about.get("schema") != form.schema:
-        raise ValueError(f"{name}: schema is {about.get('schema')!r}, but this version reads schema {form.schema}")
+        raise ValueError(f"{path}: schema is {about.get('schema')!r}, but this version reads schema {form.schema}")
     return tensors, about
 
 

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.core.policy.phases import PhaseState
-from cactus_decoding.core.policy.relaxation import Pair, with_rejection
 from cactus_decoding.core.rules import Lossless, Rule
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
@@ -32,7 +31,6 @@ class Decision(NamedTuple):
     rule: AcceptanceRule
     cost: float = 0.0  # of the allowed rule, in nats; 0 if none is allowed or costs are not measured
     why: DecisionReason = DecisionReason.ALLOWED
-    pair: Pair | None = None  # what a rejection here is remembered as; None if nothing is
 
     @property
     def nats(self) -> float:
@@ -46,7 +44,6 @@ class PolicyState(NamedTuple):
     pace: Pace | None = None
     phase: PhaseState = PhaseState()
     num_charged: int = 0  # tokens on the way to the position that cost something in this step
-    rejections: tuple[Pair, ...] = ()  # of earlier steps, where a policy remembers them
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,14 +88,8 @@ class Policy:
 
         Once a limit is used up (or is 0), nothing is afforded, not even what costs nothing, as costs are rounded.
         """
-        if self.fitted is None:
-            return self._spend(state, position, state.rule)
-        pair = self.fitted.pair_at(state.rule, position)
-        rule = self.fitted.rule_at(state.rule, state.phase, position, pair, state.rejections)
-        return self._spend(state, position, rule)._replace(pair=pair)
-
-    def _spend(self, state: PolicyState, position: Position, rule: AcceptanceRule | None) -> Decision:
-        if rule is None:
+        rule = state.rule
+        if self.fitted is not None and not self.fitted.relaxes(rule, state.phase, position):
             return Decision(_LOSSLESS, why=DecisionReason.PROTECTED)
         if isinstance(rule, Rule) and rule.needs_place:
             rule = rule.bind_position(position.remaining, position.greatest_logit)
@@ -127,8 +118,6 @@ class Policy:
         state = state._replace(spent=spent, pace=pace)
         if self.fitted is not None:
             state = state._replace(phase=self.fitted.after(state.phase, token_ids))
-        if decisions and decisions[-1].pair is not None and len(decisions) == len(token_ids):  # the last was rejected
-            state = state._replace(rejections=with_rejection(state.rejections, decisions[-1].pair))
         return _paced(state)
 
 

@@ -163,10 +163,6 @@ class Position:
         child = self.nodes[self.token_ids.index(token_id)] if token_id in self.token_ids else other_than
         return None if child == other_than else child
 
-    def judged_row(self, rule: AcceptanceRule) -> Tensor:
-        """Return the target's row that a rule judges."""
-        return self.untempered if judges_untempered(rule) else self.target.probs
-
     def relaxed_target(self, rule: AcceptanceRule) -> Tensor | None:
         """Return a rule's h, ``[vocabulary]`` in float64; None where it depends on the drafted child."""
         if isinstance(rule, Lossless):

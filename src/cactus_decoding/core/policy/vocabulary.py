@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -36,16 +34,6 @@ class Vocabulary:
         """Return what a token adds to a text, in UTF-8."""
         found = self.fragments.get(token)
         return self.texts[token].encode(errors="surrogatepass") if found is None else found
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """A hash of the texts in order, without the rows at the end that stand for no token."""
-        known = max((i + 1 for i, text in enumerate(self.texts) if text), default=0)
-        hashed = hashlib.sha256()
-        for text in self.texts[:known]:
-            spelled = text.encode(errors="surrogatepass")
-            hashed.update(len(spelled).to_bytes(4, "big") + spelled)
-        return hashed.hexdigest()
 
 
 _MADE: WeakKeyDictionary[Any, dict[int, Vocabulary]] = WeakKeyDictionary()

@@ -114,7 +114,6 @@ class Rule(ABC):
         needs_target_row: beside a deterministic draft, h(n) depends on more of q than q(n).
         needs_relaxed_target: the rule accepts with h(n) and recovers from h - p, with the h of `relaxed_target`, but h
             is not a function of q alone. Code that verifies by the rule's two numbers must call `followed` first.
-        scalable: the knobs of which 0 is lossless and more is looser.
         lifts_one_token: h lifts the drafted token and keeps the target's proportions everywhere else.
         needs_place: the rule depends on where a position stands in a step, or on its raw logits. `bind_position` must
             be called first, and what it returns judges.
@@ -134,7 +133,6 @@ class Rule(ABC):
     recovers_from_relaxed_target: ClassVar[bool] = False
     needs_target_row: ClassVar[bool] = False
     needs_relaxed_target: ClassVar[bool] = False
-    scalable: ClassVar[tuple[str, ...]] = ()
     lifts_one_token: ClassVar[bool] = False
     needs_place: ClassVar[bool] = False
     judges_untempered: ClassVar[bool] = False

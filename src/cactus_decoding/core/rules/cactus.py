@@ -74,7 +74,6 @@ class Cactus(Rule):
     never_stricter_than_lossless = True
     needs_support_only = True
     recovers_from_relaxed_target = True
-    scalable = ("delta",)
     lifts_one_token = True
 
     def __post_init__(self) -> None:

@@ -70,7 +70,6 @@ class ClampedRatio(Rule):
     never_stricter_than_lossless = True
     needs_support_only = True
     recovers_from_relaxed_target = True
-    scalable = ("width", "max_kl")
 
     def __post_init__(self) -> None:
         super().__post_init__()

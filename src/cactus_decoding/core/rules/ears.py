@@ -57,12 +57,11 @@ class Ears(Rule):
     needs_support_only = True
     recovers_from_relaxed_target = True
     needs_target_row = True
-    scalable = ("tolerance",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.floor and self.tolerance:
-            self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False, scalable=())
+            self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False)
 
     def _relaxed(self, q: Tensor, p: Tensor, greatest: Tensor) -> Tensor:
         floor = self.floor if self.tolerance else 0.0

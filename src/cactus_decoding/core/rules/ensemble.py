@@ -47,7 +47,6 @@ class Ensemble(Rule):
     needs_support_only = True
     needs_whole_draft_row = True
     recovers_from_relaxed_target = True
-    scalable = ("weight",)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return the mixture's probability of n, or 0 where the target excludes n, and s = 1."""

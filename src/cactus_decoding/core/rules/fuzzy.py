@@ -69,7 +69,6 @@ class Fuzzy(Gated):
         Family("fuzzy_kl", "fuzzy, KL", lambda x: f"fuzzy:threshold={x!r},divergence=kl", 1e-3, 20.0),
     )
     recovers_from_relaxed_target = True
-    scalable = ("threshold",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -59,7 +59,6 @@ class RelaxedGreedy(GreedyRule):
         ),
     )
     families = (Family("relaxed_greedy", "relaxed greedy", lambda x: f"relaxed_greedy:margin={x!r}", 0.02, 6.0),)
-    scalable = ("margin",)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -33,9 +33,7 @@ from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.validation import mistake
 from cactus_decoding.engines.openai.keys import (
     ALLOWED,
-    FILE_KEY,
     KEYS,
-    LIMITS,
     NOT_FROM_CLIENTS,
     OF_ENGINES,
     RULE_KEY,
@@ -65,7 +63,6 @@ NOT_SERVED = {
     "best_of": _BEST_OF,
     "suffix": "models are not asked to fill gaps",
     **dict.fromkeys((name for name in NOT_FROM_CLIENTS if name != "num_speculative_tokens"), ALLOWED),
-    FILE_KEY: f"a request may read no file; the server is started with one, and a request may set {LIMITS}",
     "typical_p": _UNKNOWN_DISTRIBUTION,
     "mirostat_mode": _UNKNOWN_DISTRIBUTION,
 }

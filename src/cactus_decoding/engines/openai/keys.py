@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cactus_decoding.core.checks import PromptTooLongError, short_repr
+from cactus_decoding.core.checks import PromptTooLongError
 from cactus_decoding.core.declared import switch
 from cactus_decoding.core.request import SETTINGS
 
@@ -16,19 +16,16 @@ _ASKED = {
     for each in SETTINGS.values()
     if each.setting.from_clients and not OF_ENGINES.intersection(each.groups)
 }
-FILE_KEY = "importance"  # the server is started with this file; a request may only turn it off
-KEYS = (*_ASKED, FILE_KEY)  # the keys of requests and of servers' own settings
+KEYS = tuple(_ASKED)  # the keys of requests and of servers' own settings
 RULE_KEY, BUDGET_KEY = SETTINGS["rule"].key, SETTINGS["budget_nats"].key
 POLICY_KEYS = tuple(key for key in KEYS if key not in (RULE_KEY, BUDGET_KEY))  # the relaxation policy's
 # settings that only the server has
 NOT_FROM_CLIENTS = tuple(name for name, each in SETTINGS.items() if not each.setting.from_clients and name not in KEYS)
 ALLOWED = f"a request may set {', '.join(_ASKED)}"  # the message if a request asks for one of them
-# what a request may set of importance, whose file is the server's
-LIMITS = ", ".join(key for key, each in _ASKED.items() if FILE_KEY in each.groups)
 THINKING = "thinking"  # as ``relax_within``: between the tokens that the server's reasoning parser knows
 Marks = tuple[tuple[int, ...], tuple[int, ...]]  # the tokens that open a span, and those that close it
 
-NONE = "none"  # turns off a server's ``protect``, ``relax_within`` or ``importance``; vLLM refuses JSON's null
+NONE = "none"  # turns off a server's ``protect`` or ``relax_within``; vLLM refuses JSON's null
 
 
 def read_keys(
@@ -48,7 +45,7 @@ def read_keys(
     given = {key: asked[key] for key in KEYS if asked.get(key) is not None}
     settings: dict[str, Any] = {}
     for key, value in given.items():
-        declared = SETTINGS[FILE_KEY] if key == FILE_KEY else _ASKED[key]
+        declared = _ASKED[key]
         name = BUDGET_KEY if key == BUDGET_KEY else declared.flat
         if value == NONE and key == switch(declared.part):
             # what else is said of it will be refused: it is that of nothing
@@ -64,11 +61,6 @@ def read_keys(
                 )
             value = thinking
         elif not any_pattern and value != defaults.get(name):
-            if key == FILE_KEY:
-                raise ValueError(
-                    f"importance is a file that the server is started with (--additional-config), or {NONE}, but is "
-                    f"{short_repr(value)}: a request may set {LIMITS} only"
-                )
             value = declared.from_client(value, key)
         settings[name] = value
     return settings

@@ -25,6 +25,7 @@ from cactus_decoding.core.checks import check_generator, short_repr
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.drafting.registry import proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
+from cactus_decoding.core.gone import replacement
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.request import DECODING, Request
 from cactus_decoding.core.sampling.params import SamplingParams
@@ -98,7 +99,7 @@ def speculative_generate(
         metrics: counts and seconds are added to this object.
         streamer: gets tokens one by one.
         stop_strings: end the response, as in `generate`; the tokenizer must be bound.
-        tokenizer: the target's, for ``protect``, ``relax_within``, ``importance``, stop strings and a draft with other
+        tokenizer: the target's, for ``protect``, ``relax_within``, stop strings and a draft with other
             tokens. `generate` keeps both tokenizers from a callable, so bind them:
             ``partial(speculative_generate, tokenizer=tokenizer)``, or call this function directly.
         assistant_tokenizer: that of a draft with other tokens.
@@ -194,6 +195,9 @@ def generate_speculatively(model: PreTrainedModel, **arguments: Any) -> Tensor |
     `generate` keeps ``tokenizer`` and ``assistant_tokenizer`` from a callable, and so cannot read stop strings next to
     one. A folder gets everything. Settings that `generate` would act on before anything is decoded are refused.
     """
+    for name in arguments:
+        if gone := replacement(name, shared=True):  # `generate` would say no more than that the model does not use it
+            raise TypeError(f"speculative_generate has no {name!r}{gone}")
     configs = [arguments.get("generation_config"), model.generation_config]
 
     def setting(name: str) -> Any:

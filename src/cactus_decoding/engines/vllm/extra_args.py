@@ -47,9 +47,8 @@ def request_of(
     """
     asked = asked or {}
     check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
-    if wrong := [name for name in NOT_FROM_CLIENTS if asked.get(name) not in (None, False)]:
-        what = "a rule has one knob for a whole batch there" if wrong[0] == "importance_scale" else ALLOWED
-        raise ValueError(f"{wrong[0]} does not work in vLLM: {what}")
+    if wrong := [name for name in NOT_FROM_CLIENTS if asked.get(name) is not None]:
+        raise ValueError(f"{wrong[0]} does not work in vLLM: {ALLOWED}")
     if isinstance(asked.get(RULE_KEY), str):  # first, as this error lists what vLLM's sampler can follow
         _parse(asked[RULE_KEY], any_pattern)
     defaults = Request() if default is None else default
@@ -136,24 +135,14 @@ def check_request_texts(asked: Request | None, vocabulary: Callable[[], Vocabula
 
 def check_texts(policy: RelaxationPolicy, vocabulary: Callable[[], Vocabulary | None]) -> None:
     """Raise `ValueError` if a policy needs the tokens' texts, and they are unknown (None) or do not fit."""
-    asked = {
-        "protect": policy.protection is not None,
-        "importance": policy.limit is not None,
-        "relax_within": policy.phases.reads_text,
-    }
-    key = next((name for name, reads in asked.items() if reads), None)
-    if key is None:
+    if policy.protection is None and not policy.phases.reads_text:
         return
     words = vocabulary()
     if words is None:
+        key = "relax_within" if policy.protection is None else "protect"
         raise ValueError(f"{key} needs a tokenizer that says what tokens say, and the server has none")
     if policy.protection is not None:
         protected_tokens(policy.protection.pattern, words)
-    if policy.limit is not None:
-        try:
-            policy.limit.fit(words)
-        except OSError as error:
-            raise ValueError(f"importance: {error.filename}: {error.strerror}") from None
 
 
 def admitted(params: Any, config: ServerConfig) -> Request | None:

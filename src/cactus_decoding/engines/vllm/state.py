@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.policy.importance import ImportanceWeights
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
@@ -83,7 +82,6 @@ class RelaxedRequest:
     meter_slot: int | None  # where the meter keeps its nats and counts; None without a budget or a report
     pattern: str | None  # of the tokens that it protects, a key of `RequestRules.protected_ids`
     threshold: float  # their largest probability where a position may be relaxed
-    limit: float  # the greatest importance where a position may be relaxed; infinite: not asked for
     phases: Phases | None  # where in the response its rule may judge; None: everywhere
     reports: bool
     response: FollowedResponse | None = None  # its tokens, if phases ask for them
@@ -104,7 +102,6 @@ class RequestRules:
         self.device = device
         self.vocabulary = append_padding_token(vocabulary)
         self.protected_ids: dict[str, Tensor] = {}  # by pattern, ``[tokens]`` on the device
-        self.importance: ImportanceWeights | None = None  # loaded when the first request asks for it
         self._config, self._known = config, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
@@ -120,10 +117,6 @@ class RequestRules:
         protection, phases, budget = asked.policy.protection, asked.policy.phases, nats_of(asked)
         reports = asks_for_report(params.extra_args)
         metered = reports or math.isfinite(budget)
-        limit = asked.policy.limit
-        if limit is not None and self.importance is None:
-            assert self._known is not None
-            self.importance = limit.fit(self._known).weights(self.device, torch.float64)
         if protection is not None and protection.pattern not in self.protected_ids:
             assert self._known is not None  # or `check_texts` would have said so
             self.protected_ids[protection.pattern] = protected_tokens(protection.pattern, self._known).to(self.device)
@@ -133,7 +126,6 @@ class RequestRules:
             self.meter.slot_of(params, begun, self._slots_in_use) if metered else None,
             None if protection is None else protection.pattern,
             math.inf if protection is None else protection.threshold,
-            math.inf if limit is None else limit.max_importance,
             None if phases == Phases() else phases,
             reports,
         )

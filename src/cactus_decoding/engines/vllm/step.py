@@ -14,9 +14,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from cactus_decoding.core.policy.importance import ImportanceWeights
 from cactus_decoding.core.policy.protection import may_relax
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
@@ -49,12 +47,6 @@ class Protected(NamedTuple):
     thresholds: Tensor  # a position may be relaxed up to this protected probability; infinite: not protected
 
 
-class Weighed(NamedTuple):
-    rows: Tensor  # indices into the step's positions, ``[positions]``
-    importance: ImportanceWeights  # in float64 on the device, as long as the target's vocabulary
-    limits: Tensor  # a position may be relaxed up to this importance; infinite: not weighed
-
-
 @dataclass(frozen=True, eq=False)
 class Layout:
     groups: list[Group]
@@ -64,7 +56,6 @@ class Layout:
     budgets: Tensor | None  # in nats, ``[requests]``; infinite: none; None: no request has one
     meter_slots: Tensor  # where the meter keeps what a request has spent, ``[requests]``
     protected: list[Protected] = field(default_factory=list)
-    weighed: Weighed | None = None
     relaxable: Tensor | None = None  # rows that the requests' phases let a rule judge, ``[rows]``; all, if None
     reporting: Tensor | None = None  # requests that the meter counts for a report, ``[requests]``; none, if None
 
@@ -79,40 +70,20 @@ class DraftRows(Protocol):
     def of_tokens(self, some: Tensor, token_ids: Tensor) -> Tensor: ...
 
 
-def allowed(
-    layout: Layout, logits: Tensor, draft: DraftRows | None, drafted: Tensor, totals: Callable[[], Tensor]
-) -> Tensor | None:
+def allowed(layout: Layout, logits: Tensor, totals: Callable[[], Tensor]) -> Tensor | None:
     """Return which rows the requests' policies let a rule judge, ``[rows]``; None means all.
 
-    ``drafted``, ``[rows]``, is negative where there is no drafted token; ``totals`` gives each row's logsumexp.
+    ``totals`` gives each row's logsumexp.
     """
-    relaxable, free = layout.relaxable, list[tuple[Tensor, Tensor]]()
+    relaxable = layout.relaxable
     for rows, token_ids, thresholds in layout.protected:
         some = rows.split(max(1, MAX_ELEMENTS // len(token_ids)))
         sums = torch.cat([logits[part.unsqueeze(1), token_ids].double().logsumexp(1) for part in some])
         mass = probability_from_logits(sums, totals()[rows])  # of the protected tokens, ``[positions]``
-        free.append((rows, may_relax(mass, thresholds)))
-    if layout.weighed is not None:
-        rows, importance, limits = layout.weighed
-        parts = rows.split(max(1, MAX_ELEMENTS // logits.shape[1]))
-        free.append(
-            (rows, torch.cat([_importance(logits, part, importance, draft, drafted) for part in parts]) <= limits)
-        )
-    for rows, here in free:
+        here = may_relax(mass, thresholds)
         before = here.new_ones(len(logits)) if relaxable is None else relaxable
         relaxable = before.index_copy(0, rows, before[rows] & here)
     return relaxable
-
-
-def _importance(
-    logits: Tensor, rows: Tensor, importance: ImportanceWeights, draft: DraftRows | None, drafted: Tensor
-) -> Tensor:
-    """Return the importance of positions, ``[positions]``; arbitrary in rows without a drafted token."""
-    target = logits[rows].softmax(-1, dtype=torch.float64)
-    if draft is None:
-        return importance(target, None, drafted[rows].long().clamp(min=0))
-    probs = draft.rows(rows).double()
-    return importance(target, functional.pad(probs, (0, target.shape[1] - probs.shape[1])), None)
 
 
 def cost(layout: Layout, budgets: Tensor, changes: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
@@ -178,7 +149,7 @@ class RelaxedStep:
         self._layout, self._meter, self._counters = layout, meter, counters
         self._logits, self._draft = logits, draft
         self._known_totals: Tensor | None = None
-        self._relaxable = allowed(layout, logits, draft, token_ids, lambda: self._totals)
+        self._relaxable = allowed(layout, logits, lambda: self._totals)
         self._changes = [self._change(group, token_ids.long()) for group in layout.groups]
         if counters is not None or layout.budgets is not None or layout.reporting is not None:
             self._changes = [self._with_costs(change) for change in self._changes]

@@ -18,7 +18,7 @@ from cactus_decoding.engines.vllm.extra_args import ServerConfig, vocabulary_of
 from cactus_decoding.engines.vllm.patches import repair_empty_steps, repair_expansion, repair_generators, replace
 from cactus_decoding.engines.vllm.reports import install_worker
 from cactus_decoding.engines.vllm.state import FollowedResponse, RequestRules, counters_of
-from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep, Weighed
+from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep
 
 
 def install() -> None:
@@ -118,7 +118,6 @@ class BatchRules(RequestRules):
         ends = list(accumulate(counts))
         rows: dict[Rule, list[int]] = {}
         protected: dict[str, tuple[list[int], list[float]]] = {}
-        weighed, limits = list[int](), list[float]()
         here = {index: request for index, request in sorted(self.requests.items()) if index < len(counts)}
         for index, request in here.items():
             own = range(ends[index] - counts[index], ends[index])
@@ -127,9 +126,6 @@ class BatchRules(RequestRules):
                 some, thresholds = protected.setdefault(request.pattern, ([], []))
                 some += own
                 thresholds += [request.threshold] * len(own)
-            if request.limit < math.inf:
-                weighed += own
-                limits += [request.limit] * len(own)
         budgets, slots = [math.inf] * len(counts), [0] * len(counts)
         for index, request in here.items():
             budgets[index], slots[index] = request.budget, request.meter_slot or 0
@@ -145,9 +141,6 @@ class BatchRules(RequestRules):
                 Protected(to_device(some), self.protected_ids[pattern], to_device(thresholds, torch.float64))
                 for pattern, (some, thresholds) in protected.items()
             ],
-            weighed=None
-            if self.importance is None or not weighed
-            else Weighed(to_device(weighed), self.importance, to_device(limits, torch.float64)),
             reporting=to_device([index in reporting for index in range(len(counts))], torch.bool)
             if reporting
             else None,

@@ -25,7 +25,7 @@ from cactus_decoding.engines.vllm.extra_args import ServerConfig, vocabulary_of
 from cactus_decoding.engines.vllm.patches import replace
 from cactus_decoding.engines.vllm.reports import install_worker
 from cactus_decoding.engines.vllm.state import FollowedResponse, RelaxedRequest, RequestRules, counters_of
-from cactus_decoding.engines.vllm.step import MAX_ELEMENTS, Group, Layout, Protected, RelaxedStep, Weighed
+from cactus_decoding.engines.vllm.step import MAX_ELEMENTS, Group, Layout, Protected, RelaxedStep
 
 NO_RULE = -1
 _NEVER = 1 << 62
@@ -68,7 +68,6 @@ class SlotRules(RequestRules):
         self.meter_slots = torch.zeros(slots, dtype=torch.int64, device=device)
         self.patterns = torch.full((slots,), NO_RULE, dtype=torch.int64, device=device)
         self.thresholds = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
-        self.limits = torch.full((slots,), math.inf, dtype=torch.float64, device=device)
         self.reporting = torch.zeros(slots, dtype=torch.bool, device=device)
         # the first position of the text, prompt included, where the rule may judge
         self.relaxed_from = torch.zeros(slots, dtype=torch.int64, device=device)
@@ -95,7 +94,7 @@ class SlotRules(RequestRules):
         self.codes[req_idx], self.budgets[req_idx] = code, request.budget
         self.meter_slots[req_idx], self.reporting[req_idx] = request.meter_slot or 0, request.reports
         self.patterns[req_idx] = self._patterns.setdefault(request.pattern, len(self._patterns))
-        self.thresholds[req_idx], self.limits[req_idx] = request.threshold, request.limit
+        self.thresholds[req_idx] = request.threshold
         self.relaxed_from[req_idx] = min(prompt_length + phases.lossless_tokens, _NEVER)
         return True
 
@@ -117,7 +116,6 @@ class SlotRules(RequestRules):
         present = self.present.values()
         rules = dict.fromkeys(request.rule for request in present)
         metered = any(math.isfinite(request.budget) for request in present)
-        importance = self.importance if any(request.limit < math.inf for request in present) else None
         patterns = dict.fromkeys(request.pattern for request in present if request.pattern is not None)
         return Layout(
             groups=[Group(rule, rows, codes == self._codes[rule]) for rule in rules],
@@ -129,7 +127,6 @@ class SlotRules(RequestRules):
             protected=[
                 Protected(rows, self.protected_ids[pattern], self._thresholds(pattern, slots)) for pattern in patterns
             ],
-            weighed=None if importance is None else Weighed(rows, importance, self.limits[slots]),
             relaxable=self._relaxable(slots, pos, token_ids),
             reporting=self.reporting if any(request.reports for request in present) else None,
         )

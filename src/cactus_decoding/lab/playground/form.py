@@ -122,8 +122,6 @@ def _request(values: dict[str, Any], limits: FormLimits, models: bool) -> Reques
 
 def _from_visitor(values: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that a visitor may ask for, who may name no files and no regular expressions."""
-    if values.get("importance") is not None:
-        raise ValueError("this server does not read files by name, so importance must be left out")
     checked = {
         name: each.from_client(values[name], name)
         for name, each in SETTINGS.items()
@@ -168,7 +166,7 @@ def form(
     """
     return {
         "rules": [*(rule(name) for name in RULES), *(_outside(each) for each in rules)],
-        "settings": settings(limits, models=models, proposals=proposals),
+        "settings": settings(limits, proposals=proposals),
         "start": RELAXED if proposals is None else RELAXED | {"num_speculative_tokens": proposals},
         "compare": proposals is None,  # the bundled pair answers twice at once; on a pair of the user that takes time
         "limits": asdict(limits),
@@ -193,16 +191,13 @@ _SUGGESTED = {
 }
 
 
-def settings(limits: FormLimits, *, models: bool, proposals: str | None = None) -> list[dict[str, Any]]:
-    """Return the fields of the page's form: every setting of a request except its rule, part by part.
-
-    Settings that read files are left out unless visitors may name models.
-    """
+def settings(limits: FormLimits, *, proposals: str | None = None) -> list[dict[str, Any]]:
+    """Return the fields of the page's form: every setting of a request except its rule, part by part."""
     start = RELAXED | {"seed": 0, "max_new_tokens": min(256, limits.new_tokens)}
     start |= {} if proposals is None else {"num_speculative_tokens": proposals}
     parts: dict[str, list[dict[str, Any]]] = {title: [] for title in _TITLES.values()}
     for name, each in SETTINGS.items():
-        if name != "rule" and (models or "importance" not in each.groups):
+        if name != "rule":
             title = next((_TITLES[group] for group in each.groups if group in _TITLES), _OTHERS)
             parts.setdefault(title, []).append(_field(name, each, start.get(name, each.default)))
     return [{"title": title, "fields": fields} for title, fields in parts.items()]
@@ -215,7 +210,7 @@ def _field(name: str, declared: Declared, start: object) -> dict[str, Any]:
     return {
         "name": name,
         "kind": declared.kind.__name__,
-        "start": "" if empty or declared.kind is bool else str(start),
+        "start": "" if empty else str(start),
         "default": "" if declared.required or declared.default in (None, ()) else str(declared.default),
         "doc": declared.doc,
         "unit": declared.setting.unit,

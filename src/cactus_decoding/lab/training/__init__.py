@@ -1,4 +1,4 @@
-"""Trains drafts for acceptance, and learns importance.
+"""Trains drafts for acceptance.
 
 Names are imported when they are first used: some need transformers' trainer, which takes seconds to import.
 """

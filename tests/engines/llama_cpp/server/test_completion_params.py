@@ -77,7 +77,6 @@ def test_a_server_s_settings_can_be_taken_back():
         ({"protect": "a+"}, "protect must be one of digits"),
         ({"relax_within": ["<" * 65, ">"]}, "at most 64 characters"),
         ({"relax_within": [[1] * 65, [2]]}, "at most 64 characters or tokens"),
-        ({"importance": "/etc/passwd"}, "a request may read no file"),
         ({"logprobs": 21}, "logprobs must be between 0 and 20"),
         ({"logprobs": 1, "echo": True}, "echo with logprobs is not served"),
         ({"best_of": 2}, "best_of of 2 is not served"),

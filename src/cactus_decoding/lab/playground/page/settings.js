@@ -42,7 +42,6 @@ class Field {
   }
 
   control() {
-    if (this.kind === "bool") return choice([["", "no"], ["true", "yes"]]);
     if (this.choices.length) return choice(this.choices.map((word) => [word, word]));
     return this.kind === "str" ? input(this.start) : decimal(this.start);
   }
@@ -54,7 +53,6 @@ class Field {
     if (texts.length > 1) return texts;
     if (this.several) return [texts[0]];
     const text = texts[0].trim();
-    if (this.kind === "bool") return true;
     return this.kind === "str" || Number.isNaN(Number(text)) ? text : Number(text);
   }
 }
