@@ -84,6 +84,9 @@ class StepChoices(Choices):
 class Unread:
     """The numbers of a walk that only tells which tokens are relaxed, which is not looked at here."""
 
+    def again(self) -> Unread:
+        return self
+
     def below(self, node: int, bar: float) -> bool:
         return False
 

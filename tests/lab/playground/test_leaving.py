@@ -20,8 +20,7 @@ def of_files(gguf):
 
 def has_left(server):
     """Whether the server knows that the only visitor so far has left."""
-    [run] = server.playground.runs._runs.values()
-    return run._twins[0].target._cancelled.is_set()
+    return server.playground.runs._caches.twins[0].target._cancelled.is_set()
 
 
 def test_who_leaves_while_a_prompt_is_read_ends_it_before_the_next_pass(of_files):

@@ -45,7 +45,6 @@ AUTO: dict[str, Any] = {"num_speculative_tokens": "auto", "max_new_tokens": 24}
         ({"seed": 1, "temperature": 0}, True),
         ({"seed": 1, "temperature": 0, "rule": "relaxed_greedy:margin=1"}, False),
         ({"seed": 1, "verification": "coupled"}, True),
-        ({"seed": 1, "verification": "coupled", "rule": "clamped:width=1"}, False),
         ({"seed": 1, "num_speculative_tokens": "auto:learns=always"}, True),
         ({"seed": None}, True),
         ({"seed": None, "rule": "cactus:delta=1"}, True),
