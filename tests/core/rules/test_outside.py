@@ -7,13 +7,11 @@ import json
 import pickle
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from cactus_decoding import Request, audit, parse_rule
-from cactus_decoding.cli.calibrate import _request_of
 from cactus_decoding.core.rules import base as names
 from cactus_decoding.core.rules import outside, recorded_rule
 from cactus_decoding.core.spelling import importing_nothing
@@ -142,8 +140,6 @@ def test_who_sends_requests_imports_nothing():
         request_of({"acceptance_rule": "outside_rules:MyRule,ratio=0.25"})
     with importing_nothing(), pytest.raises(ValueError, match="must be named"):
         Request(SPELLING)
-    with pytest.raises(ValueError, match="must be named"):
-        _request_of(SimpleNamespace(settings={"rule": SPELLING}))
     assert "outside_rules" not in sys.modules
     rule = parse_rule(SPELLING)  # as who starts the server does
     assert read_request(body, FormLimits(), models=True).requests[0].rule == rule
