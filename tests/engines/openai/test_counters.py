@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from support.decisions import admit, as_given
 
 from cactus_decoding import Budget, Proposal, Request, parse_rule
+from cactus_decoding.core.relaxed_logits import costs_of, relax_tokens
 from cactus_decoding.engines.openai import counters
 from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, BudgetMeter, Counters, conditional_nats
-from cactus_decoding.engines.openai.relaxed_logits import costs_of, relax_tokens
 from cactus_decoding.engines.vllm.step import admitted as admitted_at_once
 
 

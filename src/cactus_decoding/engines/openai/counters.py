@@ -14,10 +14,10 @@ from torch import Tensor
 
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.policy.position import Position
+from cactus_decoding.core.relaxed_logits import PositionCosts, lift_cost
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless, Rule
 from cactus_decoding.core.types import Outcome, Visit, judges_untempered
-from cactus_decoding.engines.openai.relaxed_logits import PositionCosts, lift_cost
 
 REPORT_KEY = "acceptance_report"  # asks for a report in a request, and names it in a response
 # counted for a response that asks for it: nats as a budget charges them, and the rest as in `COUNTERS`

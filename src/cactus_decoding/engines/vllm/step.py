@@ -18,9 +18,7 @@ from torch.nn import functional
 
 from cactus_decoding.core.policy.importance import ImportanceWeights
 from cactus_decoding.core.policy.protection import may_relax
-from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
-from cactus_decoding.engines.openai.relaxed_logits import (
+from cactus_decoding.core.relaxed_logits import (
     PositionCosts,
     RelaxedLogits,
     audited_nats,
@@ -29,6 +27,8 @@ from cactus_decoding.engines.openai.relaxed_logits import (
     relax_rows,
     relax_tokens,
 )
+from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
 
 MAX_ELEMENTS = 1 << 25  # of float64 probabilities that are computed at once
 
