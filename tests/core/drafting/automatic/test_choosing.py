@@ -1,4 +1,4 @@
-"""What a step proposes: what pays by given times, within an account that cannot be overdrawn."""
+"""What a step proposes: what pays by given times, within a stake that cannot be overdrawn."""
 
 from __future__ import annotations
 
