@@ -149,7 +149,7 @@ SHARED = 32
 """Prompts whose first tokens are the same, such as solved examples, share what they begin with: it is read once."""
 
 
-class TransformersEngine(Engine):
+class PairEngine(Engine):
     """Answers with one pair, one response at a time; every response begins with the same tokens in the caches.
 
     These are the tokens that all checked prompts with the same first tokens share. So no answer depends on what was

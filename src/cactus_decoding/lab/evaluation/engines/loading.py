@@ -5,7 +5,7 @@ from __future__ import annotations
 from cactus_decoding.core.checks import check_choice
 from cactus_decoding.core.pair import load_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.lab.evaluation.engines.engine import Engine, TransformersEngine
+from cactus_decoding.lab.evaluation.engines.engine import Engine, PairEngine
 
 ENGINES = ("transformers", "llama-cpp", "vllm")
 """What reads the target; the first two are the package's own loop, over models of Hugging Face and GGUF files."""
@@ -25,7 +25,7 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arg
     if engine_arguments is not None:
         raise ValueError(f"--engine-args is for --engine vllm, but the engine is {name!r}")
     check_reads(name, target)
-    return TransformersEngine(load_pair(target, draft), audited=audited)
+    return PairEngine(load_pair(target, draft), audited=audited)
 
 
 def check_reads(name: str, target: str) -> None:
