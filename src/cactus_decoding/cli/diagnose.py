@@ -96,7 +96,7 @@ def diagnose(
     request = relaxed.replace(rule=Lossless(), policy=RelaxationPolicy())
     check_request(request)
     check_writable(output, inputs=[file_of(task)])
-    asked_by = options.chat_of(chat, system, target)
+    asked_by = options.asked_chat(chat, system, target)
     chosen = parse_task(task, problems, chat=asked_by is not None)
     options.prepare(threads, target, draft, small=target == "bundled")
     console = Console(stderr=True, highlight=False)

@@ -106,11 +106,12 @@ def frontier(
     from cactus_decoding.core.policy.vocabulary import Vocabulary
     from cactus_decoding.lab.evaluation.chat import as_settings, tokenizer_of
     from cactus_decoding.lab.evaluation.intervals import FEWEST
+    from cactus_decoding.lab.evaluation.run_config import NO_PROTECTION, parse_policies
     from cactus_decoding.lab.evaluation.tasks.sources import file_of
     from cactus_decoding.lab.frontier.frontier import Frontier, as_result
     from cactus_decoding.lab.frontier.frontier import frontier as compute
     from cactus_decoding.lab.frontier.limits import Limit, best_within
-    from cactus_decoding.lab.frontier.relaxations import NONE, parse_families, parse_policies
+    from cactus_decoding.lab.frontier.relaxations import parse_families
     from cactus_decoding.lab.reporting.charts import frontier_picture
     from cactus_decoding.lab.reporting.pictures import new_figure
     from cactus_decoding.zoo import full_name
@@ -120,14 +121,14 @@ def frontier(
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     request, families = Request.from_dict(asked), parse_families(family or [], rules)
     protect = protection.pop("protect") or []
-    policies = parse_policies([NONE, *protect], **protection)
+    policies = parse_policies([NO_PROTECTION, *protect], **protection)
     check_writable(
         output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)]
     )
     options.check_suffix("--picture", picture, ".svg")
     if picture is not None:
         new_figure()  # raises without matplotlib
-    asked_by = as_settings(options.chat_of(chat, system, target))
+    asked_by = as_settings(options.asked_chat(chat, system, target))
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked_by | asked
     options.prepare(threads, *(() if recorded else (target, draft)), small=target == "bundled")
     tokenizer = tokenizer_of(target) if len(policies) > 1 else None

@@ -75,7 +75,7 @@ def learn_importance(
     journal_file = journal_of(out)
     check_writable(out, journal_file, inputs=[file_of(task)])
     fitting.check_number_of_problems(problems)
-    asked_by = options.chat_of(chat, system, target)
+    asked_by = options.asked_chat(chat, system, target)
     chosen = parse_task(task, problems, chat=asked_by is not None)
     collecting.check_task(task, chosen)
     fitting.check_installed()

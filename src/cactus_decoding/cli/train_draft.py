@@ -74,7 +74,7 @@ def train_draft(
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
     read_documents(data, 1)  # raises for invalid data, before anything heavy is imported
     if read:
-        asked = options.chat_of(chat, system, target)
+        asked = options.asked_chat(chat, system, target)
         wanted = replace(wanted, chat=asked is not None, system=system)
     options.prepare(threads, *((target, wanted.draft) if read else ()), small=target == "bundled")
     check_installed()

@@ -12,9 +12,10 @@ from support.tables import all_of
 
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.run_config import parse_policies
 from cactus_decoding.lab.evaluation.runs.summary import NAMES, summarise
 from cactus_decoding.lab.frontier.frontier import as_result, frontier
-from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_families, parse_policies
+from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_families
 from cactus_decoding.lab.reporting import charts
 from cactus_decoding.lab.reporting.charts import TO_ALONE, TO_LOSSLESS, frontier_picture, time_metric
 from cactus_decoding.lab.reporting.pictures import STYLES, family_of

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import numpy as np
@@ -117,11 +118,16 @@ class ResultFile:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[ResultFile]:
+def opened(path: Path | None) -> Iterator[ResultFile]:
     """Open or create a result file to add to it; what is added takes the place of a line that a kill left unfinished.
 
+    None is a new file that nobody keeps.
     Raises `ValueError` if it is something else, or another process is writing it; the file is then left as it is.
     """
+    if path is None:
+        with TemporaryDirectory() as folder, opened(Path(folder) / "results.jsonl") as file:
+            yield file
+        return
     is_new = not path.exists()
     with path.open("a+b") as file:
         lock(file.fileno(), path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from cactus_decoding.lab.evaluation.tasks.benchmarks import Gsm8k, HumanEval, If
 from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, in_chat
 from cactus_decoding.zoo.word_problems import word_problems
 
+logger = logging.getLogger(__name__)
 USUAL_WORD_PROBLEMS = 500
 """How many of the word problems are asked by default: they never end."""
 
@@ -134,6 +136,47 @@ def parse_task(text: str, problems: int | None = None, *, chat: bool = False) ->
         twice = next(each for place, each in enumerate(ids) if each in ids[:place])
         raise ValueError(f"task {text!r} has two problems with the id {twice!r}")
     return task
+
+
+def parse_tasks(
+    spelled: Sequence[str],
+    lm_eval: str | None = None,
+    lm_eval_path: Path | None = None,
+    problems: int | None = None,
+    *,
+    chat: bool = False,
+) -> dict[str, Task]:
+    """Return tasks by their names: those spelled, and those of lm-evaluation-harness; the word problems for neither.
+
+    Raises `ValueError` also for two tasks of the same name.
+    """
+    spelled = list(dict.fromkeys(spelled or ([] if lm_eval else ["word_problems"])))
+    made = [parse_task(text, problems, chat=chat) for text in spelled]
+    if lm_eval is not None:
+        from cactus_decoding.lab.evaluation.tasks.harness import harness_tasks
+
+        made += harness_tasks(lm_eval, lm_eval_path, problems)
+    tasks = {each.name: each for each in made}
+    if len(tasks) < len(made):
+        twice = next(each.name for each in made if tasks[each.name] is not each)
+        raise ValueError(f"two tasks are named {twice!r}; name one of them, as in 'jsonl:path=FILE,name=other'")
+    return tasks
+
+
+def check_may_run(tasks: Iterable[Task], allowed: bool) -> None:
+    """Raise `ValueError` if models' programs would run without permission; log what they could do."""
+    running = [task.name for task in tasks if task.runs_code]
+    if not running:
+        return
+    if not allowed:
+        raise ValueError(
+            f"{running[0]} runs programs that a model wrote: read in docs/evaluation.md what they are kept from, and "
+            "give --allow-code-execution"
+        )
+    from cactus_decoding.lab.evaluation.sandbox import missing_isolation
+
+    if missing := missing_isolation():
+        logger.info("this system permits no namespaces for: %s; programs can get round what Python forbids", missing)
 
 
 def recorded_task(settings: Mapping[str, Any], tokenizer: Any) -> Task:
