@@ -33,7 +33,7 @@ from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.score import steps_taken
-from cactus_decoding.lab.reporting.report import number
+from cactus_decoding.lab.reporting.report import with_interval
 from cactus_decoding.lab.training.acceptance.sampling import answer as target_answers
 from cactus_decoding.lab.training.acceptance.sampling import read_answers
 from cactus_decoding.lab.training.acceptance.settings import TrainingSettings
@@ -335,7 +335,7 @@ def _losses(content: Mapping[str, Any], start: str) -> str:
             if loss is not None:
                 seeds = f"{min(ours.by_seed):.2f} to {max(ours.by_seed):.2f}"
                 told = "" if (loss, filter) == ("lk", None) else ours.beside(Drafts(groups["lk", None], sampling))
-            row += [number(ours.length, 3), seeds, told]
+            row += [with_interval(ours.length, 3), seeds, told]
         rows.append(row)
     return table(["loss", "T = 1", "seeds", "than `lk`", "the paper's sampling", "seeds", "than `lk`"], rows)
 
@@ -347,7 +347,7 @@ def _long(content: Mapping[str, Any]) -> str:
         cells = []
         for sampling in SAMPLINGS:
             ours, base = Drafts([each], sampling), Drafts([untrained], sampling)
-            cells += [number(ours.length, 3), "–" if each is untrained else number(ours.over(base), 3)]
+            cells += [with_interval(ours.length, 3), "–" if each is untrained else with_interval(ours.over(base), 3)]
         took = content["took"].get(name)
         rows.append([name, *cells, "–" if took is None else f"{took['seconds'] / 60:.0f} ({took['threads']})"])
     header = ["draft", "T = 1", "÷ as it came", "the paper's sampling", "÷ as it came", "minutes (threads)"]
@@ -375,7 +375,7 @@ def _four(configs: Mapping[str, Any], folder: Path, what: str) -> str:
 def _adaptation(drafts: Mapping[str, Any]) -> str:
     def answered(made: Mapping[str, Sequence[int]], part: slice) -> str:
         """Return the acceptance length of some answers, with an interval over problems."""
-        return number(ratio_of_sums(np.add(made["accepted"][part], made["steps"][part]), made["steps"][part]), 2)
+        return with_interval(ratio_of_sums(np.add(made["accepted"][part], made["steps"][part]), made["steps"][part]), 2)
 
     rows = []
     for name, each in drafts.items():

@@ -13,7 +13,7 @@ from support.importances import digits_file
 from support.patience import PATIENCE
 
 from cactus_decoding import load_pair, zoo
-from cactus_decoding.core.files.writing import part_of
+from cactus_decoding.core.files.writing import part_path
 from cactus_decoding.core.policy.importance import read_importance
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 
@@ -48,7 +48,7 @@ def test_after_ctrl_c_the_same_command_goes_on(command, tmp_path):
         pass
     first.send_signal(signal.SIGINT)
     _, err = first.communicate()
-    work = part_of(tmp_path / "draft")
+    work = part_path(tmp_path / "draft")
     assert first.returncode == 130
     assert err.splitlines()[-1] == f"cactus: interrupted; what is done is in {work}: the same command goes on"
     assert work.exists()

@@ -44,14 +44,14 @@ def demo(
     from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import as_json as to_json
-    from cactus_decoding.lab.evaluation.intervals import check_installed
+    from cactus_decoding.lab.evaluation.intervals import check_scipy
     from cactus_decoding.lab.evaluation.plan import num_answers, run_plan
     from cactus_decoding.lab.evaluation.runs.summary import summarise
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
 
-    check_installed()
+    check_scipy()
     configs = configs_of(settings, problems, seed)
-    options.prepare(threads, small=True)
+    options.prepare_process(threads, small=True)
     console = Console(highlight=False)
     if not as_json:
         pair, request = load_pair(), configs["relaxed"].request
@@ -157,13 +157,13 @@ def too_few(problems: int) -> str:
     >>> too_few(20)[:96]
     '20 problems cannot tell 2 points: even if all answers agreed, 16.8 points could not be excluded.'
     """
-    from cactus_decoding.lab.evaluation.intervals import TAIL, problems_to_show
+    from cactus_decoding.lab.evaluation.intervals import INTERVAL_TAIL, problems_to_show
 
     needed = problems_to_show(POINTS)
     if problems >= needed:
         return f"{problems} problems exclude a loss of {100 * POINTS:g} points only where nearly all answers agree."
     return (
         f"{problems} problems cannot tell {100 * POINTS:g} points: even if all answers agreed, "
-        f"{100 * (1 - TAIL ** (1 / problems)):.1f} points could not be excluded. It takes {needed} problems "
+        f"{100 * (1 - INTERVAL_TAIL ** (1 / problems)):.1f} points could not be excluded. It takes {needed} problems "
         f"(--problems {needed}) in which nearly all agree."
     )

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from cactus_decoding.cli import options
-from cactus_decoding.cli.display import counting, number
+from cactus_decoding.cli.display import counting, rounded
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def diagnose(
     of the problems and tried on the other, says what little training wins at least: much where a draft only words
     things differently. The rule and the protection are those that relaxing is judged by.
     """
-    from cactus_decoding.core.drafting.registry import check_names, is_drafter
+    from cactus_decoding.core.drafting.registry import check_model_names, is_drafter
 
-    check_names(target, draft)  # first, as a mistyped name needs no torch
+    check_model_names(target, draft)  # first, as a mistyped name needs no torch
     if draft is not None and is_drafter(draft):
         raise ValueError(f"a draft that can be trained is a model of transformers, but --draft is {draft!r}")
     from cactus_decoding import Request, load_pair
@@ -83,7 +83,7 @@ def diagnose(
     from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
     from cactus_decoding.lab.evaluation.chat import as_settings
     from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
-    from cactus_decoding.lab.evaluation.tasks.task import in_chat
+    from cactus_decoding.lab.evaluation.tasks.task import task_in_chat
     from cactus_decoding.lab.training.acceptance.material import draft_model
     from cactus_decoding.lab.training.diagnosis import advice
     from cactus_decoding.lab.training.diagnosis import diagnose as diagnosed
@@ -98,11 +98,11 @@ def diagnose(
     check_writable(output, inputs=[file_of(task)])
     asked_by = options.asked_chat(chat, system, target)
     chosen = parse_task(task, problems, chat=asked_by is not None)
-    options.prepare(threads, target, draft, small=target == "bundled")
+    options.prepare_process(threads, target, draft, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with console.status("Loading the models"):
         pair = load_pair(target, draft, kept_prompts=0)
-    chosen = in_chat(chosen, pair.tokenizer, asked_by)
+    chosen = task_in_chat(chosen, pair.tokenizer, asked_by)
     draft_model(pair)
     for problem in chosen.problems:
         check_prompt(pair, problem.prompt, request)
@@ -141,6 +141,6 @@ def _promises(found: Diagnosis) -> Table:
     for name in ("", "acceptance", "tokens per step", "length", "time per token"):
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     for each in found.promises:
-        table.add_row(each.name, number(each.acceptance, 3), each.tokens_per_step.shown(2, "–"),
+        table.add_row(each.name, rounded(each.acceptance, 3), each.tokens_per_step.shown(2, "–"),
                       str(each.num_speculative_tokens), each.time.shown(2, "–"))  # fmt: skip
     return table

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import INTERRUPTED, notes, options
-from cactus_decoding.cli.display import SECONDS, about, counting
+from cactus_decoding.cli.display import LONG_SECONDS, counting, duration
 from cactus_decoding.cli.evaluation_table import show_results
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 
@@ -141,7 +141,7 @@ def evaluate(
         token_ids=token_ids, interleaved=interleaved, workers=workers, threads=threads, arguments=arguments,
     )  # fmt: skip
     if server is None:
-        options.prepare(1 if threads is None and workers is not None else threads, small=target == "bundled")
+        options.prepare_process(1 if threads is None and workers is not None else threads, small=target == "bundled")
     try:
         results = run_plan(plan, partial(_answering, plan), _say_longest)
     except InterruptedPlanError as error:
@@ -164,8 +164,8 @@ def _answering(plan: Plan, todo: Sequence[RunConfig]) -> Iterator[Callable[..., 
 
 def _say_longest(answers: int, seconds: float) -> None:
     """Say how long answers take at most, if that is long."""
-    if seconds >= SECONDS:
-        notes.say(f"{answers} answers take {about(seconds)} if all get as long as they may (--max-new-tokens)")
+    if seconds >= LONG_SECONDS:
+        notes.say(f"{answers} answers take {duration(seconds)} if all get as long as they may (--max-new-tokens)")
 
 
 def _integers(option: str, text: str) -> list[int]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cactus_decoding.lab.reporting.report import COLUMNS, compared_with, mark_of, short, verified_by
+from cactus_decoding.lab.reporting.report import COLUMNS, compared_with, mark_of, short_number, verified_by
 
 if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.intervals import Interval
@@ -73,7 +73,7 @@ def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:
     metric, _, digits = column
     if interval is None:
         return "–"
-    value, span = short(interval.value, digits), _span(interval, 2)
+    value, span = short_number(interval.value, digits), _span(interval, 2)
     return f"{value} ({span})" if metric == "score" and span else value
 
 
@@ -93,7 +93,7 @@ def _every_metric(title: str, summaries: Sequence[RunSummary]) -> Table:
         for metric, heading, digits in COLUMNS:
             interval = summary.metrics[metric]
             if interval is not None:
-                shown.add_row(f"  {heading}", short(interval.value, digits), _span(interval, digits))
+                shown.add_row(f"  {heading}", short_number(interval.value, digits), _span(interval, digits))
         shown.add_section()
     return shown
 
@@ -111,7 +111,9 @@ def _new(title: str, caption: str) -> Table:
 
 
 def _span(interval: Interval, digits: int) -> str:
-    return "" if math.isnan(interval.low) else f"{short(interval.low, digits)} to {short(interval.high, digits)}"
+    if math.isnan(interval.low):
+        return ""
+    return f"{short_number(interval.low, digits)} to {short_number(interval.high, digits)}"
 
 
 def show_results(results: Sequence[RunResult], configs: Sequence[RunConfig], every_metric: bool) -> None:

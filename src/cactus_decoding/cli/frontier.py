@@ -89,12 +89,12 @@ def frontier(
     Lossless speculation runs on problems once, and the rows of both models are kept; everything else is computed. With
     --protect, every rule also stands there with these tokens protected.
     """
-    from cactus_decoding.core.drafting.registry import check_names
+    from cactus_decoding.core.drafting.registry import check_model_names
 
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     recorded = rows_file.exists()  # then it is only read
     if not recorded:
-        check_names(target, draft)
+        check_model_names(target, draft)
     from cactus_decoding import parse_rule
 
     rules = [str(parse_rule(text)) for text in rule or []]  # first, as a mistyped name needs no torch
@@ -105,7 +105,7 @@ def frontier(
     from cactus_decoding.core.policy.protection import Protection
     from cactus_decoding.core.policy.vocabulary import Vocabulary
     from cactus_decoding.lab.evaluation.chat import as_settings, tokenizer_of
-    from cactus_decoding.lab.evaluation.intervals import FEWEST
+    from cactus_decoding.lab.evaluation.intervals import FEWEST_PROBLEMS
     from cactus_decoding.lab.evaluation.run_config import NO_PROTECTION, parse_policies
     from cactus_decoding.lab.evaluation.tasks.sources import file_of
     from cactus_decoding.lab.frontier.frontier import Frontier, as_result
@@ -130,7 +130,7 @@ def frontier(
         new_figure()  # raises without matplotlib
     asked_by = as_settings(options.asked_chat(chat, system, target))
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked_by | asked
-    options.prepare(threads, *(() if recorded else (target, draft)), small=target == "bundled")
+    options.prepare_process(threads, *(() if recorded else (target, draft)), small=target == "bundled")
     tokenizer = tokenizer_of(target) if len(policies) > 1 else None
     for policy in policies:
         policy.fit(tokenizer, 0 if tokenizer is None else len(tokenizer))  # raises before anything is recorded
@@ -166,8 +166,8 @@ def frontier(
         console.width = max(console.width, 140)
     console.print(table_of(measured, f"{rows.positions} positions of {rows.problems} problems"))
     others = "the intervals (95 %) say how much other problems would differ"
-    if rows.problems < FEWEST:
-        others = f"fewer than {FEWEST} problems are too few to tell how much others would differ"
+    if rows.problems < FEWEST_PROBLEMS:
+        others = f"fewer than {FEWEST_PROBLEMS} problems are too few to tell how much others would differ"
     console.print(
         f"Exact at these positions; {others}. tokens/step is for {len(measured[0].tokens_per_step)} proposals."
     )

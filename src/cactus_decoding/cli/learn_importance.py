@@ -55,9 +55,9 @@ def learn_importance(
     random numbers with and without it, and fits how likely the answer is then wrong to both models' rows. The same
     command resumes where a kill left off. Needs the extra 'importance'.
     """
-    from cactus_decoding.core.drafting.registry import check_names
+    from cactus_decoding.core.drafting.registry import check_model_names
 
-    check_names(target, draft)  # first, as a mistyped name needs no torch
+    check_model_names(target, draft)  # first, as a mistyped name needs no torch
     from cactus_decoding import Request
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import check_writable
@@ -66,7 +66,7 @@ def learn_importance(
     from cactus_decoding.lab.evaluation.chat import as_settings
     from cactus_decoding.lab.evaluation.runs.results import Journal, journal_of
     from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
-    from cactus_decoding.lab.evaluation.tasks.task import in_chat
+    from cactus_decoding.lab.evaluation.tasks.task import task_in_chat
     from cactus_decoding.lab.training.importance import collecting, fitting
     from cactus_decoding.zoo import full_name
 
@@ -79,11 +79,11 @@ def learn_importance(
     chosen = parse_task(task, problems, chat=asked_by is not None)
     collecting.check_task(task, chosen)
     fitting.check_installed()
-    options.prepare(threads, target, draft, small=target == "bundled")
+    options.prepare_process(threads, target, draft, small=target == "bundled")
     console = Console(stderr=True, highlight=False)
     with console.status("Loading the models"):
         pair = load_pair(target, draft, kept_prompts=0)
-    chosen = in_chat(chosen, pair.tokenizer, asked_by)
+    chosen = task_in_chat(chosen, pair.tokenizer, asked_by)
     for problem in chosen.problems:
         check_prompt(pair, problem.prompt, asked.request)
     names = {"target": target, "draft": full_name(draft or "bundled"), "task": task} | as_settings(asked_by)

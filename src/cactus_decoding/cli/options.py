@@ -271,7 +271,7 @@ def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:
         raise ValueError(f"{option} is written as {suffixes[0]}, but {str(path)!r} ends in {path.suffix!r}")
 
 
-def prepare(threads: int | None, *models: str | None, small: bool) -> None:
+def prepare_process(threads: int | None, *models: str | None, small: bool) -> None:
     """Ask the hub for models, set the CPU threads, and silence libraries' own progress bars and log lines.
 
     None leaves the threads to torch, or sets one if only ``small`` models run, which gain nothing from more. (On a busy

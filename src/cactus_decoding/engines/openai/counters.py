@@ -177,7 +177,7 @@ class BudgetMeter:
         return slot
 
     def charge(self, slots: Tensor, costs: Tensor, visited: Tensor) -> None:
-        """Add what a step spent, position after position as `admitted` does, so that both round the same."""
+        """Add what a step spent, position after position as `afforded` does, so that both round the same."""
         for cost in torch.where(visited, costs, 0.0).unbind(1):
             self.spent.index_add_(0, slots, cost)
 

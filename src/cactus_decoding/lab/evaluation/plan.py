@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cactus_decoding.core.declared import settings_of
-from cactus_decoding.core.drafting.registry import check_names
+from cactus_decoding.core.drafting.registry import check_model_names
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.extras import needing
 from cactus_decoding.core.files.provenance import provenance
@@ -26,7 +26,7 @@ from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.lab.evaluation.chat import Chat, choose_chat
 from cactus_decoding.lab.evaluation.engines.engine import Engine
 from cactus_decoding.lab.evaluation.engines.loading import check_reads, load_engine
-from cactus_decoding.lab.evaluation.intervals import check_installed
+from cactus_decoding.lab.evaluation.intervals import check_scipy
 from cactus_decoding.lab.evaluation.run_config import (
     NO_PROTECTION,
     RunConfig,
@@ -37,7 +37,7 @@ from cactus_decoding.lab.evaluation.run_config import (
     ways_to_verify,
 )
 from cactus_decoding.lab.evaluation.runs.results import RunResult, journal_of, opened, read_results
-from cactus_decoding.lab.evaluation.runs.runner import pending, rescored, run
+from cactus_decoding.lab.evaluation.runs.runner import answer_runs, pending, rescored
 from cactus_decoding.lab.evaluation.tasks.sources import check_may_run, file_of, parse_task, parse_tasks
 from cactus_decoding.lab.evaluation.tasks.task import Task
 from cactus_decoding.zoo import BUNDLED, full_name
@@ -135,7 +135,7 @@ def plan_evaluation(
     if server is not None:
         _check_alone(engine=engine, engine_args=engine_args, workers=workers, token_ids=token_ids or None)
     elif engine != "vllm":
-        check_names(target, *drafts)
+        check_model_names(target, *drafts)
     rules, seeds = _unique(str(parse_rule(text)) for text in rules or ["lossless"]), _unique(seeds)
     settings = dict(settings or {})
     lengths = _unique(lengths or [NUM_SPECULATIVE_TOKENS if server is None else AUTO])
@@ -192,7 +192,7 @@ def plan_evaluation(
     _log_not_coupled(ways, run_by, settings, lengths)
     if out is not None:
         check_writable(out, journal_of(out), inputs=map(file_of, tasks))
-    check_installed()
+    check_scipy()
     return plan
 
 
@@ -210,7 +210,7 @@ def run_plan(
         made_by = provenance(plan.arguments) | ({} if plan.server is None else {"server": dict(plan.server)})
         try:
             with nullcontext(_unseen) if progress is None else progress(todo) as report:
-                run(
+                answer_runs(
                     plan.configs, plan.tasks, plan.load, file, made_by, lambda remark: report(next(done), remark),
                     interleaved=plan.interleaved, token_ids=plan.token_ids, workers=plan.workers, threads=plan.threads,
                     concurrency=plan.concurrency, estimate=longest,
@@ -249,7 +249,7 @@ def rescore_file(
     The tasks are those named, or else the bundled word problems. Raises `ValueError` for runs of other tasks, and for
     runs that ``out`` holds already.
     """
-    check_installed()
+    check_scipy()
     check_writable(out, inputs=[source, *map(file_of, tasks)])
     results = read_results(source)
     scored: list[RunResult] = []

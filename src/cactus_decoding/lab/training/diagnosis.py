@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.drafting.timing import PassTimes
-from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.policy.relaxation import FittedPolicy
@@ -68,7 +68,7 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         listed = {name: [vars(each) for each in getattr(self, name)] for name in ("classes", "promises")}
-        found: dict[str, Any] = plain(vars(self) | listed)
+        found: dict[str, Any] = plain_json(vars(self) | listed)
         return found
 
 

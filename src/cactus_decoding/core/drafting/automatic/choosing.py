@@ -52,7 +52,7 @@ class LengthChoice:
 _NOTHING = LengthChoice("nothing", 0, 1.0)
 
 
-class Chooser(TimedLength):
+class LengthChooser(TimedLength):
     r"""Chooses the proposals of each step of one response so that the most tokens come per second.
 
     With r the tokens per second so far, a step of T expected tokens and C seconds is worth :math:`T - r C`, and the

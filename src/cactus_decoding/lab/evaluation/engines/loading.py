@@ -7,7 +7,7 @@ from cactus_decoding.core.pair import load_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.lab.evaluation.engines.engine import Engine, PairEngine
 
-ENGINES = ("transformers", "llama-cpp", "vllm")
+EVALUATION_ENGINES = ("transformers", "llama-cpp", "vllm")
 """What reads the target; the first two are the package's own loop, over models of Hugging Face and GGUF files."""
 
 
@@ -17,7 +17,7 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arg
     Target and draft are named as in `load_pair`. With ``audited`` answers carry their exact costs, except in vLLM;
     ``engine_arguments`` are vLLM's, as a JSON object.
     """
-    check_choice("engine", name, ENGINES)
+    check_choice("engine", name, EVALUATION_ENGINES)
     if name == "vllm":
         from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine, located
 
@@ -29,6 +29,6 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arg
 
 
 def check_reads(name: str, target: str) -> None:
-    check_choice("engine", name, ENGINES)
+    check_choice("engine", name, EVALUATION_ENGINES)
     if name == "llama-cpp" and parse_gguf(target) is None:
         raise ValueError(f"--engine llama-cpp reads GGUF files, but the target is {target!r}")

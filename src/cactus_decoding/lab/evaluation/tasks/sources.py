@@ -12,12 +12,12 @@ from typing import Any
 
 from cactus_decoding.core.checks import check_choice, check_integer
 from cactus_decoding.core.files.home import expanded
-from cactus_decoding.core.files.jsonl import read_objects, text_of
+from cactus_decoding.core.files.jsonl import read_objects, text_field
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.lab.evaluation.chat import from_settings
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.tasks.benchmarks import Gsm8k, HumanEval, IfEval, SpecBench
-from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, in_chat
+from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, task_in_chat
 from cactus_decoding.zoo.word_problems import word_problems
 
 logger = logging.getLogger(__name__)
@@ -81,7 +81,7 @@ class JsonLines:
     def _problems(self) -> Iterator[Problem]:
         extract, template = self._extractor(), self.template.replace("\\n", "\n")
         for number, where, value in read_objects(self.path):
-            prompt = template.replace("{prompt}", text_of(value, "prompt", where))
+            prompt = template.replace("{prompt}", text_field(value, "prompt", where))
             reference = None
             if not self.extract and "answer" in value:
                 raise ValueError(
@@ -90,7 +90,7 @@ class JsonLines:
                     "extract=none to ask without a score"
                 )
             if extract is not None:
-                answer = text_of(value, "answer", where, numbers=True)
+                answer = text_field(value, "answer", where, numbers=True)
                 # an answer is given as it is, or as the text in which it is looked for
                 found = extract(answer)
                 reference = answer.strip() if found is None else found
@@ -182,7 +182,7 @@ def check_may_run(tasks: Iterable[Task], allowed: bool) -> None:
 def recorded_task(settings: Mapping[str, Any], tokenizer: Any) -> Task:
     """Return the task of a recording's settings, with the chat template applied if it was asked in a chat."""
     chat = from_settings(settings)
-    return in_chat(parse_task(settings["task"], chat=chat is not None), tokenizer, chat)
+    return task_in_chat(parse_task(settings["task"], chat=chat is not None), tokenizer, chat)
 
 
 def check_not_held_out(spelling: str) -> None:
