@@ -33,9 +33,10 @@ _NOT_OF_A_RUN = ("max_shift", "stop")
 class RunConfig:
     """What one line of a result file is about; two are equal when their `key` is.
 
-    For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The seed of an answer is made from the request's
-    seed and the problem's place. ``chat`` is None where prompts are continued as they are. ``concurrency`` is how many
-    questions a server is asked at a time; its draft length is ``auto`` where nobody says what it was started with.
+    ``engine`` is what reads the target; for a GGUF file ``transformers`` becomes ``llama-cpp``. The seed of an answer
+    is made from the request's seed and the problem's place. ``chat`` is None where prompts are continued as they are.
+    ``concurrency`` is how many questions a server is asked at a time; its draft length is ``auto`` where nobody says
+    what it was started with.
     """
 
     task: str

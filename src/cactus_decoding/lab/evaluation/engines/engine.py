@@ -127,7 +127,7 @@ class Answer:
 
 
 class Engine(Protocol):
-    """Decodes with one target and one draft."""
+    """What answers prompts: it decodes with one target and one draft."""
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for a request that it cannot serve, before any work."""
