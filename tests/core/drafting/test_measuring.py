@@ -76,7 +76,7 @@ def test_measuring_ends_after_three_seconds_or_the_time_of_six_tokens(
     target, draft = paced(0, seconds), paced(1, 0.27 * seconds)
     monkeypatch.setattr(Timed, "now", 0.0)
     found = by_the_tests_clock(target, ModelDrafter(draft), now=lambda: Timed.now)
-    assert Timed.now <= max(module.BUDGET, 6 * seconds)
+    assert Timed.now <= max(module.MEASURING_SECONDS, 6 * seconds)
     assert dict(found.target) == pytest.approx({width: seconds * (1 + 2 * width) / 3 for width in found.widths})
     assert found.draft == pytest.approx(0.27 * seconds)
     assert found.reading <= 0.27 * seconds
@@ -86,7 +86,7 @@ def test_measuring_ends_after_three_seconds_or_the_time_of_six_tokens(
 
 
 def test_measuring_that_has_no_end_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BUDGET", 1e9)
+    monkeypatch.setattr(module, "MEASURING_SECONDS", 1e9)
     monkeypatch.setattr(Timed, "now", 0.0)
     by_the_tests_clock(paced(0, 1.0), NgramDrafter(), now=lambda: Timed.now)
     assert Timed.now > 30

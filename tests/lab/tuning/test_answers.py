@@ -15,7 +15,7 @@ from cactus_decoding.core.rules import as_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.tuning.answers import (
-    FEWEST_TOKENS,
+    FEWEST_LOOKED_AT,
     chosen_threads,
     record_answers,
     thread_counts,
@@ -80,8 +80,8 @@ def test_copies_are_what_look_up_proposes(pair: Pair) -> None:
 
 def test_an_answer_ends_with_its_time_but_has_a_few_tokens(pair: Pair) -> None:
     found = look(pair, asked(), seconds=0.0)
-    assert len(found.token_ids) == FEWEST_TOKENS == len(found.copied) == len(found.chances["small", "lossless"])
-    assert look(pair, asked()).token_ids[:FEWEST_TOKENS] == found.token_ids
+    assert len(found.token_ids) == FEWEST_LOOKED_AT == len(found.copied) == len(found.chances["small", "lossless"])
+    assert look(pair, asked()).token_ids[:FEWEST_LOOKED_AT] == found.token_ids
     assert pair.drafter.model_cache.length == 0  # models forget the answer
     assert isinstance(pair.drafter.read([1, 2, 3], 2), torch.Tensor)
     width, prompt = pair.target.vocabulary_size, len(pair.tokenizer(EXAMPLES[0].prompt).input_ids)

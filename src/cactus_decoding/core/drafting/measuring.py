@@ -30,7 +30,7 @@ from cactus_decoding.core.types import Drafter
 PASS_WIDTHS = (1, 2, 4, 8, 16, 3, 12)
 """Numbers of tokens in the measured passes: kernels work on blocks, so that times between them are not on a line. The
 first ones matter most."""
-BUDGET = 3.0
+MEASURING_SECONDS = 3.0
 """Seconds after which `measure_passes` begins nothing more, but for passes without which nothing can be chosen."""
 _CONTEXT = 2
 _DRAFTED = 4
@@ -52,16 +52,17 @@ def measure_passes(
 ) -> PassTimes:
     """Time passes of both models over a few tokens, the best of two each, or of eight short ones; both forget all.
 
-    It takes `BUDGET` seconds by ``now``, or six tokens' time where those take longer. Passes that do not fit are left
-    out, the widest first: they count as long as those before them token for token, until responses show what they take.
+    It takes `MEASURING_SECONDS` by ``now``, or six tokens' time where those take longer. Passes that do not fit are
+    left out, the widest first: they count as long as those before them token for token, until responses show what they
+    take.
 
     On the CPU the clock is that of the processor, which other work on the machine hardly disturbs: what is decided by
     these times depends on their ratios only. But threads that wait for one that has no core count as busy. Where two
     runs differ much there is a third, and ``source`` says so if none agree. See `as_steps` for ``steps``.
     """
     clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
-    until, runs, repeats = now() + BUDGET, list[dict[int, float]](), _REPEATS
-    with closing(_timed_runs(target, PASS_WIDTHS, clock, until - 0.4 * BUDGET, _ALWAYS, now)) as timed:
+    until, runs, repeats = now() + MEASURING_SECONDS, list[dict[int, float]](), _REPEATS
+    with closing(_timed_runs(target, PASS_WIDTHS, clock, until - 0.4 * MEASURING_SECONDS, _ALWAYS, now)) as timed:
         for run in timed:
             runs.append(run)
             repeats = _SHORT if runs[0][1] < _SLICE else _REPEATS

@@ -23,7 +23,7 @@ from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
-FEWEST_TOKENS = 8  # the fewest tokens of an answer, however little time is left
+FEWEST_LOOKED_AT = 8  # the fewest tokens of an answer, however little time is left
 _ROWS = 16  # how many rows are compared at once, in float64
 
 
@@ -54,7 +54,7 @@ def record_answers(
     the lossless test accepts it.
 
     The target's drafter is look-up, which copies up to ``copies`` tokens. The answer ends ``seconds`` after its first
-    token, but not before it has `FEWEST_TOKENS` tokens.
+    token, but not before it has `FEWEST_LOOKED_AT` tokens.
     """
     response, rows, verifying = stream(target, prompt, request), list[Tensor](), list[float]()
     windows = [draft.max_length for draft in drafts.values() if draft.max_length is not None]
@@ -65,7 +65,7 @@ def record_answers(
         until = min(until, time.perf_counter() + seconds)
         rows.append(outcome.rows.logits[:1].float())
         verifying.append(outcome.verify_seconds)
-        if len(rows) >= min(FEWEST_TOKENS, room) and (time.perf_counter() > until or len(rows) >= room):
+        if len(rows) >= min(FEWEST_LOOKED_AT, room) and (time.perf_counter() > until or len(rows) >= room):
             break
     response.close()
     ids, text = response.token_ids, [*response.prompt_token_ids, *response.token_ids]
