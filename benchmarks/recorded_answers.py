@@ -20,7 +20,7 @@ from pairing import parse, read, write
 from torch import Tensor
 
 from cactus_decoding import Pair, generate, load_pair
-from cactus_decoding.core.drafting.measuring import measure
+from cactus_decoding.core.drafting.measuring import measure_passes
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.sampling.noise import SharedNoise
@@ -110,7 +110,7 @@ def main() -> None:
     name = " + ".join(each.stem for each in given.models) or "bundled"
     found = read(given.output) if given.output.exists() else {}
     pair.target.reset()
-    times = measure(pair.target, pair.drafter, steps=pair.step_seconds)
+    times = measure_passes(pair.target, pair.drafter, steps=pair.step_seconds)
     about = {"models": [each.name for each in given.models], "tokens": given.tokens, "chat": given.chat}
     answers = found.get(name, {}).get("answers", {})
     for temperature in (0.0, 1.0):

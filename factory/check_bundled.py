@@ -19,7 +19,7 @@ from rich.table import Table
 
 from cactus_decoding import ModelDrafter, generate, load_pair, stream, zoo
 from cactus_decoding.cli import options
-from cactus_decoding.cli.display import counting, number
+from cactus_decoding.cli.display import counting, rounded
 from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import as_json, check_writable, write_atomically
@@ -218,7 +218,7 @@ def check_bundled(
     """
     check_integer("num_speculative_tokens", num_speculative_tokens, 1)
     check_writable(json_file)
-    options.prepare(threads, small=True)
+    options.prepare_process(threads, small=True)
     target, worded, draft = (
         zoo.path(role) if models is None else models / role for role in ("target", "worded", "draft")
     )
@@ -256,15 +256,15 @@ def table(alone: dict[str, Score], drafted: dict[str, Score], ratios: dict[str, 
     made.columns[1].justify = "right"
     for floor in floors:
         met = "[bold #009e73]met[/]" if floor.met else "[bold underline #d55e00]missed[/]"
-        made.add_row(floor.name, number(floor.value, 3), floor.asked, met)
+        made.add_row(floor.name, rounded(floor.value, 3), floor.asked, met)
     made.add_section()
     for name, score in (alone | {f"worded, {name}": score for name, score in drafted.items()}).items():
         low, high = score.interval
         made.add_row(f"right answers, {name}", f"{score.right}/{score.answers}", f"95 %: {low:.3f} to {high:.3f}", "")
     for name, score in drafted.items():
-        made.add_row(f"accepted per step, worded, {name}", number(score.metrics.accepted_per_step, 3), "", "")
+        made.add_row(f"accepted per step, worded, {name}", rounded(score.metrics.accepted_per_step, 3), "", "")
     for name, ratio in ratios.items():
-        made.add_row(f"time of a pass ÷ target's, {name}", number(ratio, 3), "", "")
+        made.add_row(f"time of a pass ÷ target's, {name}", rounded(ratio, 3), "", "")
     return made
 
 

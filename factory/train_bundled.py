@@ -96,7 +96,7 @@ def train_bundled(
     if not output.name:
         raise ValueError("--output must be a folder with a name, such as ./trained")
     work = work or output.with_name(f"{output.resolve().name}-work")
-    options.prepare(threads, small=False)
+    options.prepare_process(threads, small=False)
     train_roles(output, work, [*RECIPES] if role == "all" else [role], RECIPES, force=force)
 
 

@@ -33,7 +33,7 @@ from cactus_decoding.core.rules import RULES  # noqa: E402
 from cactus_decoding.core.rules.base import Family, round_to  # noqa: E402
 from cactus_decoding.core.rules.relaxed_greedy import given_up  # noqa: E402
 from cactus_decoding.lab.reporting.charts import DASHES  # noqa: E402
-from cactus_decoding.lab.reporting.pictures import GREY, OTHER, new_figure, style_of, to_svg  # noqa: E402
+from cactus_decoding.lab.reporting.pictures import GREY, OTHER_STYLE, new_figure, style_of, to_svg  # noqa: E402
 
 RESULTS, PAGES = ROOT / "docs/results/rule_pictures.json", ROOT / "docs/rules"
 LONG = ROOT / "docs/studies/tables/truncated.md"
@@ -172,7 +172,7 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
 def _look(rule: str) -> dict[str, Any]:
     """Return how a rule is drawn; one without a style of its own is blue, not grey as the others."""
     style = style_of(rule)
-    return style.keywords() | ({"color": BLUE, "markerfacecolor": BLUE} if style is OTHER else {})
+    return style.keywords() | ({"color": BLUE, "markerfacecolor": BLUE} if style is OTHER_STYLE else {})
 
 
 def table(name: str, shown: list[str], result: dict[str, Any]) -> str:

@@ -23,7 +23,7 @@ from results import parse  # noqa: E402
 from support.browser import headless_browser  # noqa: E402
 from support.playground_server import Running, running  # noqa: E402
 
-from cactus_decoding.cli.options import prepare  # noqa: E402
+from cactus_decoding.cli.options import prepare_process  # noqa: E402
 from cactus_decoding.core.files.provenance import provenance  # noqa: E402
 from cactus_decoding.core.files.writing import as_json  # noqa: E402
 from cactus_decoding.zoo import RELAXED  # noqa: E402
@@ -128,7 +128,7 @@ def as_png(data: bytes) -> bytes:
 def main() -> None:
     """Make the pictures, and write them only when all of them are there."""
     folder = parse(__doc__, folder=(ROOT / "docs" / "images", "where the pictures go")).folder
-    prepare(None, small=True)
+    prepare_process(None, small=True)
     with running() as server, headless_browser() as browser:
         made = {"playground.png": as_png(still(browser, server))}
         made["playground.gif"] = as_gif(list(frames(browser, server)))

@@ -11,7 +11,7 @@ import numpy as np
 from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, bootstrapped, paired_difference, resampled_sums
 from cactus_decoding.lab.evaluation.runs.summary import RunGroup, RunSummary
 from cactus_decoding.lab.reporting.pictures import SIZE, new_figure, to_svg
-from cactus_decoding.lab.reporting.report import number
+from cactus_decoding.lab.reporting.report import with_interval
 from scripts.pages import Cell
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def picture(
 
 def metric(name: str, digits: int) -> Cell:
     """Return the cell of a run's metric with its interval."""
-    return lambda run: number(run.metrics[name], digits)
+    return lambda run: with_interval(run.metrics[name], digits)
 
 
 def against(base: Callable[[RunSummary], RunSummary], what: str, digits: int = 3) -> Cell:
@@ -54,7 +54,7 @@ def against(base: Callable[[RunSummary], RunSummary], what: str, digits: int = 3
 
     def cell(run: RunSummary) -> str:
         other = base(run)
-        return "–" if run is other else number(compared(run.group, other.group)[what], digits)
+        return "–" if run is other else with_interval(compared(run.group, other.group)[what], digits)
 
     return cell
 

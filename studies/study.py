@@ -23,7 +23,7 @@ from cactus_decoding.core.models.base import BaseCachedModel, tree_inputs
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.runner import pending, run
+from cactus_decoding.lab.evaluation.runs.runner import answer_runs, pending
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from scripts.pages import ROOT, put
@@ -59,7 +59,7 @@ def study(
     places = {"only_measure": False, "only_render": False, "results": results, "page": ROOT / "docs" / page}
     made = parser(about, **options, **places)
     given = made.parse_args()
-    command_line.prepare(getattr(given, "threads", 1), small=True)
+    command_line.prepare_process(getattr(given, "threads", 1), small=True)
     if not given.only_render:
         for name in (each for each in needed if getattr(given, each) in (None, [])):
             made.error(f"give {name.replace('_', '-')}, or --only-render")
@@ -95,7 +95,7 @@ def study_of_parts(
         only_measure=False, only_render=False, folder=(folder, "where result files are"),
         page=ROOT / "docs" / "studies" / f"{name}.md",
     ).parse_args()  # fmt: skip
-    command_line.prepare(1, small=True)
+    command_line.prepare_process(1, small=True)
     given.folder, given.page = given.folder.resolve(), given.page.resolve()  # a study may change folders
     given.folder.mkdir(parents=True, exist_ok=True)
     if not given.only_render:
@@ -128,7 +128,7 @@ def answer(
         todo = pending(configs, file.results)
         with counting(path.stem, sum(config.problems for config in todo)) as progress:
             done = count(1)
-            run(configs, tasks, load, file, provenance(about), lambda remark: progress(next(done), remark))
+            answer_runs(configs, tasks, load, file, provenance(about), lambda remark: progress(next(done), remark))
         return {summary.config: summary for summary in summarise(file.results)}
 
 

@@ -29,7 +29,7 @@ def _same_pass_times(tmp_path_factory):
     times = PassTimes.read(PASS_TIMES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("cactus_decoding.core.drafting.measuring.measure", lambda *models, **_: times)
+        patch.setattr("cactus_decoding.core.drafting.measuring.measure_passes", lambda *models, **_: times)
         yield
 
 

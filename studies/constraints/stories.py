@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from cactus_decoding.zoo.word_problems import extract_answer, format_prompt, split_of
-from cactus_decoding.zoo.word_problems.families import FAMILIES
+from cactus_decoding.zoo.word_problems.families import STORY_FAMILIES
 from cactus_decoding.zoo.word_problems.generator import SplitName
 from cactus_decoding.zoo.word_problems.story import (
     Equation,
@@ -239,9 +239,9 @@ def draw_constrained(rng: random.Random, answerable: bool, two_numbers: float = 
     else:
         [kind] = rng.choices(list(weights), list(weights.values()))
     while True:
-        family = rng.choice(list(FAMILIES))
+        family = rng.choice(list(STORY_FAMILIES))
         try:
-            story = FAMILIES[family](rng)
+            story = STORY_FAMILIES[family](rng)
             if 2 <= len(story.equations) <= 6:
                 return _answerable(kind, story, rng) if answerable else _unanswerable(kind, family, story, rng)
         except (UnsuitableStoryError, IndexError):  # as in the zoo: IndexError where there was nothing to choose from

@@ -25,7 +25,7 @@ from cactus_decoding.core.declared import Model
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
-from cactus_decoding.lab.reporting.pictures import plain, style_of
+from cactus_decoding.lab.reporting.pictures import literal, style_of
 from cactus_decoding.lab.reporting.report import read_all
 from scripts.pages import table as as_table
 from scripts.results import parser
@@ -221,7 +221,7 @@ def picture(found: Sequence[Planned], goal: Goal, *, fixed: bool) -> str:
         for config, curve in runs.items():
             turn = drawn[config.rule] = drawn.get(config.rule, -1) + 1  # a rule's curves differ by their dashes
             look = style_of(config.rule).keywords() | {"linestyle": DASHES[turn % len(DASHES)]}
-            axes.plot(*zip(*curve, strict=True), label=plain(config.label), **look)
+            axes.plot(*zip(*curve, strict=True), label=literal(config.label), **look)
         up = f"seconds within which {100 * goal.share:g} % are answered" if fixed else "replicas"
         axes.set(xlabel="requests a second", ylabel=up, xscale="log", yscale="log")
 

@@ -30,7 +30,7 @@ from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.run_config import seed_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.evaluation.tasks.task import in_chat
+from cactus_decoding.lab.evaluation.tasks.task import task_in_chat
 from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows, shortened
 from scripts.results import parse, write
 
@@ -86,7 +86,7 @@ def queue(tasks: Sequence[str], tokenizer: Any, problems: int) -> Iterator[tuple
     for spelling in tasks:
         name = spelling.partition(":")[0]
         groups: dict[str, list[tuple[str, int, Problem]]] = {}
-        for place, problem in enumerate(in_chat(parse_task(spelling, chat=True), tokenizer, Chat()).problems):
+        for place, problem in enumerate(task_in_chat(parse_task(spelling, chat=True), tokenizer, Chat()).problems):
             groups.setdefault(problem.group if name == "spec_bench" else "", []).append((name, place, problem))
         lists.append(list(in_turn(groups.values()))[:problems])
     yield from in_turn(lists)

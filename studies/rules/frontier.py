@@ -259,7 +259,7 @@ def main() -> None:
         positions=(5000, "about so many; of --rows every n-th"),
         only_render=False,
     )
-    options.prepare(1, small=True)
+    options.prepare_process(1, small=True)
     if not given.only_render:
         rows = recorded(given.positions) if given.rows is None else thinned(read_rows(given.rows), given.positions)
         about = {"study": "rules.frontier", "positions": rows.positions}

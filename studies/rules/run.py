@@ -25,7 +25,7 @@ from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier
 from cactus_decoding.lab.frontier.recording import record_rows
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from cactus_decoding.lab.reporting import charts
-from cactus_decoding.lab.reporting.report import escape, name_of, number
+from cactus_decoding.lab.reporting.report import escape, marked_label, with_interval
 from scripts.pages import columns
 from scripts.pages import table as as_table
 from scripts.results import read, write
@@ -175,7 +175,7 @@ def table(runs: Sequence[RunSummary], shown: Columns) -> str:
     """Return a line for each run, and a column for each metric with its title and digits."""
 
     def name(run: RunSummary) -> str:
-        return escape("target alone" if run.config.num_speculative_tokens == 0 else name_of(run))
+        return escape("target alone" if run.config.num_speculative_tokens == 0 else marked_label(run))
 
     return columns(runs, {"setting": name} | {title: metric(*each) for title, each in shown.items()})
 
@@ -195,7 +195,7 @@ def _paired(runs: Sequence[RunSummary], matched: Mapping[str, Any]) -> str:
     rows = []
     for pair in dict.fromkeys(asked):
         differences = compared(*(found[each] for each in pair))
-        cells = (number(differences[name], 3) for name in ("score", "time", "steps", "nats"))
+        cells = (with_interval(differences[name], 3) for name in ("score", "time", "steps", "nats"))
         rows.append([*(f"`{rule}` ×{length}" for rule, length in pair), *cells])
     head = "first", "second", "score: first − second", "wall time: first ÷ second", "steps: ratio", "nats: ratio"
     return as_table(head, rows, names=2)

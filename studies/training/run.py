@@ -32,7 +32,7 @@ from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.lab.evaluation.intervals import Interval, ratio_of_sums
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.score import steps_taken
-from cactus_decoding.lab.reporting.report import number
+from cactus_decoding.lab.reporting.report import with_interval
 from cactus_decoding.lab.training.sampling import answer as target_answers
 from cactus_decoding.lab.training.sampling import read_answers
 from cactus_decoding.lab.training.settings import TrainingSettings
@@ -273,7 +273,7 @@ def _losses(content: Mapping[str, Any], start: str) -> str:
             if loss is not None:
                 seeds = f"{min(ours.by_seed):.2f} to {max(ours.by_seed):.2f}"
                 told = "" if loss == "lk" else ours.beside(Drafts(groups["lk"], sampling))
-            row += [number(ours.length, 3), seeds, told]
+            row += [with_interval(ours.length, 3), seeds, told]
         rows.append(row)
     return table(["loss", "T = 1", "seeds", "than `lk`", "the paper's sampling", "seeds", "than `lk`"], rows)
 
@@ -285,7 +285,7 @@ def _long(content: Mapping[str, Any]) -> str:
         cells = []
         for sampling in SAMPLINGS:
             ours, base = Drafts([each], sampling), Drafts([untrained], sampling)
-            cells += [number(ours.length, 3), "–" if each is untrained else number(ours.over(base), 3)]
+            cells += [with_interval(ours.length, 3), "–" if each is untrained else with_interval(ours.over(base), 3)]
         took = content["took"].get(name)
         rows.append([name, *cells, "–" if took is None else f"{took['seconds'] / 60:.0f} ({took['threads']})"])
     header = ["draft", "T = 1", "÷ as it came", "the paper's sampling", "÷ as it came", "minutes (threads)"]

@@ -31,7 +31,7 @@ from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.lab.evaluation.run_config import RunConfig, proposing
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 from cactus_decoding.lab.reporting.pictures import GREY
-from cactus_decoding.lab.reporting.report import number
+from cactus_decoding.lab.reporting.report import with_interval
 from cactus_decoding.zoo.word_problems import word_problems
 from scripts.pages import table
 from scripts.results import read, write
@@ -205,12 +205,12 @@ def _held_out(chosen: Mapping[str, Mapping[str, str]], runs: Mapping[RunConfig, 
         for shape, run in found.items():
             roles = ", ".join(role for role, each in shapes.items() if each == shape)
             differences = compared(run.group, chain.group)
-            score, tokens, time = (number(differences[name], 3) for name in ("score", "tokens", "time"))
+            score, tokens, time = (with_interval(differences[name], 3) for name in ("score", "tokens", "time"))
             rows.append([
                 kind,
                 f"{roles}: `{spelled(shape)}`",
-                number(run.metrics["score"], 3) + ("" if run is chain else f"; {score}"),
-                number(run.metrics["acceptance_length"], 2),
+                with_interval(run.metrics["score"], 3) + ("" if run is chain else f"; {score}"),
+                with_interval(run.metrics["acceptance_length"], 2),
                 "–" if run is chain else tokens,
                 f"{run.group.columns['drafted'].sum() / run.group.columns['steps'].sum():.1f}",
                 "–" if run is chain else time,

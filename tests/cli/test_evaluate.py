@@ -13,7 +13,7 @@ from cactus_decoding.cli.evaluation_table import table
 from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.lab.evaluation.runs.results import read_results
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
-from cactus_decoding.lab.reporting.report import COLUMNS, short
+from cactus_decoding.lab.reporting.report import COLUMNS, short_number
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
 
@@ -111,7 +111,7 @@ def test_a_setting_is_one_row_of_whole_numbers(width: int) -> None:
                                ("seconds_per_answer", 3), ("nats_per_answer", 3)):  # fmt: skip
             value = summary.metrics[metric]
             assert value is not None
-            assert short(value.value, digits) in line
+            assert short_number(value.value, digits) in line
     assert any(line.startswith("cactus:delta=1.0, ") for line in lines)
     assert any(line.startswith("lossless ×10*") for line in lines)
     assert not any("TV" in line for line in lines)

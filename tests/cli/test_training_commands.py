@@ -10,7 +10,7 @@ import pytest
 from support.command_line import process
 from support.draft_training import write_data
 
-from cactus_decoding.core.files.writing import part_of
+from cactus_decoding.core.files.writing import part_path
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def test_after_ctrl_c_the_same_command_goes_on(command, tmp_path):
         pass
     first.send_signal(signal.SIGINT)
     _, err = first.communicate()
-    work = part_of(tmp_path / "draft")
+    work = part_path(tmp_path / "draft")
     assert first.returncode == 130
     assert err.splitlines()[-1] == f"cactus: interrupted; what is done is in {work}: the same command goes on"
     assert work.exists()

@@ -109,7 +109,7 @@ def test_without_a_verdict_it_says_why_and_keeps_nothing(run, tmp_path, monkeypa
 def test_progress_counts_answers_that_were_given(succeed, tmp_path, monkeypatch):
     monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 3)
     pretend(monkeypatch, cheap, draft=0.002)
-    read = tuning.answer
+    read = tuning.record_answers
 
     def slow(*given, **named):
         clock.now += 1000
@@ -121,7 +121,7 @@ def test_progress_counts_answers_that_were_given(succeed, tmp_path, monkeypatch)
         perf_counter = staticmethod(lambda: clock.now)
 
     monkeypatch.setattr(tuning, "time", clock)
-    monkeypatch.setattr(tuning, "answer", slow)
+    monkeypatch.setattr(tuning, "record_answers", slow)
     out, err = succeed("tune", "bundled", "bundled:draft", *FEW, "--output", str(tmp_path / "new.json"))
     assert "Answering: 1/3 the time is over" in err
     assert "Answering: 3/3" not in err
@@ -152,7 +152,7 @@ def test_an_interruption_says_what_is_kept(run, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tuning, "answer", interrupted)
+    monkeypatch.setattr(tuning, "record_answers", interrupted)
     code, out, err = run("tune", "bundled", "bundled:draft", *FEW, "--output", str(tmp_path / "new.json"))
     assert (code, out) == (130, "")
     assert err.splitlines()[-1].startswith("cactus: interrupted; pass times that were measured to the end are kept")

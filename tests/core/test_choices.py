@@ -12,7 +12,7 @@ from support.tables import all_of
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from cactus_decoding import NgramDrafter, Pair, generate, zoo
-from cactus_decoding.core.choices import MAX_CHOICES, ChoiceTokens, check_choices, choose, enum_choices
+from cactus_decoding.core.choices import MAX_OPTIONS, ChoiceTokens, check_choices, choose, enum_choices
 from cactus_decoding.core.constraints.base import Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
@@ -163,7 +163,7 @@ def test_an_enum_alone_is_a_choice_and_more_than_that_is_not(pair):
     assert enum_choices(json_schema({"const": 'say "hi"'})) == ('"say \\"hi\\""',)
     response = generate(pair, PROMPT, response_format=form, seed=1)
     assert [choice.text for choice in response.choices] == [*enum_choices(form)]
-    for other in ({"enum": ["a"], "type": "string"}, {"type": "string"}, True, {"enum": [*range(MAX_CHOICES + 1)]}):
+    for other in ({"enum": ["a"], "type": "string"}, {"type": "string"}, True, {"enum": [*range(MAX_OPTIONS + 1)]}):
         assert enum_choices(json_schema(other)) is None
     assert enum_choices({"type": "json_object"}) is enum_choices(None) is None
 

@@ -13,7 +13,7 @@ import pytest
 from support.result_files import several, write
 
 from cactus_decoding.core import extras
-from cactus_decoding.core.extras import install, install_conform, needing
+from cactus_decoding.core.extras import install_command, install_conform, needing
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -21,7 +21,7 @@ TRAIN = ("train-draft", "--target", "bundled", "--draft", "bundled:worded", "--d
 
 
 def test_a_clone_installs_itself():
-    assert shlex.split(install("report")) == [sys.executable, "-m", "pip", "install", "-e", f"{ROOT}[report]"]
+    assert shlex.split(install_command("report")) == [sys.executable, "-m", "pip", "install", "-e", f"{ROOT}[report]"]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_an_installed_package_is_installed_again_from_where_it_came(recorded, or
     text = None if recorded is None else json.dumps(recorded)
     monkeypatch.setattr(extras, "_PROJECT", tmp_path)
     monkeypatch.setattr(extras, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
-    assert shlex.split(install("report"))[-1] == f"cactus-decoding[report]{origin}"
+    assert shlex.split(install_command("report"))[-1] == f"cactus-decoding[report]{origin}"
     conform = origin.replace("a/clone", "a/clone/packages/conform").replace(
         "12ab", "12ab#subdirectory=packages/conform"
     )
@@ -64,7 +64,7 @@ def test_a_missing_extra_is_told_by_the_line_that_installs_it(run, tmp_path, mon
             monkeypatch.setitem(sys.modules, name, None)
     code, _, err = run(*arguments)
     assert code == 2
-    assert f"run {install(extra)}" in err
+    assert f"run {install_command(extra)}" in err
     assert err.count("\n") == 1
     assert extra in EXTRAS
     assert [path.name for path in tmp_path.iterdir()] == ["results.jsonl"]

@@ -136,7 +136,7 @@ def emitted_by(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
     return emitted
 
 
-def admit(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool]:
+def afforded_in_turn(costs: Sequence[float], limit: float, spent: float = 0.0) -> list[bool]:
     """Say which of some positions, one after another, can be afforded."""
     admitted = []
     for cost in costs:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.relaxed_logits import relax_tokens
 from cactus_decoding.core.rules import Rule, parse_rule
-from cactus_decoding.engines.openai.relaxed_logits import relax_tokens
 from support.exact_enumeration import paired_rows
 from support.rules_under_test import LOSSLESS_LIMITS
 from support.rules_under_test import SPELLINGS as EVERY_SPELLING

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.frontier.frontier import as_result, frontier
-from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows, pack, step_of_proposals
+from cactus_decoding.lab.frontier.recorded_rows import PackedRows, RecordedRows, pack_rows, step_of_proposals
 from cactus_decoding.lab.frontier.rejections import rejections
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from support.exact_enumeration import enumerate_tokens, fates, make_rows
@@ -28,8 +28,8 @@ def hand_made(
         accepted = int(torch.randint(count + 1, (), generator=generator))
         visited += [place <= accepted for place in range(count)]
     return RecordedRows(
-        pack([target], target.shape[-1]),
-        pack([draft], draft.shape[-1]),
+        pack_rows([target], target.shape[-1]),
+        pack_rows([draft], draft.shape[-1]),
         torch.multinomial(draft, 1, generator=generator).squeeze(1).int(),
         torch.tensor(visited),
         step_of_proposals(torch.tensor(counts)),

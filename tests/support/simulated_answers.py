@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from cactus_decoding.core.drafting.automatic import ChoosingDrafter
-from cactus_decoding.core.drafting.automatic.choosing import Chooser
+from cactus_decoding.core.drafting.automatic.choosing import LengthChooser
 from cactus_decoding.core.drafting.automatic.experience import Experience
 from cactus_decoding.core.drafting.lookup import SuffixDrafter
 from cactus_decoding.core.drafting.model import ModelDrafter
@@ -120,7 +120,7 @@ class Run:
     worst: float = -inf  # how much longer than plain sampling it ever took, in passes over one token
 
 
-def write(answer: RecordedAnswer, chooser: Chooser, clock: Clock, *, drafts: bool = True) -> Run:
+def write(answer: RecordedAnswer, chooser: LengthChooser, clock: Clock, *, drafts: bool = True) -> Run:
     """Write an answer as `decode` does; what plain sampling takes is worked out by the same clock."""
     inner = RecordedDrafter(answer, clock) if drafts else SuffixDrafter()
     drafter, length = ChoosingDrafter(inner, chooser, SuffixDrafter()), chooser
@@ -183,7 +183,8 @@ def automatic(
     answer: RecordedAnswer, times: PassTimes, clock: Clock | None = None, experience: Experience | None = None
 ) -> Run:
     """Write an answer as `auto` does that learns from the clock."""
-    chooser = Chooser(experience or Experience(times, 15), 15, drafts=True, num_tokens=len(answer.answer), learns=True)
+    learnt = experience or Experience(times, 15)
+    chooser = LengthChooser(learnt, 15, drafts=True, num_tokens=len(answer.answer), learns=True)
     return write(answer, chooser, clock or Clock(times))
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,8 +16,8 @@ from cactus_decoding.zoo import BUNDLED, LOSSLESS, RELAXED, full_name
 
 if TYPE_CHECKING:
     from cactus_decoding.lab.evaluation.intervals import Interval
+    from cactus_decoding.lab.evaluation.plan import Plan
     from cactus_decoding.lab.evaluation.run_config import RunConfig
-    from cactus_decoding.lab.evaluation.runs.results import RunResult
     from cactus_decoding.lab.evaluation.runs.summary import RunSummary
 
 EXAMPLES = (
@@ -47,13 +44,14 @@ def demo(
     from cactus_decoding.cli.evaluation_table import table
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import as_json as to_json
-    from cactus_decoding.lab.evaluation.intervals import check_installed
+    from cactus_decoding.lab.evaluation.intervals import check_scipy
+    from cactus_decoding.lab.evaluation.plan import num_answers, run_plan
     from cactus_decoding.lab.evaluation.runs.summary import summarise
     from cactus_decoding.zoo.word_problems import EXAMPLES as SHOWN
 
-    check_installed()
+    check_scipy()
     configs = configs_of(settings, problems, seed)
-    options.prepare(threads, small=True)
+    options.prepare_process(threads, small=True)
     console = Console(highlight=False)
     if not as_json:
         pair, request = load_pair(), configs["relaxed"].request
@@ -63,7 +61,8 @@ def demo(
         show(response, pair.tokenizer)
         console.print(f"[bold]Right answer:[/bold] {SHOWN[0].answer}\n")
     arguments = {"problems": problems, "seed": seed} | configs["relaxed"].request.as_dict()
-    results = answered([*configs.values()], provenance(arguments))
+    plan = plan_of([*configs.values()], arguments)
+    results = run_plan(plan, lambda todo: counting("Answering", num_answers(todo)))
     summaries = dict(zip(configs, summarise(results), strict=True))
     if as_json:
         runs = {name: summary.as_dict() for name, summary in summaries.items()}
@@ -103,20 +102,14 @@ def configs_of(settings: options.Settings, problems: int, seed: int) -> dict[str
     return {name: run(request=request) for name, request in requests.items()}
 
 
-def answered(configs: list[RunConfig], made_by: dict[str, object]) -> list[RunResult]:
-    """Answer the problems under every run, side by side, so that all see the same load of the machine."""
+def plan_of(configs: list[RunConfig], arguments: dict[str, object]) -> Plan:
+    """Return the plan of the runs, side by side, so that all see the same load of the machine; no file is kept."""
     from cactus_decoding.lab.evaluation.engines.loading import load_engine
-    from cactus_decoding.lab.evaluation.runs.results import opened
-    from cactus_decoding.lab.evaluation.runs.runner import run
-    from cactus_decoding.lab.evaluation.tasks.sources import parse_task
+    from cactus_decoding.lab.evaluation.plan import Plan
+    from cactus_decoding.lab.evaluation.tasks.sources import parse_tasks
 
-    tasks = {"word_problems": parse_task("word_problems", configs[0].problems)}
-    load = partial(load_engine, "transformers", BUNDLED, audited=False)
-    with TemporaryDirectory() as folder, opened(Path(folder) / "demo.jsonl") as file:
-        done = count(1)
-        with counting("Answering", sum(config.problems for config in configs)) as progress:
-            run(configs, tasks, load, file, made_by, lambda remark: progress(next(done), remark))
-        return file.results
+    tasks = parse_tasks(["word_problems"], problems=configs[0].problems)
+    return Plan(configs, tasks, partial(load_engine, "transformers", BUNDLED, audited=False), arguments=arguments)
 
 
 def sentence(summary: RunSummary) -> str:
@@ -164,13 +157,13 @@ def too_few(problems: int) -> str:
     >>> too_few(20)[:96]
     '20 problems cannot tell 2 points: even if all answers agreed, 16.8 points could not be excluded.'
     """
-    from cactus_decoding.lab.evaluation.intervals import TAIL, problems_to_show
+    from cactus_decoding.lab.evaluation.intervals import INTERVAL_TAIL, problems_to_show
 
     needed = problems_to_show(POINTS)
     if problems >= needed:
         return f"{problems} problems exclude a loss of {100 * POINTS:g} points only where nearly all answers agree."
     return (
         f"{problems} problems cannot tell {100 * POINTS:g} points: even if all answers agreed, "
-        f"{100 * (1 - TAIL ** (1 / problems)):.1f} points could not be excluded. It takes {needed} problems "
+        f"{100 * (1 - INTERVAL_TAIL ** (1 / problems)):.1f} points could not be excluded. It takes {needed} problems "
         f"(--problems {needed}) in which nearly all agree."
     )

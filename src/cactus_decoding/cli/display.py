@@ -80,7 +80,7 @@ def write(console: Console, parts: list[DecodedPart[Fate]], look: dict[str, str]
             console.file.write(part.text)
 
 
-def number(value: float, digits: int = 2) -> str:
+def rounded(value: float, digits: int = 2) -> str:
     """Format a number for a table; a ratio over zero is a dash."""
     if isinstance(value, int):
         return str(value)
@@ -104,7 +104,7 @@ def summary_line(response: Response) -> str:
     metrics, request = response.metrics, response.request
     parts = [
         f"{counted(metrics.generated, 'token')} in {counted(metrics.steps, 'step')}, "
-        f"{number(metrics.generated / max(1, metrics.steps), 1)} per step, {metrics.seconds:.1f} s"
+        f"{rounded(metrics.generated / max(1, metrics.steps), 1)} per step, {metrics.seconds:.1f} s"
     ]
     if not metrics.drafted and getattr(request.draft_length, "learns", None):
         parts.append("nothing was proposed: it did not seem to pay here; 'cactus tune' shows why")
@@ -153,7 +153,7 @@ def metrics_table(response: Response) -> Table:
         ("tokens_per_second", metrics.tokens_per_second, f"in {metrics.seconds:.2f} seconds"),
         ("seed", str(response.request.seed), same),
     ):
-        table.add_row(name, value if isinstance(value, str) else number(value), meaning)
+        table.add_row(name, value if isinstance(value, str) else rounded(value), meaning)
     return table
 
 
@@ -196,11 +196,11 @@ def _spent(response: Response) -> list[tuple[str, float | str, str]]:
 
 
 LINES = 10  # without a terminal, a whole run writes at least so many
-SECONDS = 60  # and another one after so long without a line
+LONG_SECONDS = 60  # and another one after so long without a line
 AT_ONCE = 0.005  # what is done so soon after the last one was done before
 
 
-def about(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Return a time for people.
 
     >>> about(50), about(1000), about(12000)
@@ -234,8 +234,8 @@ def counting(what: str, total: int) -> Iterator[Callable[..., None]]:
         last = now
         if before < done < total:
             left = (now - began) / (done - before) * (total - done)
-            remark = f"{remark}, {about(left)} left" if left >= SECONDS else remark
-        if done % every == 0 or done in (1, total) or now - printed > SECONDS:
+            remark = f"{remark}, {duration(left)} left" if left >= LONG_SECONDS else remark
+        if done % every == 0 or done in (1, total) or now - printed > LONG_SECONDS:
             printed = now
             console.print(f"{what}: {done}/{total} {remark}".rstrip(), soft_wrap=True)
 

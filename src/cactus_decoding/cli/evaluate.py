@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,16 +13,13 @@ import typer
 from rich.console import Console
 
 from cactus_decoding.cli import INTERRUPTED, notes, options
-from cactus_decoding.cli.display import SECONDS, about, counting
-from cactus_decoding.cli.evaluation_table import check_may_run, parse_tasks, rescored_file, show_results, unique
+from cactus_decoding.cli.display import LONG_SECONDS, counting, duration
+from cactus_decoding.cli.evaluation_table import show_results
 from cactus_decoding.cli.options import OUTPUT, RUNNING, option
-from cactus_decoding.core.request import NUM_SPECULATIVE_TOKENS
 
 if TYPE_CHECKING:
     from cactus_decoding.core.drafting.trees.shape import TreeShape
-    from cactus_decoding.lab.evaluation.chat import Chat
-    from cactus_decoding.lab.evaluation.engines.engine import Engine
-    from cactus_decoding.lab.evaluation.engines.server import ServerEngine
+    from cactus_decoding.lab.evaluation.plan import Plan
     from cactus_decoding.lab.evaluation.run_config import RunConfig
 
 EXAMPLES = (
@@ -119,193 +116,73 @@ def evaluate(
     threads: options.Threads = None,
 ) -> None:  # fmt: skip
     """Measure what rules cost and what they buy, run by run; the same command resumes where a kill left off."""
-    from cactus_decoding.core.drafting.registry import check_names
-
-    if engine != "vllm" and rescore is None and server is None:
-        check_names(target, *(draft or ()))
-    from cactus_decoding import parse_rule
-
-    if server is not None:
-        _check_alone(engine=engine, engine_args=engine_args, workers=workers, token_ids=token_ids or None)
-        num_speculative_tokens = num_speculative_tokens or (None if settings["tree"] else "auto")
-    chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings["tree"] or [])
-    rules = unique(str(parse_rule(text)) for text in rule or ["lossless"])  # first, as a mistyped name needs no torch
-    from cactus_decoding import Request
-    from cactus_decoding.core.declared import settings_of
-    from cactus_decoding.core.files.provenance import provenance
-    from cactus_decoding.core.files.writing import check_writable
-    from cactus_decoding.core.policy.protection import Protection
-    from cactus_decoding.lab.evaluation.engines.loading import check_reads, load_engine
-    from cactus_decoding.lab.evaluation.intervals import check_installed
-    from cactus_decoding.lab.evaluation.run_config import grid, proposing, protecting, ways_to_verify
-    from cactus_decoding.lab.evaluation.runs.results import journal_of, opened
-    from cactus_decoding.lab.evaluation.runs.runner import pending, run
-    from cactus_decoding.lab.evaluation.tasks.sources import file_of
-    from cactus_decoding.lab.frontier.relaxations import NONE, parse_policies
-    from cactus_decoding.zoo import full_name
-
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in dict(locals()).items()
-                 if isinstance(value, (str, int, float, list, Path, type(None))) and name != "lengths"}  # fmt: skip
-    arguments |= settings
+                 if isinstance(value, (str, int, float, list, Path, type(None)))} | settings  # fmt: skip
+    chosen_seeds, lengths = _integers("--seeds", seeds), _lengths(num_speculative_tokens, settings.pop("tree") or [])
+    from cactus_decoding.lab.evaluation.plan import InterruptedPlanError, plan_evaluation, rescore_file, run_plan
+
+    notes.say_what_is_logged("cactus_decoding.lab.evaluation")
+    tasks, protect = task or (), settings.pop("protect")
     if rescore is not None:
-        if rule or draft or settings.get("protect"):
+        if rule or draft or protect:
             raise ValueError("--rescore runs no model: leave out --rule, --draft and --protect")
-        check_installed()
-        return rescored_file(rescore, out, task, lm_eval, lm_eval_path, every_metric, allow_code_execution)
-    engine = "transformers" if engine is None else engine
+        scored = rescore_file(
+            rescore, out, tasks=tasks, lm_eval=lm_eval, lm_eval_path=lm_eval_path,
+            allow_code_execution=allow_code_execution,
+        )  # fmt: skip
+        return show_results(scored, [result.config for result in scored], every_metric)
+    options.check_text("system", system or "")
+    options.check_budget(settings, *(rule or ["lossless"]))
+    plan = plan_evaluation(
+        settings, out=out, tasks=tasks, lm_eval=lm_eval, lm_eval_path=lm_eval_path, problems=problems,
+        allow_code_execution=allow_code_execution, target=target, drafts=draft or (), chat=chat, system=system,
+        engine=engine, engine_args=engine_args, server=server, concurrency=concurrency, timeout=timeout,
+        retries=retries, rules=rule or (), lengths=lengths, protect=protect or (), seeds=chosen_seeds, audit=audit,
+        token_ids=token_ids, interleaved=interleaved, workers=workers, threads=threads, arguments=arguments,
+    )  # fmt: skip
     if server is None:
-        check_reads(engine, target)
-    elif len(lengths) > 1:
-        raise ValueError("a server has one draft length: --num-speculative-tokens may say which, and no other")
-    del settings["tree"]  # which stands among lengths
-    relaxed = next((text for text in rules if text != "lossless"), "lossless")
-    options.check_budget(settings, relaxed)
-    asked = unique(settings.pop("protect") or [NONE])
-    parse_policies(asked, **{name: settings[name] for name in settings_of(Protection) if name in settings})
-    protected = [None if pattern == NONE else pattern for pattern in asked]
-    run_by = engine if server is None else "server"
-    ways = ways_to_verify(rules, run_by, settings, lengths)
-    for length in lengths:  # raises before tasks are read
-        how = proposing(length, ways[relaxed][0]) | protecting(settings, None)
-        Request.from_dict(settings | how | {"rule": relaxed})
-    served = None if server is None else _served(server, target, timeout, retries)
-    load: Callable[[str], Engine]
-    if served is not None:
-        asked_by = served.ask_by(chat, system)
-        _say_found(served, asked_by)
-        engine, target, drafts = "server", served.model, draft or [served.draft]
-        load = lambda _: served  # noqa: E731
-    else:
-        load = partial(load_engine, engine, target, audited=audit, engine_arguments=engine_args)
-        drafts = unique(map(full_name, draft or _bundled_draft(target)))
-        asked_by = options.chat_of(chat, system, target)
-    tasks = parse_tasks(task, lm_eval, lm_eval_path, problems, chat=asked_by is not None)
-    check_may_run(tasks.values(), allow_code_execution)
-    counts = {name: len(each.problems) for name, each in tasks.items()}
-    configs = list(
-        grid(
-            target,
-            engine,
-            settings,
-            tasks=counts,
-            drafts=drafts,
-            rules=rules,
-            lengths=lengths,
-            seeds=chosen_seeds,
-            protect=protected,
-            chat=asked_by,
-            concurrency=concurrency if served is not None else None,
-        )
-    )
-    if "coupled" in ways_to_verify(["lossless"], run_by, settings, lengths)["lossless"]:
-        apart = [name for name, each in ways.items() if each == ["token"] and name != "lossless"]
-        could = ways_to_verify(apart, run_by, settings, [NUM_SPECULATIVE_TOKENS])
-        _say_apart([name for name in apart if could[name] == ["token"]], "the rule looks at the drafted token")
-        _say_apart(
-            [name for name in apart if could[name] == ["coupled"]],
-            "the number of proposals varies from step to step",
-        )
-    check_writable(out, journal_of(out), inputs=map(file_of, task or []))
-    check_installed()
-    if served is None:
-        options.prepare(1 if threads is None and workers is not None else threads, small=target == "bundled")
-    console = Console(stderr=True, highlight=False)
-    with opened(out) as file:
-        todo = pending(configs, file.results)
-        if len(todo) < len(configs):
-            console.print(f"{len(configs) - len(todo)} of {len(configs)} runs are in {out} already", soft_wrap=True)
-        done = count(1)
-        at_once = None if served is None else concurrency
-        made_by = provenance(arguments) | ({} if served is None else {"server": served.about()})
-        try:
-            with counting("Answering", sum(config.problems for config in todo)) as progress:
-                run(configs, tasks, load, file, made_by,
-                    lambda remark: progress(next(done), remark), interleaved=interleaved,
-                    token_ids=token_ids, workers=workers, threads=threads or 1,
-                    concurrency=at_once, estimate=partial(_say_longest, todo))  # fmt: skip
-        except KeyboardInterrupt:
-            left = len(pending(configs, file.results))
-            problems_of = sum(config.problems for config in configs)
-            earlier = problems_of - sum(config.problems for config in todo)
-            typer.echo(
-                f"cactus: interrupted with {earlier + next(done) - 1} of {problems_of} answers kept, "
-                f"{len(configs) - left} of {len(configs)} runs finished in {out}: the same command goes on from there",
-                err=True,
-            )
-            raise typer.Exit(INTERRUPTED) from None
-        show_results(file.results, configs, every_metric)
+        options.prepare_process(1 if threads is None and workers is not None else threads, small=target == "bundled")
+    try:
+        results = run_plan(plan, partial(_answering, plan), _say_longest)
+    except InterruptedPlanError as error:
+        typer.echo(f"cactus: {error}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    show_results(results, plan.configs, every_metric)
 
 
-def _check_alone(**others: object) -> None:
-    """Raise `ValueError` for options that go with models of this process only."""
-    if given := [f"--{name.replace('_', '-')}" for name, value in others.items() if value is not None]:
-        raise ValueError(f"--server asks models that run elsewhere: leave out {', '.join(given)}")
+@contextmanager
+def _answering(plan: Plan, todo: Sequence[RunConfig]) -> Iterator[Callable[..., None]]:
+    """Show how many of the plan's runs are in its file already, and how many of the others are answered."""
+    from cactus_decoding.lab.evaluation.plan import num_answers
+
+    if (runs := len(plan.configs)) > len(todo):
+        console = Console(stderr=True, highlight=False)
+        console.print(f"{runs - len(todo)} of {runs} runs are in {plan.out} already", soft_wrap=True)
+    with counting("Answering", num_answers(todo)) as progress:
+        yield progress
 
 
-def _served(address: str, target: str, timeout: float, retries: int) -> ServerEngine:
-    from cactus_decoding.core.extras import needing
-
-    with needing("--server asks by httpx2", "client"):
-        from cactus_decoding.engines.openai.client import ServerClient
-        from cactus_decoding.lab.evaluation.engines.server import ServerEngine
-    client = ServerClient(address, timeout=timeout, retries=retries)
-    return ServerEngine(client, None if target == "bundled" else target)
-
-
-def _say_found(served: ServerEngine, chat: Chat | None) -> None:
-    """Say what the server was found to do."""
-    found = served.about()
-    where = {None: "takes no rules", "fields": "takes a rule in each request"}.get(
-        found["rules"], "takes a rule in each request's vllm_xargs"
-    )
-    reports = "reports what it did" if found["reports"] else "reports no acceptance by rule"
-    how = "plain text" if chat is None else str(chat)
-    notes.say(f"{found['address']} serves {served.model}, {where}, {reports}, and is asked by {how}")
-
-
-def _say_apart(rules: list[str], cause: str) -> None:
-    """Say which rules cannot be coupled, and why."""
-    if rules:
-        notes.say(
-            f"not coupled, because {cause}: {', '.join(rules)}; compared with lossless by token verification, on the "
-            "same seeds"
-        )
-
-
-def _say_longest(todo: list[RunConfig], seconds: float) -> None:
+def _say_longest(answers: int, seconds: float) -> None:
     """Say how long answers take at most, if that is long."""
-    if seconds >= SECONDS:
-        answers = sum(config.problems for config in todo)
-        notes.say(f"{answers} answers take {about(seconds)} if all get as long as they may (--max-new-tokens)")
+    if seconds >= LONG_SECONDS:
+        notes.say(f"{answers} answers take {duration(seconds)} if all get as long as they may (--max-new-tokens)")
 
 
 def _integers(option: str, text: str) -> list[int]:
-    """Return comma-separated integers of at least 0, each once."""
+    """Return comma-separated integers of at least 0."""
     parts = [part.strip() for part in text.split(",")]
     if (wrong := next((part for part in parts if not part.isdecimal()), None)) is not None:
         raise ValueError(
             f"{option} must be comma-separated integers of at least 0, such as 0,4,10, but {wrong!r} of {text!r} is not"
         )
-    return unique(int(part) for part in parts)
+    return [int(part) for part in parts]
 
 
 def _lengths(text: str | None, trees: list[str]) -> list[int | str | TreeShape]:
     """Return comma-separated draft lengths, and trees; a comma before ``knob=`` belongs to a length's own spelling."""
     from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
 
-    parts: list[str] = []
-    if text is not None or not trees:
-        given = str(NUM_SPECULATIVE_TOKENS) if text is None else text
-        parts = [part.strip() for part in re.split(r",(?!\s*\w+=)", given)]
+    parts = [] if text is None else [part.strip() for part in re.split(r",(?!\s*\w+=)", text)]
     for part in parts:
         as_draft_length(part)  # raises before any work
-    return unique([*(int(part) if part.isdecimal() else part for part in parts), *map(as_tree, trees)])
-
-
-def _bundled_draft(target: str) -> list[str]:
-    if target != "bundled":
-        raise ValueError(
-            f"a draft is missing for target {target!r}: give --draft a model's path or name, 'suffix' or "
-            "'early_exit:layers=3'"
-        )
-    return ["bundled"]
+    return [*(int(part) if part.isdecimal() else part for part in parts), *map(as_tree, trees)]

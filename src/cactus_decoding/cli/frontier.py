@@ -90,12 +90,12 @@ def frontier(
     --protect, every rule also stands there with these tokens protected. The result file also says at which kinds of
     tokens lossless rejects; 'cactus report --frontier' shows that.
     """
-    from cactus_decoding.core.drafting.registry import check_names
+    from cactus_decoding.core.drafting.registry import check_model_names
 
     rows_file = output.with_suffix(".safetensors") if rows_file is None else rows_file
     recorded = rows_file.exists()  # then it is only read
     if not recorded:
-        check_names(target, draft)
+        check_model_names(target, draft)
     from cactus_decoding import parse_rule
 
     rules = [str(parse_rule(text)) for text in rule or []]  # first, as a mistyped name needs no torch
@@ -106,13 +106,14 @@ def frontier(
     from cactus_decoding.core.policy.protection import Protection
     from cactus_decoding.core.policy.vocabulary import Vocabulary
     from cactus_decoding.lab.evaluation.chat import as_settings, tokenizer_of
-    from cactus_decoding.lab.evaluation.intervals import FEWEST
+    from cactus_decoding.lab.evaluation.intervals import FEWEST_PROBLEMS
+    from cactus_decoding.lab.evaluation.run_config import NO_PROTECTION, parse_policies
     from cactus_decoding.lab.evaluation.tasks.sources import file_of
     from cactus_decoding.lab.frontier.frontier import Frontier, as_result
     from cactus_decoding.lab.frontier.frontier import frontier as compute
     from cactus_decoding.lab.frontier.limits import Limit, best_within
     from cactus_decoding.lab.frontier.rejections import rejections
-    from cactus_decoding.lab.frontier.relaxations import NONE, parse_families, parse_policies
+    from cactus_decoding.lab.frontier.relaxations import parse_families
     from cactus_decoding.lab.reporting.charts import frontier_picture
     from cactus_decoding.lab.reporting.pictures import new_figure
     from cactus_decoding.zoo import full_name
@@ -122,16 +123,16 @@ def frontier(
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     request, families = Request.from_dict(asked), parse_families(family or [], rules)
     protect = protection.pop("protect") or []
-    policies = parse_policies([NONE, *protect], **protection)
+    policies = parse_policies([NO_PROTECTION, *protect], **protection)
     check_writable(
         output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)]
     )
     options.check_suffix("--picture", picture, ".svg")
     if picture is not None:
         new_figure()  # raises without matplotlib
-    asked_by = as_settings(options.chat_of(chat, system, target))
+    asked_by = as_settings(options.asked_chat(chat, system, target))
     settings = {"task": task, "target": target, "draft": draft, "positions": positions} | asked_by | asked
-    options.prepare(threads, *(() if recorded else (target, draft)), small=target == "bundled")
+    options.prepare_process(threads, *(() if recorded else (target, draft)), small=target == "bundled")
     tokenizer = tokenizer_of(target)
     for policy in policies:
         policy.fit(tokenizer, len(tokenizer))  # raises before anything is recorded
@@ -168,8 +169,8 @@ def frontier(
         console.width = max(console.width, 140)
     console.print(table_of(measured, f"{rows.positions} positions of {rows.problems} problems"))
     others = "the intervals (95 %) say how much other problems would differ"
-    if rows.problems < FEWEST:
-        others = f"fewer than {FEWEST} problems are too few to tell how much others would differ"
+    if rows.problems < FEWEST_PROBLEMS:
+        others = f"fewer than {FEWEST_PROBLEMS} problems are too few to tell how much others would differ"
     console.print(
         f"Exact at these positions; {others}. tokens/step is for {len(measured[0].tokens_per_step)} proposals."
     )

@@ -74,7 +74,7 @@ def generate(
 
     The text goes to stdout. One line on what it took goes to stderr, or with --verbose a table.
     """
-    from cactus_decoding.core.drafting.registry import check_names
+    from cactus_decoding.core.drafting.registry import check_model_names
 
     if raw and chat:
         raise ValueError("--raw and --chat exclude each other: give one of them")
@@ -88,7 +88,7 @@ def generate(
     text = _read(prompt, raw)
     given = profiles.Chosen(target, draft, settings["num_speculative_tokens"] or settings["tree"], threads)
     target, draft, proposals, threads = profiles.with_profile(profile, given)
-    check_names(target, draft)
+    check_model_names(target, draft)
     if settings["tree"] is None:
         settings = settings | {"num_speculative_tokens": proposals}
     from cactus_decoding.core.request import with_default_proposals
@@ -117,10 +117,10 @@ def generate(
 
         check_traced(request)
     named = notes.default_draft(target, draft)
-    options.prepare(threads, target, named, small=target is None)
+    options.prepare_process(threads, target, named, small=target is None)
     with errors.status("Loading the models"):
         pair = load_pair(target, named)
-    notes.prepare(pair, request.draft_length)
+    notes.prepare_length(pair, request.draft_length)
     question = text
     if chat:
         text = as_chat_prompt(pair.tokenizer, text)

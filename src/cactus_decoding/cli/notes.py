@@ -70,7 +70,7 @@ def say_what_changes_nothing(request: Request) -> None:
         )
 
 
-def prepare(pair: Pair, length: DraftLength) -> None:
+def prepare_length(pair: Pair, length: DraftLength) -> None:
     """Have a draft length measure what it needs, and say so first, because that takes seconds."""
     from cactus_decoding.core.drafting.lengths import LengthFactory
 

@@ -112,7 +112,7 @@ def request_options(
         if "stop" in settings:
             settings["stop"] = tuple(settings["stop"] or ())
         for name, value in settings.items():
-            _check_text(name, value)
+            check_text(name, value)
             _check_value(name, value)
         for rule in (settings.get("rule"), others.get("rule")):
             for text in _texts(rule):
@@ -167,15 +167,13 @@ def _with_default(option: inspect.Parameter, default: Any) -> inspect.Parameter:
     return option.replace(default=default, annotation=Annotated[kind if default is not None else kind | None, shown])
 
 
-def chat_of(chat: bool | None, system: str | None, target: str) -> Chat | None:
+def asked_chat(chat: bool | None, system: str | None, target: str) -> Chat | None:
     """Return how a target is asked, and say so if the user did not choose it."""
     from cactus_decoding.lab.evaluation.chat import choose_chat
 
-    _check_text("system", system or "")
-    asked = choose_chat(chat, system, target)
-    if asked is not None and chat is None:
-        notes.say("the target is asked by its chat template (chat); --no-chat continues prompts as plain text")
-    return asked
+    check_text("system", system or "")
+    notes.say_what_is_logged("cactus_decoding.lab.evaluation")
+    return choose_chat(chat, system, target)
 
 
 def as_request(settings: Settings) -> Request:
@@ -215,7 +213,7 @@ def _texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value or ())
 
 
-def _check_text(name: str, value: object) -> None:
+def check_text(name: str, value: object) -> None:
     """Raise `ValueError` for a text with bytes that are not UTF-8, which Python hands on as surrogates."""
     for text in value if isinstance(value, tuple) else (value,):
         try:
@@ -269,7 +267,7 @@ def check_suffix(option: str, path: Path | None, *suffixes: str) -> None:
         raise ValueError(f"{option} is written as {suffixes[0]}, but {str(path)!r} ends in {path.suffix!r}")
 
 
-def prepare(threads: int | None, *models: str | None, small: bool) -> None:
+def prepare_process(threads: int | None, *models: str | None, small: bool) -> None:
     """Ask the hub for models, set the CPU threads, and silence libraries' own progress bars and log lines.
 
     None leaves the threads to torch, or sets one if only ``small`` models run, which gain nothing from more. (On a busy

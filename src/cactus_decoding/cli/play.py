@@ -56,11 +56,11 @@ def play(
 
     Needs the extra 'playground', which 'make demo' installs. Stop it with Ctrl-C.
     """
-    from cactus_decoding.core.drafting.registry import LOOK_UP, check_keeps_nothing, check_names, is_drafter
+    from cactus_decoding.core.drafting.registry import LOOK_UP, check_keeps_nothing, check_model_names, is_drafter
 
     chosen = profiles.with_profile(profile, profiles.Chosen(target, draft, None, threads))
     target, draft, proposals, threads = chosen
-    check_names(target, draft)  # first, as a mistake needs no torch
+    check_model_names(target, draft)  # first, as a mistake needs no torch
     from cactus_decoding import AutoLength, parse_rule, zoo
     from cactus_decoding.core.request import AUTO
 
@@ -87,7 +87,7 @@ def play(
             typer.echo("cactus: warning: whoever reaches this address may use it; there is no password", err=True)
 
     with _listen(listen, host, port) as listening:  # before the models are loaded, as that takes long
-        options.prepare(threads, target, named, small=target is None)
+        options.prepare_process(threads, target, named, small=target is None)
         # loaded before anybody waits for it, so that a wrong name ends the command and not the first visitor's run
         pair = playground.pairs.get(None, None)
         if proposals == AUTO:

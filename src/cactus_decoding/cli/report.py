@@ -34,7 +34,7 @@ def report(
     """
     from cactus_decoding.core.files.writing import check_writable, write_atomically
     from cactus_decoding.lab.frontier.frontier import read_frontier
-    from cactus_decoding.lab.reporting.report import make_report, read_all, to_html, to_markdown, verdict
+    from cactus_decoding.lab.reporting.report import make_report, read_all, report_to_html, to_markdown, verdict
 
     results = results or []
     if not results and frontier is None:
@@ -43,7 +43,7 @@ def report(
     options.check_suffix("--output", output, ".html", ".htm")
     files = read_all(results)
     made = make_report(files, None if frontier is None else (frontier, read_frontier(frontier)))
-    page = to_html(made)
+    page = report_to_html(made)
     write_atomically(output, page)
     if markdown is not None:
         write_atomically(markdown, to_markdown(made))

@@ -31,7 +31,7 @@ EXAMPLES = (
     "beside the others."
 )
 CONTEXT = {"ignore_unknown_options": True}  # these are passed on to vLLM
-ENGINES = ("vllm", "llama-cpp")
+SERVING_ENGINES = ("vllm", "llama-cpp")
 PORT = 8000
 KEY = "CACTUS_API_KEY"
 _MODELS = "give TARGET and --draft, TARGET alone, or neither"
@@ -112,7 +112,7 @@ def serve(
         target, draft, num_speculative_tokens, threads = chosen
     if engine is None:
         engine = "vllm" if target is None or parse_gguf(target) is None else "llama-cpp"
-    check_choice("engine", engine, ENGINES)
+    check_choice("engine", engine, SERVING_ENGINES)
     known = long_options(context)
     for name in (each.partition("=")[0] for each in given if each.startswith("--")):
         if close := suggestion(name, known, cutoff=0.9):  # else it is handed on to vLLM
@@ -141,9 +141,9 @@ def serve(
         if given:
             raise ValueError(f"{given[0]} is for vLLM: with --engine llama-cpp all options are those of --help")
         if target is not None and parse_gguf(target) is not None:
-            from cactus_decoding.core.drafting.registry import check_names
+            from cactus_decoding.core.drafting.registry import check_model_names
 
-            check_names(target, draft)  # first, as a mistyped name needs no torch
+            check_model_names(target, draft)  # first, as a mistyped name needs no torch
         asked = policy | {"rule": rule or "lossless"}
         if proposals is not None:  # else the number that is fastest, which a request's settings may exclude
             asked["num_speculative_tokens"] = proposals
@@ -242,8 +242,8 @@ def _serve_vllm(
         if default.warning is not None:
             where = "sets it where requests do not"
             notes.say(f"{default.warning}: --override-generation-config '{{\"top_p\": 0.95}}' {where}")
-    server.check_installed()
-    if memory := server.memory_arguments(engine_arguments, server.free_memory()):
+    server.check_vllm()
+    if memory := server.memory_arguments(engine_arguments, server.free_memory_share()):
         notes.say(f"less than vLLM's usual share of memory is free, so it gets {' '.join(memory)}")
     if precision := server.precision_arguments(target, engine_arguments):
         notes.say(f"vLLM gets {' '.join(precision)}, which is faster on this processor than 16 bits")
@@ -314,7 +314,7 @@ def _serve_llama_cpp(
             from cactus_decoding.engines.llama_cpp.server.server import serve as run
 
             if len(files) < 2 and not is_drafter(draft):  # a draft of transformers
-                options.prepare(threads, small=False)
+                options.prepare_process(threads, small=False)
             loaded = PairPool.load(file.with_threads(threads), draft, parallel, kept_prompts)
         finally:
             gc.enable()
@@ -332,7 +332,7 @@ def _serve_llama_cpp(
             torch.set_num_threads(threads)
         if loaded.pairs[0].chooses and asked.get("num_speculative_tokens", AUTO) == AUTO:
             with loaded.take([], threading.Event()) as pair:  # so that no client waits for it
-                notes.prepare(pair, AutoLength())
+                notes.prepare_length(pair, AutoLength())
                 if times := pair.pass_times(AutoLength()):
                     notes.say(f"proposes what pays by {pass_times_text(times)}")
 

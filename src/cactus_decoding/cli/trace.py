@@ -29,15 +29,15 @@ def trace(
 
     Needs the extra 'playground' or 'report', which 'make demo' installs.
     """
-    from cactus_decoding.core.files.writing import check_writable, part_of, write_atomically
+    from cactus_decoding.core.files.writing import check_writable, part_path, write_atomically
 
     page = file.with_suffix(".html") if output is None else output
     check_writable(page, inputs=[file])
     options.check_suffix("--output", output, ".html", ".htm")
-    if not part_of(file).exists():  # else reading the file says what is wrong
+    if not part_path(file).exists():  # else reading the file says what is wrong
         file.stat()  # raises for a missing file, before torch is imported
     from cactus_decoding.lab.tracing import read_trace
-    from cactus_decoding.lab.tracing.page import to_html
+    from cactus_decoding.lab.tracing.page import trace_to_html
 
-    write_atomically(page, to_html(read_trace(file, rows=False)))
+    write_atomically(page, trace_to_html(read_trace(file, rows=False)))
     typer.echo(f"wrote {page}")

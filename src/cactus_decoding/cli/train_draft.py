@@ -66,26 +66,26 @@ def train_draft(
     """
     read = parse_gguf(target) is None  # a GGUF file is refused later, with the reason
     if read:
-        from cactus_decoding.core.drafting.registry import check_names
+        from cactus_decoding.core.drafting.registry import check_model_names
 
-        check_names(target, settings["draft"])  # first, as a mistyped name needs no torch
+        check_model_names(target, settings["draft"])  # first, as a mistyped name needs no torch
     from cactus_decoding.lab.training.data import read_documents
 
     wanted = TrainingSettings(target, data, batch_size=settings.pop("batch"), **settings)
     read_documents(data, 1)  # raises for invalid data, before anything heavy is imported
     if read:
-        asked = options.chat_of(chat, system, target)
+        asked = options.asked_chat(chat, system, target)
         wanted = replace(wanted, chat=asked is not None, system=system)
-    options.prepare(threads, *((target, wanted.draft) if read else ()), small=target == "bundled")
+    options.prepare_process(threads, *((target, wanted.draft) if read else ()), small=target == "bundled")
     check_installed()
-    from cactus_decoding.core.files.writing import part_of
+    from cactus_decoding.core.files.writing import part_path
     from cactus_decoding.lab.training.training import train_draft as train
 
     try:
         with Stages() as report:
             folder = train(wanted, output, report)
     except KeyboardInterrupt:
-        typer.echo(f"cactus: interrupted; what is done is in {part_of(output)}: the same command goes on", err=True)
+        typer.echo(f"cactus: interrupted; what is done is in {part_path(output)}: the same command goes on", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if os.environ.get("RANK", "0") == "0":  # of the processes that torchrun starts, the first
         for line in _outcome(json.loads((folder / "training.json").read_text(encoding="utf-8"))):

@@ -63,12 +63,12 @@ def tune(
     each draft in one pass, which tells how much would be kept for any number of proposals. Begins with the verdict and
     the line to type. Where too little was measured for a verdict it says so, keeps no profile and ends with status 1.
     """
-    from cactus_decoding.core.drafting.registry import LOOK_UPS, check_names
+    from cactus_decoding.core.drafting.registry import LOOK_UPS, check_model_names
 
     began = time.perf_counter()
     target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
     drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]
-    check_names(target, *drafts)  # first, as a mistyped name needs no torch
+    check_model_names(target, *drafts)  # first, as a mistyped name needs no torch
     from cactus_decoding.core.request import Request
     from cactus_decoding.core.rules import Lossless
 
@@ -86,7 +86,7 @@ def tune(
     if task is None and target == BUNDLED:
         task = "word_problems"
     problems = None if task is None else [each.prompt for each in islice(parse_task(task).problems, NUM_PROMPTS)]
-    options.prepare(threads, target, *drafts, small=False)
+    options.prepare_process(threads, target, *drafts, small=False)
     with Console(stderr=True).status("Loading the models"):
         pair, loaded = _load(target, drafts)
     prompts = _prompts(pair, loaded, problems, chat, request)
@@ -156,14 +156,14 @@ def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arg
     """Print the verdict and the line to type, then what they rest on, and keep it."""
     from cactus_decoding.core.files.provenance import provenance
     from cactus_decoding.core.files.writing import as_json, write_atomically
-    from cactus_decoding.lab.tuning.tuning import best_of, pays, verdict
+    from cactus_decoding.lab.tuning.tuning import best_of, pays, speedup_sentence
 
     best = best_of(found.found, str(asked.rule))
     profile = _profile(found, target, best if pays(best) else found.found[0])
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, 140)
-    console.print(f"[bold]{escape(found.doubt or verdict(best))}[/bold]", soft_wrap=True)
+    console.print(f"[bold]{escape(found.doubt or speedup_sentence(best))}[/bold]", soft_wrap=True)
     if found.doubt is None and pays(best):
         console.print(f"[bold]Type:[/bold] {escape(_line(profile, asked))}", soft_wrap=True)
     console.print(_table(found))
@@ -173,7 +173,7 @@ def _conclude(found: Tuned, target: str, asked: Request, place: Path | None, arg
         console.print("No profile is kept")
         raise typer.Exit(1)
     if place is not None:
-        content = {"schema": 1, "kind": "profile", "recommended": profile.as_dict(), "verdict": verdict(best)}
+        content = {"schema": 1, "kind": "profile", "recommended": profile.as_dict(), "verdict": speedup_sentence(best)}
         content |= found.as_dict() | {"provenance": provenance(arguments)}
         place.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(place, as_json(content, indent=1) + "\n")

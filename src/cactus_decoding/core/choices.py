@@ -22,7 +22,7 @@ from cactus_decoding.core.sampling.params import RowSampling
 from cactus_decoding.core.sampling.rows import draw_one
 from cactus_decoding.core.types import Choice, Outcome, Proposal, StepRows, Visit
 
-MAX_CHOICES, MAX_CHOICE_TOKENS = 256, 512
+MAX_OPTIONS, MAX_CHOICE_TOKENS = 256, 512
 MAX_CHARACTERS = 2**14  # of one response: how many choices, and the tokens and characters of all of them together
 _NODES_AT_ONCE = 64  # tokens whose rows are in memory at a time
 
@@ -30,8 +30,8 @@ _NODES_AT_ONCE = 64  # tokens whose rows are in memory at a time
 def check_choices(choices: object, name: str = "choices") -> tuple[str, ...]:
     if not isinstance(choices, list | tuple) or not all(isinstance(each, str) for each in choices):
         raise TypeError(f"{name} must be a list of texts, but is {short_repr(choices)}")
-    if not 1 <= len(choices) <= MAX_CHOICES or "" in choices:
-        raise ValueError(f"{name} must be 1 to {MAX_CHOICES} texts that are not empty, but is {short_repr(choices)}")
+    if not 1 <= len(choices) <= MAX_OPTIONS or "" in choices:
+        raise ValueError(f"{name} must be 1 to {MAX_OPTIONS} texts that are not empty, but is {short_repr(choices)}")
     if not all(map(_is_text, choices)):
         raise ValueError(f"{name} has half of a surrogate pair, which is no character")
     if (size := sum(map(len, choices))) > MAX_CHARACTERS:
@@ -61,7 +61,7 @@ def schema_choices(schema: Any, name: str) -> tuple[str, ...] | None:
     if not isinstance(values, list):
         return None
     texts = tuple(dict.fromkeys(json.dumps(each, ensure_ascii=False) for each in values))
-    return texts if 1 <= len(texts) <= MAX_CHOICES and all(map(_is_text, texts)) else None
+    return texts if 1 <= len(texts) <= MAX_OPTIONS and all(map(_is_text, texts)) else None
 
 
 def _is_text(text: str) -> bool:
@@ -182,7 +182,7 @@ def _read(
 
 
 def _tree_of(answers: Sequence[list[int]]) -> tuple[Proposal, list[list[int]]]:
-    tree = LookupTree.of(answers, MAX_CHOICE_TOKENS, lambda depth: MAX_CHOICES)
+    tree = LookupTree.of(answers, MAX_CHOICE_TOKENS, lambda depth: MAX_OPTIONS)
     proposal = Proposal(tree.token_ids, None, tree.parents)
     return proposal, [proposal.path_along(answer) for answer in answers]
 

@@ -226,7 +226,7 @@ class Model(BaseModel):
     def _as_given(cls, value: object, info: ValidationInfo) -> object:
         field = cls.model_fields[str(info.field_name)]
         kinds = kinds_of(field)
-        if part_of(field) and isinstance(value, Mapping):  # which pydantic would make one of
+        if nested_model(field) and isinstance(value, Mapping):  # which pydantic would make one of
             raise PydanticCustomError("no_model", "no model")
         return _python_number(value) if float in kinds or int in kinds else value
 
@@ -263,7 +263,7 @@ def settings_of(part: type[Any]) -> Mapping[str, Declared]:
 def _settings(part: type[Any], groups: tuple[str, ...]) -> dict[str, Declared]:
     settings: dict[str, Declared] = {}
     for each in fields_of(part):
-        if within := part_of(each.field):
+        if within := nested_model(each.field):
             settings |= _settings(within, (*groups, each.name))
         else:
             own = (*groups, each.setting.group) if each.setting.group else groups
@@ -271,7 +271,7 @@ def _settings(part: type[Any], groups: tuple[str, ...]) -> dict[str, Declared]:
     return settings
 
 
-def part_of(field: FieldInfo) -> type[Model] | None:
+def nested_model(field: FieldInfo) -> type[Model] | None:
     return next((kind for kind in kinds_of(field) if isinstance(kind, type) and issubclass(kind, Model)), None)
 
 
@@ -289,7 +289,7 @@ def _flat(part: type[Model], dumped: Mapping[str, Any] | None) -> dict[str, Any]
     values: dict[str, Any] = {}
     for each in fields_of(part):
         value = None if dumped is None else dumped[each.name]
-        if within := part_of(each.field):
+        if within := nested_model(each.field):
             values |= _flat(within, value)
         else:
             values[each.flat] = value
@@ -304,7 +304,7 @@ def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | Non
         _check_absent(part, given, key)
         return wanted
     for each in fields_of(part):
-        within = part_of(each.field)
+        within = nested_model(each.field)
         if each.name in made:
             continue
         if within is None:

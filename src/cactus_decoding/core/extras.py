@@ -13,7 +13,7 @@ from pathlib import Path
 _PROJECT = Path(__file__).resolve().parents[3]
 
 
-def install(extra: str) -> str:
+def install_command(extra: str) -> str:
     return _install(f"{_PROJECT}[{extra}]", f"cactus-decoding[{extra}]{_origin()}")
 
 
@@ -53,4 +53,4 @@ def needing(sentence: str, extra: str) -> Iterator[None]:
     except ImportError as error:
         if (error.name or "").partition(".")[0] == "cactus_decoding":
             raise  # a mistake of our own
-        raise ValueError(f"{sentence}: run {install(extra)}") from None
+        raise ValueError(f"{sentence}: run {install_command(extra)}") from None

@@ -20,7 +20,7 @@ from cactus_decoding.core.drafting.lengths import FixedLength, LengthFactory
 from cactus_decoding.core.drafting.lookup import SuffixDrafter
 from cactus_decoding.core.drafting.measuring import PROMPTS, text_to_time
 from cactus_decoding.core.drafting.model import ModelDrafter
-from cactus_decoding.core.drafting.registry import LOOK_UP, check_names, parse_drafter
+from cactus_decoding.core.drafting.registry import LOOK_UP, check_model_names, parse_drafter
 from cactus_decoding.core.loop import decode
 from cactus_decoding.core.models import loading
 from cactus_decoding.core.models.base import BaseCachedModel, SavedRoom
@@ -225,7 +225,7 @@ class Pair:
             >>> load_pair().with_draft("ngram").drafter
             NgramDrafter(max_ngram_size=3, min_ngram_size=1)
         """
-        check_names(None, draft)
+        check_model_names(None, draft)
         named = parse_drafter(draft) if isinstance(draft, str) else None
         if named is not None:
             return replace(self, drafter=named.drafter(self.target.model))
@@ -287,7 +287,7 @@ def load_pair(
     assert target is not None
     assert draft is not None
     named = parse_drafter(draft) if isinstance(draft, str) else None
-    check_names(target, draft)
+    check_model_names(target, draft)
     dtype = loading.checked_dtype(dtype)
     device = loading.checked_device(loading.device_beside_files(target, None if named else draft, dtype, device))
     local = loading.only_cached("target", target)

@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 from support.constraints import accepts, byte_vocabulary, schema_of
 from support.tables import all_of
 
-from cactus_decoding.core.constraints.schema import FORMATS, checked_schema
+from cactus_decoding.core.constraints.schema import STRING_FORMATS, checked_schema
 
 TEXT, INTEGER = {"type": "string"}, {"type": "integer"}
 KEYWORDS = {
@@ -133,7 +133,7 @@ def test_a_keyword_allows_its_valid_values_and_no_others(case):
 
 
 def test_every_format_that_is_named_is_enforced():
-    assert FORMATTED.keys() == FORMATS.keys()
+    assert FORMATTED.keys() == STRING_FORMATS.keys()
     for name, (valid, invalid) in FORMATTED.items():
         kind = "string" if isinstance(valid[0], str) else "number" if name in ("float", "double") else "integer"
         constraint = byte_vocabulary().constraint(schema_of({"type": kind, "format": name}))
@@ -146,8 +146,8 @@ def test_formats_hold_beside_what_else_is_said():
     schema = {"type": "integer", "format": "uint32", "minimum": -5, "maximum": 7}
     constraint = byte_vocabulary().constraint(schema_of(schema))
     assert [accepts(constraint, text) for text in ("0", "7", "-1", "8")] == [True, True, False, False]
-    assert checked_schema("it", schema)["allOf"] == [FORMATS["uint32"]]
-    assert checked_schema("it", {"format": "date"}) == FORMATS["date"]
+    assert checked_schema("it", schema)["allOf"] == [STRING_FORMATS["uint32"]]
+    assert checked_schema("it", {"format": "date"}) == STRING_FORMATS["date"]
     dates = {"type": "string", "format": "date", "pattern": "^2", "allOf": [{"pattern": "5$"}]}
     constraint = byte_vocabulary().constraint(schema_of(dates))
     texts = ('"2024-01-15"', '"2024-01-16"', '"1999-01-15"')

@@ -8,7 +8,7 @@ import pytest
 from support.tables import all_of
 
 from cactus_decoding.core.constraints.base import MAX_BYTES, Grammar, as_grammar, schema_grammar
-from cactus_decoding.core.constraints.schema import MAX_DEPTH, checked_schema
+from cactus_decoding.core.constraints.schema import MAX_SCHEMA_DEPTH, checked_schema
 
 
 def nested(depth: int) -> dict:
@@ -38,7 +38,7 @@ REFUSED = {
     "another document": ({"$ref": "https://example.org/s"}, r"\$ref at # must lead to a part of the schema"),
     "a control character": ({"enum": ["a", {"b": ["\x01"]}]}, r"enum at # has the control character '\\x01'"),
     "minProperties": ({"minProperties": 2, "required": ["a"]}, "minProperties at # may be 1 where keys are free"),
-    "depth": (nested(MAX_DEPTH), "it may nest 200 objects and lists, but has more"),
+    "depth": (nested(MAX_SCHEMA_DEPTH), "it may nest 200 objects and lists, but has more"),
     "no schema": ([], r"it must be an object, true or false, but is \[\]"),
 }  # fmt: skip
 KEPT = {
@@ -48,7 +48,7 @@ KEPT = {
     "values like keywords": {"enum": [{"not": {}, "format": "x"}], "const": {"if": 1}},
     "required properties": {"minProperties": 2, "required": ["a", "b"]},
     "named properties": {"minProperties": 2, "properties": {"a": {}, "b": {}}, "additionalProperties": False},
-    "depth": nested(MAX_DEPTH - 2),
+    "depth": nested(MAX_SCHEMA_DEPTH - 2),
 }
 
 

@@ -18,7 +18,7 @@ from support.tiny_models import tiny_llama
 
 from cactus_decoding import AutoLength, ModelDrafter, NgramDrafter, Pair, load_pair, stream
 from cactus_decoding.core.drafting import measuring as module
-from cactus_decoding.core.drafting.measuring import measure, pass_times
+from cactus_decoding.core.drafting.measuring import measure_passes, pass_times
 from cactus_decoding.core.drafting.timing import PassTimes
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.zoo.word_problems import word_problems
@@ -51,7 +51,7 @@ class Timed(CachedModel):
 
 
 def by_the_tests_clock(*models: Any, **given: Any) -> PassTimes:
-    return measure(*models, **{"clock": lambda: Timed.now, "now": lambda: 0.0} | given)
+    return measure_passes(*models, **{"clock": lambda: Timed.now, "now": lambda: 0.0} | given)
 
 
 def test_passes_of_both_models_are_timed_and_forgotten() -> None:
@@ -76,7 +76,7 @@ def test_measuring_ends_after_three_seconds_or_the_time_of_six_tokens(
     target, draft = paced(0, seconds), paced(1, 0.27 * seconds)
     monkeypatch.setattr(Timed, "now", 0.0)
     found = by_the_tests_clock(target, ModelDrafter(draft), now=lambda: Timed.now)
-    assert Timed.now <= max(module.BUDGET, 6 * seconds)
+    assert Timed.now <= max(module.MEASURING_SECONDS, 6 * seconds)
     assert dict(found.target) == pytest.approx({width: seconds * (1 + 2 * width) / 3 for width in found.widths})
     assert found.draft == pytest.approx(0.27 * seconds)
     assert found.reading <= 0.27 * seconds
@@ -86,14 +86,14 @@ def test_measuring_ends_after_three_seconds_or_the_time_of_six_tokens(
 
 
 def test_measuring_that_has_no_end_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BUDGET", 1e9)
+    monkeypatch.setattr(module, "MEASURING_SECONDS", 1e9)
     monkeypatch.setattr(Timed, "now", 0.0)
     by_the_tests_clock(paced(0, 1.0), NgramDrafter(), now=lambda: Timed.now)
     assert Timed.now > 30
 
 
 def test_steps_are_timed_where_passes_are_short(target: CachedModel) -> None:
-    found, alone = (measure(target, NgramDrafter(), steps=each) for each in (lambda clock: (100.0, 300.0), None))
+    found, alone = (measure_passes(target, NgramDrafter(), steps=each) for each in (lambda clock: (100.0, 300.0), None))
     assert [round(seconds) for _, seconds in found.target] == [100, *[300] * 6]
     assert max(seconds for _, seconds in alone.target) < 10
     found = by_the_tests_clock(Timed(0), NgramDrafter(), steps=lambda clock: pytest.fail("asked"))
@@ -114,7 +114,7 @@ def test_a_pair_times_steps_with_and_without_a_proposal(target: CachedModel, mon
         assert pair.step_seconds(lambda: float(next(ticks))) == (1.0, 1.0)
     assert {1, 2} <= set(widths)
     assert target.length == 0
-    monkeypatch.setattr(module, "measure", measure)
+    monkeypatch.setattr(module, "measure_passes", measure_passes)
     monkeypatch.setattr(Pair, "step_seconds", lambda pair, clock: (100.0, 100.0))
     pair.prepare(AutoLength())
     assert pair.pass_times(AutoLength())["target"][0][1] == pytest.approx(100)  # type: ignore[index]
@@ -130,8 +130,8 @@ def test_passes_and_steps_are_timed_on_real_text() -> None:
     by_the_tests_clock(model, NgramDrafter())
     context, *passes = model.tokens
     assert len(set(text[:18])) > 12
-    assert {tuple(each) for each in passes} == {tuple(text[len(context) :][:width]) for width in module.WIDTHS}
-    assert len(passes) >= 2 * len(module.WIDTHS)  # runs are compared with each other
+    assert {tuple(each) for each in passes} == {tuple(text[len(context) :][:width]) for width in module.PASS_WIDTHS}
+    assert len(passes) >= 2 * len(module.PASS_WIDTHS)  # runs are compared with each other
     model.tokens.clear()
     with pair.reserve():
         pair.step_seconds(lambda: Timed.now)
@@ -163,7 +163,7 @@ def test_they_are_measured_once_and_kept(target: CachedModel, tmp_path: Path, mo
     (file,) = (tmp_path / "cache").rglob("*.json")
     assert str(file) in first.source
     monkeypatch.setattr(module, "_KNOWN", {})  # as another process
-    monkeypatch.setattr(module, "measure", lambda *models, **_: pytest.fail("measured again"))
+    monkeypatch.setattr(module, "measure_passes", lambda *models, **_: pytest.fail("measured again"))
     again = pass_times(target, drafter)
     assert again.source == str(file)
     assert again.as_dict() == first.as_dict()
@@ -189,7 +189,7 @@ def test_times_of_a_busy_machine_are_kept_by_no_file(
     until: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two threads on a core that others want were timed nine times too long, and that was believed for good."""
-    monkeypatch.setattr(module, "measure", lambda *models, **_: by_the_tests_clock(*models))
+    monkeypatch.setattr(module, "measure_passes", lambda *models, **_: by_the_tests_clock(*models))
     # the longer the more there were: no two runs agree, unless it was disturbed in the first alone
     model = Timed(0, lambda count, number: 1 + 0.1 * count + (3 * (number + 1) if number + 1 < until else 0))
     found = pass_times(model, NgramDrafter())
@@ -290,7 +290,7 @@ def test_a_draft_reads_one_by_one_where_two_at_once_take_longer(target: CachedMo
 def test_the_context_window_of_a_small_model_is_not_left() -> None:
     model = CachedModel(tiny_llama(0))
     model.model.config.max_position_embeddings = 12
-    found = measure(model, NgramDrafter())
+    found = measure_passes(model, NgramDrafter())
     assert (found.draft, found.reading) == (0.0, 0.0)  # what copies costs nothing
     assert found.widths[0] == 1
     assert max(found.widths) <= 12

@@ -17,7 +17,7 @@ from cactus_decoding.core.files.writing import (
     as_json,
     check_folder,
     check_writable,
-    part_of,
+    part_path,
     replacing,
     write_atomically,
 )
@@ -45,7 +45,7 @@ def test_what_an_interrupted_block_wrote_is_kept_where_that_is_asked_for(tmp_pat
     path = tmp_path / "file"
     interrupt(path, "ne", keep=True)
     assert [found.name for found in tmp_path.iterdir()] == ["file.cactus-part"]
-    assert part_of(path).read_text() == "ne"
+    assert part_path(path).read_text() == "ne"
 
 
 def test_a_link_stays_a_link_and_its_target_keeps_who_may_read_it(tmp_path):
@@ -133,7 +133,7 @@ def test_two_that_write_one_file_do_not_mix(tmp_path):
 def test_a_check_leaves_what_an_interrupted_run_wrote(tmp_path):
     interrupt(tmp_path / "file", "ne", keep=True)
     check_writable(tmp_path / "file")
-    assert part_of(tmp_path / "file").read_text() == "ne"
+    assert part_path(tmp_path / "file").read_text() == "ne"
 
 
 def test_a_full_disk_leaves_the_old_file_and_is_named(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.decisions import admit, emitted_by, plan
+from support.decisions import afforded_in_turn, emitted_by, plan
 from support.exact_enumeration import enumerate_tokens, make_rows
 from support.rules_under_test import SPELLINGS, every_rule
 
@@ -20,17 +20,17 @@ from cactus_decoding.core.types import judges_untempered
 
 @given(st.lists(st.floats(0, 10), max_size=8), st.floats(0, 20), st.floats(0, 5))
 def test_admission_keeps_the_limit_and_looks_only_back(costs: list[float], limit: float, spent: float) -> None:
-    admitted = admit(costs, limit, spent)
+    admitted = afforded_in_turn(costs, limit, spent)
     total = spent
     for cost, fits in zip(costs, admitted, strict=True):
         assert fits == (total < limit and total + cost <= limit)
         total += cost if fits else 0.0
     for i in range(len(costs)):
-        assert admit(costs[:i], limit, spent) == admitted[:i]
+        assert afforded_in_turn(costs[:i], limit, spent) == admitted[:i]
 
 
 def test_positions_of_unknown_or_infinite_cost_are_never_admitted() -> None:
-    assert admit([math.nan, math.inf, 0.0], limit=1.0) == [False, False, True]
+    assert afforded_in_turn([math.nan, math.inf, 0.0], limit=1.0) == [False, False, True]
 
 
 @every_rule([text for text in SPELLINGS if not judges_untempered(parse_rule(text))])
@@ -40,7 +40,7 @@ def test_plan_is_the_rule_where_it_was_admitted_and_lossless_elsewhere(spelling:
     costs = audit(rule, target, draft).kl
     planned = plan(rule, target, draft, ids, limit=0.2)
     assert planned.costs == pytest.approx(costs.clamp(min=0).tolist(), abs=1e-9)
-    assert planned.fell_back == [not fits for fits in admit(planned.costs, 0.2)]
+    assert planned.fell_back == [not fits for fits in afforded_in_turn(planned.costs, 0.2)]
     over = torch.tensor(planned.fell_back).unsqueeze(1)
     expected = torch.where(over, target, enumerate_tokens(rule, target, draft)[0])
     torch.testing.assert_close(emitted_by(planned.rule, target, draft), expected, rtol=0, atol=1e-9)

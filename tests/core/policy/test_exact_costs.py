@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from support.decisions import admit, plan
+from support.decisions import afforded_in_turn, plan
 from support.loop_runs import PROMPT
 from support.rules_under_test import SPELLINGS, every_rule
 from support.tables import all_of
@@ -21,7 +21,7 @@ from cactus_decoding.core.divergences.rows import kl_of_rows, normalised
 from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.sampling.rows import SparseProbs
 from cactus_decoding.core.types import judges_untempered
-from cactus_decoding.engines.vllm.step import admitted as admitted_at_once
+from cactus_decoding.engines.vllm.step import afforded
 from cactus_decoding.lab.tracing import PositionRows, what_if
 
 ORDINARY = [text for text in SPELLINGS if not judges_untempered(parse_rule(text))]
@@ -197,11 +197,12 @@ def test_a_limit_of_0_decides_as_the_lossless_rule_to_the_last_bit(rule: str, ve
 def test_both_meters_admit_nothing_once_a_budget_is_used_up() -> None:
     costs = [0.25, 0.0, 0.5, 0.25, 0.0, 1e-300]
     for limit, spent in ((0.0, 0.0), (0.5, 0.5), (0.5, 0.0), (math.inf, 0.0), (math.inf, 3.0)):
-        mine = admit(costs, limit, spent)
-        theirs = admitted_at_once(*(torch.tensor(x, dtype=torch.float64) for x in ([costs], [spent], [limit])))
+        mine = afforded_in_turn(costs, limit, spent)
+        theirs = afforded(*(torch.tensor(x, dtype=torch.float64) for x in ([costs], [spent], [limit])))
         assert [mine] == theirs.tolist()
         assert any(mine) == (limit > spent)
-    assert admit([math.inf, 0.1], math.inf) == [True, True]  # a budget that only measures admits whatever there is
+    only_measured = afforded_in_turn([math.inf, 0.1], math.inf)
+    assert only_measured == [True, True]
 
 
 def test_where_nothing_is_given_up_nothing_fell_back() -> None:

@@ -22,7 +22,7 @@ from cactus_decoding.core.schemes import VERIFICATIONS, FlyKnobs, read_scheme
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.core.verification.fly import fly
 from cactus_decoding.core.verification.tree import Scheme
-from cactus_decoding.lab.evaluation.engines.engine import TransformersEngine
+from cactus_decoding.lab.evaluation.engines.engine import PairEngine
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.tracing import stream_trace
 from cactus_decoding.zoo.word_problems import EXAMPLES
@@ -238,6 +238,6 @@ def test_nobody_takes_it_for_lossless() -> None:
     request = Request.from_dict({"verification": "fly:window=2", "max_new_tokens": 16, "seed": 0})
     config = RunConfig("word_problems", "bundled", "bundled:draft", "transformers", 2, request)
     assert (config.rule, config.label) == ("fly:window=2", "fly:window=2 ×6")
-    assert TransformersEngine(load_pair()).answer(EXAMPLES[0].prompt, request).audited is None
+    assert PairEngine(load_pair()).answer(EXAMPLES[0].prompt, request).audited is None
     with pytest.raises(ValueError, match="which under fly:window=2 nobody knows"):
         stream_trace(load_pair(), EXAMPLES[0].prompt, request)

@@ -23,6 +23,7 @@ from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.core.rules import Cactus, ClampedRatio, Lossless, as_rule, parse_rule
 from cactus_decoding.core.sampling import rows as sampled
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams
@@ -39,7 +40,6 @@ from cactus_decoding.core.verification.batched import verified_at_once, verify
 from cactus_decoding.core.verification.match import match
 from cactus_decoding.core.verification.tree import RandomNumbers, Tree, Walk
 from cactus_decoding.core.verification.walk import walk
-from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
 
 SAMPLINGS = (
     SamplingParams(),

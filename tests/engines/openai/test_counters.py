@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support.decisions import admit, as_given
+from support.decisions import afforded_in_turn, as_given
 
 from cactus_decoding import Budget, Proposal, Request, parse_rule
+from cactus_decoding.core.relaxed_logits import costs_of, relax_tokens
 from cactus_decoding.engines.openai import counters
 from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, BudgetMeter, Counters, conditional_nats
-from cactus_decoding.engines.openai.relaxed_logits import costs_of, relax_tokens
-from cactus_decoding.engines.vllm.step import admitted as admitted_at_once
+from cactus_decoding.engines.vllm.step import afforded
 
 
 class Recorder:
@@ -103,7 +103,7 @@ def by_running_totals(costs: torch.Tensor, spent: torch.Tensor, budgets: torch.T
 
 
 def library_s(costs: list[list[float]], spent: list[float], budgets: list[float]) -> list[list[bool]]:
-    return [admit(*one) for one in zip(costs, budgets, spent, strict=True)]
+    return [afforded_in_turn(*one) for one in zip(costs, budgets, spent, strict=True)]
 
 
 def doubles(*values: list) -> list[torch.Tensor]:
@@ -112,7 +112,7 @@ def doubles(*values: list) -> list[torch.Tensor]:
 
 @given(tables())
 def test_it_admits_what_the_library_admits(table: tuple[list[list[float]], list[float], list[float]]) -> None:
-    assert admitted_at_once(*doubles(*table)).tolist() == library_s(*table)
+    assert afforded(*doubles(*table)).tolist() == library_s(*table)
 
 
 def test_running_totals_would_not() -> None:
@@ -132,9 +132,9 @@ def test_it_charges_as_it_admits_and_never_overspends(
     costs, _, limits = doubles(*table)
     before = meter.spent.clone()
     looked_at = torch.arange(len(rows[0])) < torch.tensor(visited).unsqueeze(1)
-    meter.charge(torch.arange(len(rows)), costs, admitted_at_once(costs, before, limits) & looked_at)
+    meter.charge(torch.arange(len(rows)), costs, afforded(costs, before, limits) & looked_at)
     for index, total in enumerate(before.tolist()):
-        admitted = admit(rows[index], budgets[index], total)
+        admitted = afforded_in_turn(rows[index], budgets[index], total)
         for cost, fits in list(zip(rows[index], admitted, strict=True))[: visited[index]]:
             total += cost if fits else 0.0
         assert meter.spent[index].item() == total  # to the last bit
@@ -145,7 +145,7 @@ def test_it_charges_as_it_admits_and_never_overspends(
 def test_a_position_of_unknown_cost_never_fits(unknown: float) -> None:
     (costs,) = doubles([[unknown, 0.5, unknown]])
     for budget in (1.0, math.inf):
-        admitted = admitted_at_once(costs, *doubles([0.0], [budget]))
+        admitted = afforded(costs, *doubles([0.0], [budget]))
         assert admitted.tolist() == [[False, True, False]]
         meter = BudgetMeter(CPU, slots=1)
         meter.charge(torch.tensor([0]), costs, admitted)

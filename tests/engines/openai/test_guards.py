@@ -11,7 +11,7 @@ from support.outside_module import outside_module
 from support.tables import all_of
 
 from cactus_decoding import Request, parse_rule
-from cactus_decoding.engines.openai.serving import BadRequestError, Guards, KeyGuard, read_json
+from cactus_decoding.engines.openai.serving import BadRequestError, Guards, KeyGuard, read_body
 
 
 def application(endpoint):
@@ -25,7 +25,7 @@ def application(endpoint):
 
 
 async def read(request):
-    return JSONResponse(await read_json(request, 1_000))
+    return JSONResponse(await read_body(request, 1_000))
 
 
 @all_of("given, status", [

@@ -18,7 +18,7 @@ from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.engines.openai.counters import BudgetMeter
 from cactus_decoding.engines.vllm import step as stepping
 from cactus_decoding.engines.vllm.state import FollowedResponse, append_padding_token
-from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep, admitted, allowed
+from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep, afforded, allowed
 
 CPU, VOCABULARY, DEPTH, REQUESTS = torch.device("cpu"), 6, 4, 3
 DIGITS = torch.tensor([0, 3])
@@ -106,7 +106,7 @@ def test_a_step_decides_as_the_policy_does(case) -> None:
 
 
 def _admits_the_first_that_does_not_fit(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
-    return admitted(costs, spent, budgets + costs.amax())
+    return afforded(costs, spent, budgets + costs.amax())
 
 
 def _lets_the_rule_judge_everywhere(layout, logits, totals) -> Tensor:
@@ -125,7 +125,7 @@ def check_many() -> None:
 @all_of(
     "name, wrong",
     [
-        ("admitted", _admits_the_first_that_does_not_fit),
+        ("afforded", _admits_the_first_that_does_not_fit),
         ("allowed", _lets_the_rule_judge_everywhere),
         ("allowed", _forgets_phases),
     ],

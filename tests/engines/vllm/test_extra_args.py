@@ -15,11 +15,11 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.engines.vllm.extra_args import (
     REQUEST_KEYS,
     ServerConfig,
-    admitted,
     asked_of,
     check_request_texts,
     is_lossless,
     request_of,
+    worker_request,
 )
 
 FOREIGN = ("typical", "top_k", "relaxed_greedy", "token_cascade", "big_little", "mars")
@@ -64,7 +64,7 @@ def test_no_request_imports_a_module(tmp_path, monkeypatch) -> None:
         for value in (module.spelling, [module.spelling], {"a": module.spelling}):
             with pytest.raises((TypeError, ValueError), match=key):
                 config.read({key: value})
-            admitted(SimpleNamespace(temperature=1.0, extra_args={key: value}), config)
+            worker_request(SimpleNamespace(temperature=1.0, extra_args={key: value}), config)
             assert not module.was_imported, key
 
 
@@ -133,7 +133,7 @@ def test_a_thinking_part_is_where_the_server_s_reasoning_parser_says() -> None:
     within = {**RULE, "relax_within": "thinking"}
     asked = request_of(within, thinking=server.thinking)
     assert asked.policy == relaxation_policy(relax_within=[7, [8, 9]])
-    assert admitted(SimpleNamespace(temperature=1.0, extra_args=within), server) == asked
+    assert worker_request(SimpleNamespace(temperature=1.0, extra_args=within), server) == asked
     assert request_of({"relax_within": "none"}, server.default) == Request("cactus:delta=1")
     for unknown in (None, SimpleNamespace(reasoning_start_token_ids=None, natural_reasoning_end_token_ids=None)):
         assert ServerConfig.of(config(reasoning_config=unknown)).thinking is None
@@ -181,7 +181,7 @@ def test_texts_are_looked_at_where_somebody_asks_and_must_fit() -> None:
 
 def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> None:
     def of(asked: dict, temperature: float = 1.0) -> Request | None:
-        return admitted(SimpleNamespace(temperature=temperature, extra_args=asked), ServerConfig())
+        return worker_request(SimpleNamespace(temperature=temperature, extra_args=asked), ServerConfig())
 
     assert of({"acceptance_rule": "cactus:delta=1"}) == Request("cactus:delta=1")
     assert of({"acceptance_rule": "cactus:delta=1"}, temperature=0.0) is None
@@ -234,7 +234,7 @@ def test_a_server_may_keep_the_choice_to_itself() -> None:
     for asked in ({"acceptance_rule": "clamped:width=1"}, {"budget": 0.1}, {"protect": "none"}, {"lossless_tokens": 0}):
         with pytest.raises(ValueError, match=rf"^{'|'.join(asked)} is not for requests here: .* client_rules false"):
             server.read({"acceptance_rule": "lossless"} | asked)
-        assert admitted(SimpleNamespace(temperature=1.0, extra_args=asked), server) is None
+        assert worker_request(SimpleNamespace(temperature=1.0, extra_args=asked), server) is None
         ServerConfig.of(config(additional_config=own)).read(asked)
     with pytest.raises(ValueError, match="client_rules is a key of the server's"):
         server.read({"client_rules": True})

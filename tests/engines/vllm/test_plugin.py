@@ -20,7 +20,7 @@ from cactus_decoding.engines.vllm.patches import (
     RECORDED,
     V1_SAMPLER,
     V2_SAMPLER,
-    arguments,
+    argument_names,
     definition,
     differences,
     is_replaced,
@@ -85,7 +85,7 @@ def test_bad_ones_do_not(asked: dict, config: dict, said: str) -> None:
 )
 def test_what_the_vocabulary_does_not_allow_is_refused(monkeypatch, words, said: str) -> None:
     vocabulary = None if words is None else Vocabulary(words)
-    monkeypatch.setattr(plugin, "vocabulary_of", lambda vllm_config: vocabulary)
+    monkeypatch.setattr(plugin, "server_vocabulary", lambda vllm_config: vocabulary)
     check, protected = check_of(seen := []), {"acceptance_rule": "cactus:delta=1", "protect": "digits"}
     with pytest.raises(VLLMValidationError, match=said):
         check(SimpleNamespace(extra_args=protected))
@@ -94,7 +94,7 @@ def test_what_the_vocabulary_does_not_allow_is_refused(monkeypatch, words, said:
         check_of([], additional_config=protected)
     with pytest.raises(ValueError, match=said):  # for rules that requests bring
         check_of([], additional_config=protected | {"acceptance_rule": "lossless"})
-    monkeypatch.setattr(plugin, "vocabulary_of", lambda vllm_config: Vocabulary(("a", " 2")))
+    monkeypatch.setattr(plugin, "server_vocabulary", lambda vllm_config: Vocabulary(("a", " 2")))
     check_of(seen)(SimpleNamespace(extra_args=protected))
     assert len(seen) == 1
 
@@ -236,7 +236,7 @@ def test_our_wrappers_take_what_vllm_s_functions_take(version: str) -> None:
         (reports, "add_request", "v1/core/sched/scheduler.py::Scheduler.add_request"),
         (reports, "process_outputs", "v1/engine/output_processor.py::OutputProcessor.process_outputs"),
     ):
-        ours = arguments(definition(ast.parse(Path(module.__file__).read_text()), [name]))
+        ours = argument_names(definition(ast.parse(Path(module.__file__).read_text()), [name]))
         theirs = RECORDED[version][place]
         if theirs[0] == "self":  # it is known by another name here
             ours, theirs = ours[1:], theirs[1:]

@@ -120,7 +120,8 @@ time.sleep(600)
 def test_a_server_that_does_not_listen_is_ended_with_all_that_it_started(number: signal.Signals) -> None:
     command = [sys.executable, "-c", DEAF, DEAF]
     heard = f"import signal; signal.signal({int(number)}, signal.SIG_DFL)"  # also where the tests run under nohup
-    run = f"import sys; import {server.__name__} as server; server.GRACE = 0.5; sys.exit(server.run_server({command}))"
+    run = f"import sys; import {server.__name__} as server; server.SECONDS_TO_END = 0.5"
+    run += f"; sys.exit(server.run_server({command}))"
     with subprocess.Popen([sys.executable, "-c", f"{heard}; {run}"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline()

@@ -11,8 +11,8 @@ from support.rules_under_test import every_rule
 from support.tables import all_of
 
 from cactus_decoding import parse_rule
+from cactus_decoding.core.relaxed_logits import relax_rows
 from cactus_decoding.engines.openai.counters import BudgetMeter
-from cactus_decoding.engines.openai.relaxed_logits import relax_rows
 from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep
 from cactus_decoding.engines.vllm.v1 import DraftProbs
 

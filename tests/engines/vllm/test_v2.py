@@ -12,7 +12,7 @@ from support.tables import all_of
 from cactus_decoding import Request, parse_rule
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.engines.openai.relaxed_logits import relax_rows, relax_tokens
+from cactus_decoding.core.relaxed_logits import relax_rows, relax_tokens
 from cactus_decoding.engines.vllm import v2
 from cactus_decoding.engines.vllm.extra_args import ServerConfig
 from cactus_decoding.engines.vllm.state import RequestRules

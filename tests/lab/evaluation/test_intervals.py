@@ -16,7 +16,7 @@ from scipy import stats
 from support.tables import all_of
 
 from cactus_decoding.lab.evaluation.intervals import (
-    FEWEST,
+    FEWEST_PROBLEMS,
     beta_quantile,
     bootstrapped,
     clustered_proportion,
@@ -180,10 +180,10 @@ def test_the_bootstrap_covers_a_ratio_of_sums_which_are_the_same_in_parts_and_at
 
 def test_the_bootstrap_spans_the_middle_unless_there_is_too_little_to_tell():
     values = np.arange(1001.0)
-    assert bootstrapped(500.0, values, FEWEST) == (500.0, 25.0, 975.0)
-    assert bootstrapped(500.0, np.append(values, math.nan), FEWEST) == (500.0, 25.0, 975.0)
-    assert not bootstrapped(500.0, values, FEWEST - 1).has_ends
+    assert bootstrapped(500.0, values, FEWEST_PROBLEMS) == (500.0, 25.0, 975.0)
+    assert bootstrapped(500.0, np.append(values, math.nan), FEWEST_PROBLEMS) == (500.0, 25.0, 975.0)
+    assert not bootstrapped(500.0, values, FEWEST_PROBLEMS - 1).has_ends
     assert not bootstrapped(3.0, np.full(100, 3.0), 50).has_ends
     assert not bootstrapped(3.0, np.full(100, math.inf), 50).has_ends
     # the whole range of six values misses their median with probability 1 in 32, that of five with 1 in 16
-    assert 2 * 0.5**FEWEST <= 0.05 < 2 * 0.5 ** (FEWEST - 1)
+    assert 2 * 0.5**FEWEST_PROBLEMS <= 0.05 < 2 * 0.5 ** (FEWEST_PROBLEMS - 1)

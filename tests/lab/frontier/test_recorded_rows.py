@@ -16,7 +16,14 @@ from cactus_decoding.core.audit import audit
 from cactus_decoding.core.drafting.lookup import NgramDrafter
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.lab.frontier.frontier import Frontier, read_frontier
-from cactus_decoding.lab.frontier.recorded_rows import TAIL, join, pack, pack_shortened, read_rows, shortened
+from cactus_decoding.lab.frontier.recorded_rows import (
+    MERGED_TAIL,
+    join,
+    pack_rows,
+    pack_shortened,
+    read_rows,
+    shortened,
+)
 from cactus_decoding.lab.frontier.recording import record_rows
 
 
@@ -56,7 +63,7 @@ def test_rows_survive_a_file(tmp_path):
 
 def test_stores_join_whatever_their_form():
     dense, sparse = torch.full((2, 8), 1 / 8), torch.eye(8)
-    packed = [pack([dense], 8), pack([sparse], 8)]
+    packed = [pack_rows([dense], 8), pack_rows([sparse], 8)]
     assert [each.sparse for each in packed] == [False, True]
     for parts in ([0, 0], [1, 1], [0, 1], [1, 0, 1]):
         joined = join([packed[i] for i in parts], 8)
@@ -106,7 +113,7 @@ def rows(count: int, sharpness: float = 4.0) -> tuple[torch.Tensor, torch.Tensor
     return target.softmax(-1), draft.softmax(-1)
 
 
-@pytest.mark.parametrize("tail", [1e-2, TAIL, 1e-4])
+@pytest.mark.parametrize("tail", [1e-2, MERGED_TAIL, 1e-4])
 def test_what_rules_accept_and_cost_changes_by_less_than_the_tail(tail: float) -> None:
     target, draft = rows(4)
     pairs = [shortened(q, p, drafted=7, tail=tail) for q, p in zip(target, draft, strict=True)]
@@ -143,7 +150,7 @@ def test_kept_tokens_stay_what_they_are_and_the_rest_is_small() -> None:
     assert ids.equal(ids.unique())
     same = (q.float() == target[0, ids]) & (p.float() == draft[0, ids])
     assert int((~same).sum()) <= 65
-    assert max(float(q[~same].sum()), float(p[~same].sum())) <= TAIL
+    assert max(float(q[~same].sum()), float(p[~same].sum())) <= MERGED_TAIL
     for kept, row in ((q, target), (p, draft)):
         assert float(kept.sum()) == pytest.approx(float(row.sum(dtype=torch.float64)), abs=1e-12)
 

@@ -8,9 +8,9 @@ from support.playground_server import asked, tokens
 from support.tables import all_of
 
 from cactus_decoding.core.request import SETTINGS
-from cactus_decoding.lab.playground.server import PAGE
+from cactus_decoding.lab.playground.server import PLAYGROUND_PAGE
 from cactus_decoding.lab.tracing import read_trace
-from cactus_decoding.lab.tracing.page import PAGE as SHARED
+from cactus_decoding.lab.tracing.page import TRACE_PAGE as SHARED
 
 
 def test_a_seed_that_was_drawn_is_told(server):
@@ -131,7 +131,7 @@ def test_the_page_may_load_nothing_from_elsewhere(server):
 @all_of("name", ["index.html", "nothing.js", "..%2fserver.py", "%2e%2e/server.py", "trace.html.jinja"])
 def test_no_other_file_is_an_asset(server, name):
     assert server.ask("GET", f"/assets/{name}")[0] == 404
-    both = [path.name for folder in (PAGE, SHARED) for path in folder.iterdir()]
+    both = [path.name for folder in (PLAYGROUND_PAGE, SHARED) for path in folder.iterdir()]
     assert len(both) == len(set(both))  # none hides another of the same name
 
 

@@ -12,9 +12,10 @@ from support.tables import all_of
 
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.run_config import parse_policies
 from cactus_decoding.lab.evaluation.runs.summary import NAMES, summarise
 from cactus_decoding.lab.frontier.frontier import as_result, frontier
-from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_families, parse_policies
+from cactus_decoding.lab.frontier.relaxations import FAMILIES, parse_families
 from cactus_decoding.lab.reporting import charts
 from cactus_decoding.lab.reporting.charts import TO_ALONE, TO_LOSSLESS, frontier_picture, time_metric
 from cactus_decoding.lab.reporting.pictures import STYLES, family_of
@@ -22,11 +23,11 @@ from cactus_decoding.lab.reporting.report import (
     COLUMNS,
     MAIN,
     make_report,
-    number,
     read_all,
-    to_html,
+    report_to_html,
     to_markdown,
     verdict,
+    with_interval,
 )
 
 
@@ -36,11 +37,11 @@ def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
     (rows,) = section.pairs.values()
     assert [row.config.label for row in rows] == [row.config.label for row in summarise(several())]
     assert "target alone, 95 % interval" in section.pictures[0].svg
-    page, table = to_html(made_of), to_markdown(made_of)
-    assert page == to_html(make_report(read_all([tmp_path / "a.jsonl"])))  # the same bytes
+    page, table = report_to_html(made_of), to_markdown(made_of)
+    assert page == report_to_html(make_report(read_all([tmp_path / "a.jsonl"])))  # the same bytes
     for row in rows:
         for metric, _, digits in COLUMNS:
-            text = number(row.metrics[metric], digits)
+            text = with_interval(row.metrics[metric], digits)
             assert text in page
             assert text in table
     assert {metric for metric, _, _ in COLUMNS} <= set(NAMES)
@@ -93,7 +94,7 @@ def test_how_runs_were_verified_is_said_where_some_are_coupled():
     assert alike not in notes[1][0]
     assert notes[2][0].startswith(notes[1][0])
     assert notes[2][0].endswith(alike)
-    for shown in (to_html, to_markdown):
+    for shown in (report_to_html, to_markdown):
         assert alike in shown(make_report([("a.jsonl", by_token + coupled)]))
         assert "compared with" not in shown(make_report([("a.jsonl", coupled)]))
 
@@ -106,7 +107,7 @@ def test_each_setting_names_its_baseline_where_there_are_two():
         made("cactus:delta=1.0", 4, seconds=0.8),
     ]
     made_of = make_report([("a.jsonl", results)])
-    page, table = to_html(made_of), to_markdown(made_of)
+    page, table = report_to_html(made_of), to_markdown(made_of)
     assert page.count('<th scope="col">compared with</th>') == 2
     rows = [line.split(" | ")[:2] for line in table.splitlines() if line[:2] == "| "]
     assert rows == [
@@ -128,7 +129,7 @@ def test_pairs_stand_side_by_side_and_samplings_apart():
     adapts = made("lossless", 4, seconds=0.95, draft="ngram")
     results.append(replace(adapts, config=adapts.config.asking(num_speculative_tokens="auto")))
     made_of = make_report([("a.jsonl", results)])
-    assert "lossless ×auto (best lossless)" in to_html(made_of)
+    assert "lossless ×auto (best lossless)" in report_to_html(made_of)
     plain, truncated = made_of.sections
     assert [name.partition("draft ")[2] for name in plain.pairs] == ["small", "ngram", "early_exit"]
     assert plain.pictures[-1].wide
@@ -139,7 +140,7 @@ def test_pairs_stand_side_by_side_and_samplings_apart():
 def test_what_comes_from_files_is_escaped():
     results = [replace(each, provenance={"commit": NASTY}) for each in several(target=NASTY, task=NASTY)]
     made_of = make_report([(NASTY, results)])
-    page = to_html(made_of)
+    page = report_to_html(made_of)
     assert "<script" not in page
     assert "&lt;script&gt;alert" in page
     assert "\x00" not in page

@@ -12,7 +12,7 @@ from support.legible import illegible, overlapping_texts
 from support.recorded_rows import frontier_file
 from support.result_files import NASTY, made, several
 
-from cactus_decoding.lab.reporting.report import Report, make_report, to_html
+from cactus_decoding.lab.reporting.report import Report, make_report, report_to_html
 
 pytestmark = pytest.mark.slow
 PICTURES = sorted(path for path in (ROOT / "docs").rglob("*.svg") if "assets" not in path.parts)
@@ -40,7 +40,7 @@ def test_the_page_in_a_browser(browser, tmp_path: Path) -> None:
     results += several(target=NASTY, task=NASTY)
     added = frontier_file(tmp_path / "frontier.json")
     path = tmp_path / "report.html"
-    path.write_text(to_html(make_report([("a.jsonl", results)], (added, json.loads(added.read_text())))))
+    path.write_text(report_to_html(make_report([("a.jsonl", results)], (added, json.loads(added.read_text())))))
     with watched_page(browser) as (page, requests, complaints):
         page.goto(path.as_uri())
         page.locator("details").evaluate_all("all => all.forEach(each => each.open = true)")
@@ -77,7 +77,7 @@ def test_the_browser_would_notice(browser, tmp_path: Path) -> None:
 
 def test_tables_of_the_report_are_whole(browser, crowded: Report, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
-    path.write_text(to_html(crowded))
+    path.write_text(report_to_html(crowded))
     with watched_page(browser) as (page, _, complaints):
         page.goto(path.as_uri())
         for width in (400, 1200):

@@ -15,7 +15,7 @@ from support.traces import PROMPT
 from cactus_decoding import Fate, load_pair
 from cactus_decoding.core.files.jsonl import read_as
 from cactus_decoding.lab.tracing import read_trace, stream_trace, to_json, trace_response, what_if, write_trace, written
-from cactus_decoding.lab.tracing.page import to_html
+from cactus_decoding.lab.tracing.page import trace_to_html
 from cactus_decoding.lab.tracing.trace import TracedPosition
 
 
@@ -66,7 +66,7 @@ def test_an_interrupted_response_leaves_a_readable_file_and_the_old_one(tmp_path
     with part.open("ab") as file:
         file.write(b'{"kind": "step", "positions": [')  # cut off in the middle of a line
     assert read_trace(part) == back
-    assert "interrupted" in to_html(back)
+    assert "interrupted" in trace_to_html(back)
 
 
 def test_nothing_is_left_of_what_never_began_and_the_file_alone_of_what_was_finished(tmp_path):

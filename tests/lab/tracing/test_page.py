@@ -14,7 +14,7 @@ from support.traces import PROMPT
 
 from cactus_decoding import Fate, Request, load_pair
 from cactus_decoding.lab.tracing import trace_response
-from cactus_decoding.lab.tracing.page import embedded, to_html
+from cactus_decoding.lab.tracing.page import script_json, trace_to_html
 
 HOSTILE = ("</script>", "<img src=x onerror=alert(1)>", "<!--", "]]>", "\u202e\x00\x07", "&amp;\"'`", "\ud800",
            "{{ 7 * 7 }}")  # fmt: skip
@@ -41,7 +41,7 @@ def hostile(trace):
 
 
 def test_nothing_breaks_out_of_the_page(of_trees):
-    page = to_html(hostile(of_trees))
+    page = trace_to_html(hostile(of_trees))
     page.encode()  # no lone surrogates
     assert page.count("<script") == 2 == page.count("</script")
     assert "<img" not in page
@@ -51,8 +51,8 @@ def test_nothing_breaks_out_of_the_page(of_trees):
     assert json.loads(data)["positions"][0]["token"] == HOSTILE[0]
     steps = {int(step): len(nodes) for step, nodes in json.loads(data)["trees"].items()}
     assert steps == {step.step: len(step.tree) for step in of_trees.steps if step.tree}
-    assert json.loads(embedded(HOSTILE)) == list(HOSTILE)
-    assert "<" not in embedded(HOSTILE)
+    assert json.loads(script_json(HOSTILE)) == list(HOSTILE)
+    assert "<" not in script_json(HOSTILE)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def opened(browser, path, **options):
 @pytest.fixture(scope="module")
 def page_file(trace, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "trace.html"
-    path.write_text(to_html(trace))
+    path.write_text(trace_to_html(trace))
     return path
 
 
@@ -179,7 +179,7 @@ CONTRAST = """() => {
 @pytest.mark.slow
 def test_hostile_tokens_are_shown_and_do_nothing(browser, of_trees, tmp_path):
     path = tmp_path / "hostile.html"
-    path.write_text(to_html(hostile(of_trees)))
+    path.write_text(trace_to_html(hostile(of_trees)))
     with opened(browser, path) as page:
         tokens = page.locator(".ca-text .ca-token")
         assert tokens.nth(0).inner_text() == "</script>"
@@ -202,7 +202,7 @@ def of_trees():
 @pytest.mark.slow
 def test_the_tree_of_a_step_is_drawn_with_its_path(browser, of_trees, tmp_path):
     path = tmp_path / "trees.html"
-    path.write_text(to_html(of_trees))
+    path.write_text(trace_to_html(of_trees))
     step = max((step for step in of_trees.steps if step.tree), key=lambda step: step.num_accepted)
     with opened(browser, path, viewport={"width": 360, "height": 900}) as page:
         assert page.locator(".ca-tree").count() == 0

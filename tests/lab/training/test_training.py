@@ -19,7 +19,7 @@ from support.tiny_tokenizers import tiny_tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from cactus_decoding import Request, generate, load_pair, stream
-from cactus_decoding.core.files.writing import part_of
+from cactus_decoding.core.files.writing import part_path
 from cactus_decoding.lab.training import TrainingSettings, train_draft
 from cactus_decoding.lab.training.data import digest_of, read_documents
 from cactus_decoding.lab.training.saving import occupied
@@ -56,7 +56,7 @@ def test_the_draft_is_a_plain_model_that_every_loader_takes(folder, trained):
     )
     pair = load_pair(folder / "target", trained)
     assert generate(pair, "Question:", Request(max_new_tokens=5, seed=0)).token_ids
-    assert not part_of(trained).exists()
+    assert not part_path(trained).exists()
     assert not {each.name for each in trained.iterdir()} & {"training_args.bin", "optimizer.pt", "answers.jsonl"}
     before, after = (load_file(each / "model.safetensors") for each in (folder / "draft", trained))
     assert before.keys() == after.keys()
@@ -179,7 +179,7 @@ def test_an_interruption_leaves_what_can_be_gone_on_with(folder, trained, tmp_pa
     interrupted(settings(folder), output, lambda _, done: done == 5)
     with pytest.raises(ValueError, match="holds an unfinished training with steps 8, but now it is 9"):
         train_draft(settings(folder, steps=9), output)
-    half = part_of(output) / "checkpoints" / "checkpoint-6"
+    half = part_path(output) / "checkpoints" / "checkpoint-6"
     half.mkdir()
     (half / "model.safetensors").write_bytes(b"cut off")
     interrupted(settings(folder), output, lambda stage, _: stage == "Measuring the draft")
@@ -193,7 +193,7 @@ def test_a_training_that_diverges_leaves_the_checkpoint_before(folder, tmp_path)
     asked = settings(folder, learning_rate=1e30, evaluate_every=1)
     with pytest.raises(ValueError, match=r"the loss is .* after step 2; what was saved before is whole"):
         train_draft(asked, tmp_path / "draft")
-    before = part_of(tmp_path / "draft") / "checkpoints" / "checkpoint-1"
+    before = part_path(tmp_path / "draft") / "checkpoints" / "checkpoint-1"
     assert (before / "whole").exists()
     assert all(each.isfinite().all() for each in load_file(before / "model.safetensors").values())
 
@@ -211,7 +211,7 @@ def test_a_full_disk_stops_in_one_line_and_leaves_the_last_checkpoint(folder, tm
             train_draft(settings(folder), output, fill)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    checkpoints = part_of(output) / "checkpoints"
+    checkpoints = part_path(output) / "checkpoints"
     assert (checkpoints / "checkpoint-2" / "whole").exists()
     assert not (checkpoints / "checkpoint-4" / "whole").exists()
     assert train_draft(settings(folder), output) == output
@@ -223,14 +223,14 @@ def test_outputs_in_the_way_are_refused(folder, trained, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match="is there already"):
         train_draft(settings(folder), tmp_path / "file")
-    part_of(tmp_path / "draft").mkdir()
-    (part_of(tmp_path / "draft") / "mine").touch()
+    part_path(tmp_path / "draft").mkdir()
+    (part_path(tmp_path / "draft") / "mine").touch()
     with pytest.raises(ValueError, match="is in the way"):
         train_draft(settings(folder), tmp_path / "draft")
-    assert [each.name for each in part_of(tmp_path / "draft").iterdir()] == ["mine"]
+    assert [each.name for each in part_path(tmp_path / "draft").iterdir()] == ["mine"]
     new, asked = tmp_path / "new", settings(folder)
     digest = digest_of(read_documents(asked.data))
-    with occupied(part_of(new), asked, digest), pytest.raises(ValueError, match="another process"):
+    with occupied(part_path(new), asked, digest), pytest.raises(ValueError, match="another process"):
         train_draft(asked, new)
 
 
@@ -254,7 +254,7 @@ def test_what_cannot_be_trained_is_refused(folder, tmp_path, monkeypatch, others
     with pytest.raises(ValueError, match=message):
         train_draft(settings(folder, **others), tmp_path / "draft")
     assert not (tmp_path / "draft").exists()
-    assert not part_of(tmp_path / "draft").exists(), "other settings may be tried at once"
+    assert not part_path(tmp_path / "draft").exists(), "other settings may be tried at once"
 
 
 @pytest.mark.slow

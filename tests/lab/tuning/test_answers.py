@@ -14,7 +14,13 @@ from cactus_decoding import ModelDrafter, NgramDrafter, Pair, Request, audit, ge
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.transformers.cached_model import CachedModel
-from cactus_decoding.lab.tuning.answers import FEWEST, answer, chosen_threads, thread_counts, use_fastest_threads
+from cactus_decoding.lab.tuning.answers import (
+    FEWEST_LOOKED_AT,
+    chosen_threads,
+    record_answers,
+    thread_counts,
+    use_fastest_threads,
+)
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 RULES = [as_rule("lossless"), as_rule("clamped:width=1"), as_rule("cactus:delta=0.5")]
@@ -35,7 +41,7 @@ def asked(**settings: object) -> Request:
 
 def look(pair: Pair, request: Request, rules=RULES, seconds: float = math.inf):
     plain = Pair(pair.target, NgramDrafter(), pair.tokenizer)
-    return answer(plain, {"small": pair.drafter}, EXAMPLES[0].prompt, request, rules, seconds=seconds, copies=5)
+    return record_answers(plain, {"small": pair.drafter}, EXAMPLES[0].prompt, request, rules, seconds=seconds, copies=5)
 
 
 @all_of("settings", [{}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 0.0}])
@@ -74,8 +80,8 @@ def test_copies_are_what_look_up_proposes(pair: Pair) -> None:
 
 def test_an_answer_ends_with_its_time_but_has_a_few_tokens(pair: Pair) -> None:
     found = look(pair, asked(), seconds=0.0)
-    assert len(found.token_ids) == FEWEST == len(found.copied) == len(found.chances["small", "lossless"])
-    assert look(pair, asked()).token_ids[:FEWEST] == found.token_ids
+    assert len(found.token_ids) == FEWEST_LOOKED_AT == len(found.copied) == len(found.chances["small", "lossless"])
+    assert look(pair, asked()).token_ids[:FEWEST_LOOKED_AT] == found.token_ids
     assert pair.drafter.model_cache.length == 0  # models forget the answer
     assert isinstance(pair.drafter.read([1, 2, 3], 2), torch.Tensor)
     width, prompt = pair.target.vocabulary_size, len(pair.tokenizer(EXAMPLES[0].prompt).input_ids)

@@ -17,7 +17,7 @@ from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.tuning import profile as module
 from cactus_decoding.lab.tuning.answers import TunedAnswer
 from cactus_decoding.lab.tuning.profile import Profile, default_place, file_key
-from cactus_decoding.lab.tuning.tuning import Forecast, best_of, forecasts, pays, verdict
+from cactus_decoding.lab.tuning.tuning import Forecast, best_of, forecasts, pays, speedup_sentence
 
 NAN = float("nan")
 TIMES = PassTimes(((1, 1.0), (2, 1.5), (4, 2.0), (8, 3.0)))
@@ -109,7 +109,7 @@ def test_a_rule_is_recommended_for_itself_and_look_up_for_any() -> None:
 def test_what_hardly_pays_is_said_not_to(interval: Interval, proposals: int, paying: bool, said: str) -> None:
     told = Forecast("small", "lossless", proposals, 1.0, 1.5, interval)
     assert pays(told) is paying
-    assert verdict(told).startswith(said)
+    assert speedup_sentence(told).startswith(said)
 
 
 @pytest.fixture

@@ -118,11 +118,11 @@ def matcher_of(tokenizer: Any, grammar: str) -> Any:
 
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**LIMITS))  # type: ignore[arg-type]
     if matcher.is_error():
-        raise ValueError(short(matcher.get_error()))
+        raise ValueError(one_line(matcher.get_error()))
     return matcher
 
 
-def short(message: str) -> str:
+def one_line(message: str) -> str:
     """Return an error of llguidance's in one line of ordinary length, in this package's words where it has some."""
     line = " ".join(message.partition("<non-verbose/>")[0].split())
     if line.startswith("oneOf constraints are not supported"):
@@ -143,7 +143,7 @@ def try_out(tokenizer: Any, kind: str, text: str) -> str:
     for _ in range(_TRIED_TOKENS):
         bits = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
         if matcher.is_error():
-            raise ValueError(short(matcher.get_error()))
+            raise ValueError(one_line(matcher.get_error()))
         ids = np.flatnonzero(bits)
         if matcher.is_stopped() or not len(ids):
             break
@@ -178,7 +178,7 @@ def work() -> None:
             try:
                 answers.append({"grammar": try_out(tokenizer, asked["kind"], asked["text"])})
             except BaseException as error:  # Rust's panics are no Exception
-                answers.append({"error": short(str(error)) or type(error).__name__})
+                answers.append({"error": one_line(str(error)) or type(error).__name__})
 
         thread = threading.Thread(target=answer)
         signal.setitimer(signal.ITIMER_PROF, asked["seconds"])  # of processor time, after which this process ends

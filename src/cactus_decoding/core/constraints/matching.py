@@ -37,7 +37,7 @@ class GrammarVocabulary:
         try:
             return GrammarConstraint(self, compiling.translate(grammar.kind, grammar.text))
         except ValueError as error:
-            raise ValueError(f"cannot read {grammar.name}: {compiling.short(str(error))}") from None
+            raise ValueError(f"cannot read {grammar.name}: {compiling.one_line(str(error))}") from None
 
 
 _MADE: WeakKeyDictionary[Any, dict[Any, GrammarVocabulary]] = WeakKeyDictionary()
@@ -130,7 +130,7 @@ class GrammarConstraint:
     def _failed(self, said: str) -> Exception:
         if "PyErr" in said:  # of the tokenizer that it asks: no mistake of the constraint's
             return RuntimeError(f"llguidance failed: {said}")
-        return ConstraintError(f"the constraint gave up after {len(self._tokens)} tokens: {compiling.short(said)}")
+        return ConstraintError(f"the constraint gave up after {len(self._tokens)} tokens: {compiling.one_line(said)}")
 
     def _stuck(self) -> ConstraintError:
         after = f"after {len(self._tokens)} tokens"

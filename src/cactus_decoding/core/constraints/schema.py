@@ -123,7 +123,7 @@ def _names(given: Any) -> list[str]:
     return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
 
 
-MAX_DEPTH = 200  # objects and lists within each other
+MAX_SCHEMA_DEPTH = 200  # objects and lists within each other
 _SUPPORTED = frozenset(
     [
         *("type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"),
@@ -179,8 +179,8 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
     def refuse(said: str) -> ValueError:
         return ValueError(f"cannot read {name}: {said}")
 
-    if any(level > MAX_DEPTH for each, level in _nested(schema) if isinstance(each, dict | list)):
-        raise refuse(f"it may nest {MAX_DEPTH} objects and lists, but has more")
+    if any(level > MAX_SCHEMA_DEPTH for each, level in _nested(schema) if isinstance(each, dict | list)):
+        raise refuse(f"it may nest {MAX_SCHEMA_DEPTH} objects and lists, but has more")
     if not isinstance(schema, dict | bool):
         raise refuse(f"it must be an object, true or false, but is {short_repr(schema)}")
     whole: dict[str, Any] = {}
@@ -217,7 +217,7 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
                 todo += [(f"{where}/{i}", part, copy[word], i) for i, part in enumerate(value)]
             elif word in _SCHEMAS:
                 todo.append((where, value, copy, word))
-            elif word == "format" and isinstance(value, str) and (meaning := FORMATS.get(value)) is not None:
+            elif word == "format" and isinstance(value, str) and (meaning := STRING_FORMATS.get(value)) is not None:
                 meanings.append((copy, meaning))
             else:
                 copy[word] = _checked(word, value, path, each, base, refuse)
@@ -257,8 +257,8 @@ def _checked(word: str, value: Any, path: str, schema: dict[str, Any], base: str
                 allowed = ", ".join(sorted(_TYPES))
                 close = suggestion(kind, _TYPES)
                 raise refuse(f"type at {path} must be one of {allowed}, but is {short_repr(kind)}{close}")
-    if word == "format" and (not isinstance(value, str) or value not in FORMATS):
-        raise refuse(f"format {short_repr(value)} at {path} is not supported; known are {', '.join(FORMATS)}")
+    if word == "format" and (not isinstance(value, str) or value not in STRING_FORMATS):
+        raise refuse(f"format {short_repr(value)} at {path} is not supported; known are {', '.join(STRING_FORMATS)}")
     if word == "$ref":
         if not isinstance(value, str) or not value.startswith("#"):
             raise refuse(
@@ -305,7 +305,7 @@ _INNER = r"[A-Za-z0-9-]([A-Za-z0-9][A-Za-z0-9-]|-[A-Za-z0-9])[A-Za-z0-9-]{0,58}"
 _LABEL = rf"[A-Za-z0-9](([A-Za-z0-9-]?|{_INNER})[A-Za-z0-9])?"
 _EXACT = 2**53  # up to here every reader of JSON keeps integers as they are
 
-FORMATS: dict[str, dict[str, Any] | None] = {
+STRING_FORMATS: dict[str, dict[str, Any] | None] = {
     "date": {"pattern": f"^{_DATE}$"},
     "date-time": {"pattern": f"^{_DATE}T{_TIME}$"},
     "double": {},

@@ -27,11 +27,11 @@ from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.core.types import Drafter
 
-WIDTHS = (1, 2, 4, 8, 16, 3, 12)
+PASS_WIDTHS = (1, 2, 4, 8, 16, 3, 12)
 """Numbers of tokens in the measured passes: kernels work on blocks, so that times between them are not on a line. The
 first ones matter most."""
-BUDGET = 3.0
-"""Seconds after which `measure` begins nothing more, but for passes without which nothing can be chosen."""
+MEASURING_SECONDS = 3.0
+"""Seconds after which `measure_passes` begins nothing more, but for passes without which nothing can be chosen."""
 _CONTEXT = 2
 _DRAFTED = 4
 _REPEATS, _LEAST, _ALWAYS = 2, 4, 2
@@ -43,7 +43,7 @@ BUSY = "measured now on a busy machine, and not kept"
 _ENGINES = ("torch", "transformers", "llama-cpp-python")
 
 
-def measure(
+def measure_passes(
     target: BaseCachedModel,
     drafter: Drafter,
     clock: Clock | None = None,
@@ -52,16 +52,17 @@ def measure(
 ) -> PassTimes:
     """Time passes of both models over a few tokens, the best of two each, or of eight short ones; both forget all.
 
-    It takes `BUDGET` seconds by ``now``, or six tokens' time where those take longer. Passes that do not fit are left
-    out, the widest first: they count as long as those before them token for token, until responses show what they take.
+    It takes `MEASURING_SECONDS` by ``now``, or six tokens' time where those take longer. Passes that do not fit are
+    left out, the widest first: they count as long as those before them token for token, until responses show what they
+    take.
 
     On the CPU the clock is that of the processor, which other work on the machine hardly disturbs: what is decided by
     these times depends on their ratios only. But threads that wait for one that has no core count as busy. Where two
     runs differ much there is a third, and ``source`` says so if none agree. See `as_steps` for ``steps``.
     """
     clock = clock or (time.process_time if target.on_cpu else time.perf_counter)
-    until, runs, repeats = now() + BUDGET, list[dict[int, float]](), _REPEATS
-    with closing(_timed_runs(target, WIDTHS, clock, until - 0.4 * BUDGET, _ALWAYS, now)) as timed:
+    until, runs, repeats = now() + MEASURING_SECONDS, list[dict[int, float]](), _REPEATS
+    with closing(_timed_runs(target, PASS_WIDTHS, clock, until - 0.4 * MEASURING_SECONDS, _ALWAYS, now)) as timed:
         for run in timed:
             runs.append(run)
             repeats = _SHORT if runs[0][1] < _SLICE else _REPEATS
@@ -188,7 +189,7 @@ def time_drafter(
     """
     if isinstance(drafter, LookUpDrafter):
         return 0.0, 0.0, 0.0
-    text, context = _text(target, max(WIDTHS))
+    text, context = _text(target, max(PASS_WIDTHS))
     to_probs = SamplingFn(sampling or SamplingParams())
     generator = torch.Generator(target.device).manual_seed(0)
     drafts: list[float] = []
@@ -215,7 +216,7 @@ def time_drafter(
             other = (token for token in text if [token] != drafted[:1])
             text[context + 1] = next(other, text[0])  # which the draft has not read
             pairs.append(seconds(context + 3, 1)[0])
-            unread = min(max(WIDTHS), len(text) - context - 3)
+            unread = min(max(PASS_WIDTHS), len(text) - context - 3)
             while unread > 1 and now() + unread * pace > until:
                 unread //= 2
             if unread > 1 or not reads:
@@ -243,7 +244,7 @@ _KNOWN: dict[str, PassTimes] = {}
 
 
 def pass_times(target: BaseCachedModel, drafter: Drafter, steps: StepSeconds | None = None) -> PassTimes:
-    return known_times(target, drafter) or keep_times(measure(target, drafter, steps=steps), target, drafter)
+    return known_times(target, drafter) or keep_times(measure_passes(target, drafter, steps=steps), target, drafter)
 
 
 def known_times(target: BaseCachedModel, drafter: Drafter) -> PassTimes | None:

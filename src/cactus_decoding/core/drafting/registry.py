@@ -56,7 +56,7 @@ def parse_drafter(text: str) -> NamedDrafter | None:
     return parse("draft", text, DRAFTERS) if is_drafter(text) else None
 
 
-def check_names(target: str | Path | None, *drafts: str | Path | None) -> None:
+def check_model_names(target: str | Path | None, *drafts: str | Path | None) -> None:
     """Raise `ValueError` for a target or a draft that cannot be a model; reads no weights and asks no hub."""
     if isinstance(target, str) and target.partition(":")[0] in DRAFTERS:
         raise ValueError(f"cannot load the target: {target!r} is a draft; give --draft {target}, and a model as target")

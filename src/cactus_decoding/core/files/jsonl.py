@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, ConfigDict, TypeAdapter, ValidationError
 
 from cactus_decoding.core.files.home import expanded
 
-INFINITIES = {"inf": math.inf, "-inf": -math.inf}  # as `files.writing.plain` writes them
+INFINITIES = {"inf": math.inf, "-inf": -math.inf}  # as `files.writing.plain_json` writes them
 STRICT = ConfigDict(strict=True, extra="forbid")
 """The ``__pydantic_config__`` of a dataclass of which `read_as` takes exactly the fields, each of its own type."""
 Number = Annotated[float, BeforeValidator(lambda value: INFINITIES.get(value, value) if type(value) is str else value)]
@@ -102,7 +102,7 @@ class GrowingFile:
         self._file.flush()
 
 
-def text_of(value: dict[str, Any], key: str, where: str, *, numbers: bool = False) -> str:
+def text_field(value: dict[str, Any], key: str, where: str, *, numbers: bool = False) -> str:
     """Return a field that must be a text that is not blank (or, with ``numbers``, a number)."""
     if key not in value:
         raise ValueError(f"{where}: {key!r} is missing; there are {', '.join(map(repr, value)) or 'no fields'}")

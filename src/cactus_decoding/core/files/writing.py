@@ -85,10 +85,10 @@ def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
 
     A symbolic link stays, and leads to the new file, which keeps the old one's permissions. What is no regular file,
     such as a device or a pipe, is written directly. With ``keep``, a block that is interrupted leaves what it has
-    written at `part_of` the path.
+    written at `part_path` the path.
     """
     file, special = Path(os.path.realpath(path)), path.exists() and not path.is_file()
-    part = path if special else part_of(path) if keep else _beside(path)
+    part = path if special else part_path(path) if keep else _beside(path)
     try:
         try:
             yield part
@@ -105,7 +105,7 @@ def replacing(path: Path, *, keep: bool = False) -> Iterator[Path]:
         raise
 
 
-def part_of(path: Path) -> Path:
+def part_path(path: Path) -> Path:
     """Return where a file or a folder is while it grows, if what an interruption leaves is of use.
 
     Nobody gives this name to a file of their own, which would be overwritten.
@@ -147,17 +147,17 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def as_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(plain(value), indent=indent, allow_nan=False)
+    return json.dumps(plain_json(value), indent=indent, allow_nan=False)
 
 
-def plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """Return a value as JSON knows it: infinite numbers become the texts ``inf`` and ``-inf``, NaN null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
+        return {key: plain_json(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(each) for each in value]
+        return [plain_json(each) for each in value]
     return value
 
 

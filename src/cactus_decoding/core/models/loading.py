@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cactus_decoding.core.models.tokenizers import Tokenizer
 
 
-GROUP = "cactus_decoding.engines"  # the entry points by which engines register their loaders, ours too
+ENGINE_GROUP = "cactus_decoding.engines"  # the entry points by which engines register their loaders, ours too
 _LONGEST = 300
 
 
@@ -58,7 +58,7 @@ class ModelLoader(Protocol):
 @cache
 def loaders() -> tuple[ModelLoader, ...]:
     """Return what reads models; that of folders and of the hub comes last."""
-    found: list[ModelLoader] = [point.load()() for point in entry_points(group=GROUP)]
+    found: list[ModelLoader] = [point.load()() for point in entry_points(group=ENGINE_GROUP)]
     return tuple(sorted(found, key=lambda each: (each.suffix == "", each.suffix)))
 
 

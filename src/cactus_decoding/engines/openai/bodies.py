@@ -39,10 +39,10 @@ from cactus_decoding.engines.openai.keys import (
     RULE_KEY,
     Marks,
     UnknownFieldError,
-    about,
+    errors_about,
     read_keys,
 )
-from cactus_decoding.engines.openai.reading import NoJSONError, parse_json
+from cactus_decoding.engines.openai.reading import NoJSONError, parse_body
 
 MAX_BODY_SEED = 2**32 - 2  # what every server takes: 32 bits, of which the last asks llama.cpp to draw a seed
 MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS, MAX_PROPOSALS = 32, 16, 20, 64
@@ -169,7 +169,7 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
 
 def _arguments(given: str) -> Any:
     with suppress(NoJSONError):  # or else the text
-        return parse_json(given, "the arguments of a call")
+        return parse_body(given, "the arguments of a call")
     return given
 
 
@@ -243,10 +243,10 @@ class Body(BaseModel):
         unknown = [name for name in given if name not in known]
         if other := [name for name in unknown if name not in NOT_SERVED]:
             meant = suggestion(other[0], known) or f"; known are {', '.join(known)}"
-            with about(other[0]):
+            with errors_about(other[0]):
                 raise UnknownFieldError(f"a request has no {short_repr(other[0])}{meant}")
         if unknown:
-            with about(unknown[0]):
+            with errors_about(unknown[0]):
                 raise UnknownFieldError(f"{unknown[0]} is not served: {NOT_SERVED[unknown[0]]}")
         return given
 
@@ -256,7 +256,7 @@ class Body(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            with about(str(next(iter(error.errors()[0]["loc"]), ""))):
+            with errors_about(str(next(iter(error.errors()[0]["loc"]), ""))):
                 raise mistake(error, cls.model_fields, what="a request", words=_JSON_WORDS) from None
 
     @property

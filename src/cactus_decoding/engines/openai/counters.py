@@ -14,10 +14,10 @@ from torch import Tensor
 
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.policy.position import Position
+from cactus_decoding.core.relaxed_logits import PositionCosts, lift_cost
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless, Rule
 from cactus_decoding.core.types import Outcome, Visit, judges_untempered
-from cactus_decoding.engines.openai.relaxed_logits import PositionCosts, lift_cost
 
 REPORT_KEY = "acceptance_report"  # asks for a report in a request, and names it in a response
 # counted for a response that asks for it: nats as a budget charges them, and the rest as in `COUNTERS`
@@ -177,7 +177,7 @@ class BudgetMeter:
         return slot
 
     def charge(self, slots: Tensor, costs: Tensor, visited: Tensor) -> None:
-        """Add what a step spent, position after position as `admitted` does, so that both round the same."""
+        """Add what a step spent, position after position as `afforded` does, so that both round the same."""
         for cost in torch.where(visited, costs, 0.0).unbind(1):
             self.spent.index_add_(0, slots, cost)
 

@@ -97,7 +97,7 @@ def code_of(error: Exception) -> str | None:
 
 
 @contextmanager
-def about(field: str) -> Iterator[None]:
+def errors_about(field: str) -> Iterator[None]:
     """Note which field of a request an error is about, for `param_of`."""
     try:
         yield

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
-MAX_DEPTH = 256  # objects and lists within each other: schemas may have 200, and stand within a few more
+MAX_NESTING = 256  # objects and lists within each other: schemas may have 200, and stand within a few more
 
 
 class NoJSONError(ValueError):
     """A text that is no JSON."""
 
 
-def parse_json(text: str | bytes, what: str) -> Any:
+def parse_body(text: str | bytes, what: str) -> Any:
     """Return a JSON value; raise `ValueError` for other texts, too many levels and half of a surrogate pair.
 
     So nothing that comes after is too deep for Python's recursion, and every text can be written as UTF-8.
@@ -31,7 +31,7 @@ def parse_json(text: str | bytes, what: str) -> Any:
     except ValueError as error:
         raise NoJSONError(f"{what} must be JSON, but this one is not: {error}") from None
     level = [value]
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_NESTING):
         within = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
         level = [part for parts in within for part in parts]
     if any(isinstance(each, dict | list) for each in level):
@@ -45,4 +45,4 @@ def parse_json(text: str | bytes, what: str) -> Any:
 
 
 def _too_deep(what: str) -> ValueError:
-    return ValueError(f"{what} may nest {MAX_DEPTH} objects and lists, but this one has more")
+    return ValueError(f"{what} may nest {MAX_NESTING} objects and lists, but this one has more")

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from cactus_decoding.core.spelling import importing_nothing
 from cactus_decoding.engines.openai.keys import error_body
-from cactus_decoding.engines.openai.reading import parse_json
+from cactus_decoding.engines.openai.reading import parse_body
 
 WRITE_SECONDS = 60.0  # in which a reader must take what is written
 
@@ -311,7 +311,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-async def read_json(request: Request, limit: int) -> dict[str, Any]:
+async def read_body(request: Request, limit: int) -> dict[str, Any]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # which a form on another page cannot send
         raise BadRequestError(f"a request must be application/json, but is {kind or 'nothing'!r}")
@@ -324,7 +324,7 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
     except ClientDisconnect:  # whom no answer reaches
         raise BadRequestError("a request must come as a whole, but this one was cut off") from None
     try:
-        value = parse_json(body, "a request")
+        value = parse_body(body, "a request")
     except ValueError as error:
         raise BadRequestError(str(error)) from None
     if not isinstance(value, dict):

@@ -28,7 +28,7 @@ class ToolFormat:
 HERMES = ToolFormat("hermes", "<tool_call>", "\n", "", "\n</tool_call>", repeats=True)
 MISTRAL = ToolFormat("mistral", "[TOOL_CALLS]", "[", ", ", "]")
 LLAMA = ToolFormat("llama3", "<|python_tag|>", "", "; ", "", arguments="parameters")
-FORMATS = (HERMES, MISTRAL, LLAMA)
+TOOL_CALL_FORMATS = (HERMES, MISTRAL, LLAMA)
 
 
 def format_of(template: str | None) -> ToolFormat | None:

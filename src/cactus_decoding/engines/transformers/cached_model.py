@@ -67,7 +67,7 @@ class CachedModel(BaseCachedModel):
 
     def forget_if_changed(self) -> None:
         """Forget everything, extra inputs too, where there were some, or weights or code of the model have changed."""
-        state = state_of(self.model)
+        state = reading_state(self.model)
         if state != self._state or self._extra_inputs:
             self.reset()
         self._state = state
@@ -134,7 +134,7 @@ _NUM_OF_EVERY_MODULE = len(vars(nn.Module()))
 """What a module holds before its own attributes: dictionaries of parameters, modules and hooks."""
 
 
-def state_of(model: PreTrainedModel) -> tuple[Any, ...]:
+def reading_state(model: PreTrainedModel) -> tuple[Any, ...]:
     """Return what shows whether a model would read a text as it did before.
 
     That is where its tensors are and how often they were written to, its modules' attributes, hooks and classes'

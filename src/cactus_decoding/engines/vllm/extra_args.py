@@ -23,7 +23,7 @@ from cactus_decoding.engines.openai.keys import ALLOWED, BUDGET_KEY, KEYS, NOT_F
 
 logger = logging.getLogger("vllm.cactus_decoding")
 
-LOSSLESS = "lossless"
+LOSSLESS_RULE = "lossless"
 GREEDY_BELOW = 1e-5  # vLLM decodes greedily at a lower temperature, where every rule is an exact match
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 CLIENTS_KEY = "client_rules"  # whether requests may ask for a rule and its settings
@@ -109,7 +109,7 @@ def is_lossless(request: Request) -> bool:
     return isinstance(request.rule, Lossless) or nats_of(request) == 0
 
 
-def vocabulary_of(vllm_config: Any) -> Vocabulary | None:
+def server_vocabulary(vllm_config: Any) -> Vocabulary | None:
     """Return the texts of the target's tokens; None if the server has no tokenizer, or an unsuitable one."""
     model = vllm_config.model_config
     try:
@@ -145,7 +145,7 @@ def check_texts(policy: RelaxationPolicy, vocabulary: Callable[[], Vocabulary | 
         protected_tokens(policy.protection.pattern, words)
 
 
-def admitted(params: Any, config: ServerConfig) -> Request | None:
+def worker_request(params: Any, config: ServerConfig) -> Request | None:
     """Return what a worker does for a request, or None where vLLM's own verification is enough.
 
     The front end refuses bad values; one that gets here all the same is verified losslessly, because an exception in a
@@ -217,10 +217,10 @@ class ServerConfig:
         """Return what a request asks for and whether it asks for a report; raise where the server does not allow it."""
         given = asked or {}
         closed = () if self.client_rules else (key for key in KEYS if given.get(key) is not None)
-        if wrong := next((key for key in closed if (key, given[key]) != (RULE_KEY, LOSSLESS)), None):
+        if wrong := next((key for key in closed if (key, given[key]) != (RULE_KEY, LOSSLESS_RULE)), None):
             raise ValueError(
                 f"{wrong} is not for requests here: the server was started with {CLIENTS_KEY} false, so they may ask "
-                f"for {RULE_KEY} {LOSSLESS!r} and for {REPORT_KEY} only"
+                f"for {RULE_KEY} {LOSSLESS_RULE!r} and for {REPORT_KEY} only"
             )
         if (reports := asks_for_report(asked)) and not self.speculates:
             raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")

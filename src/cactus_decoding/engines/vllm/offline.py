@@ -78,7 +78,7 @@ def parse_engine_arguments(text: str | None) -> dict[str, Any]:
     return given
 
 
-def check_names(given: dict[str, Any]) -> None:
+def check_argument_names(given: dict[str, Any]) -> None:
     from vllm.engine.arg_utils import EngineArgs
 
     if unknown := sorted(set(given) - {field.name for field in fields(EngineArgs)}):

@@ -136,7 +136,7 @@ def _difference(package: Path, place: str, expected: tuple[str, ...] | frozenset
     if isinstance(expected, frozenset):
         missing = expected - set(_attributes(node))
         return f"{place} has no {', '.join(sorted(missing))}" if missing else ""
-    found = arguments(node)
+    found = argument_names(node)
     return "" if found == expected else f"{place} takes {found}, not {expected}"
 
 
@@ -152,7 +152,7 @@ def definition(node: ast.AST, names: list[str]) -> ast.AST | None:
     return node
 
 
-def arguments(node: ast.AST | None) -> tuple[str, ...]:
+def argument_names(node: ast.AST | None) -> tuple[str, ...]:
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return ()
     given = node.args

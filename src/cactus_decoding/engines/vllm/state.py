@@ -17,11 +17,11 @@ from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
 from cactus_decoding.engines.vllm.extra_args import (
     ServerConfig,
-    admitted,
     asks_for_report,
     check_texts,
     nats_of,
     protected_tokens,
+    worker_request,
 )
 
 logger = logging.getLogger("vllm.cactus_decoding")
@@ -105,7 +105,7 @@ class RequestRules:
         self._config, self._known = config, vocabulary
 
     def admit(self, params: Any, begun: bool) -> RelaxedRequest | None:
-        asked = admitted(params, self._config)
+        asked = worker_request(params, self._config)
         if asked is None:
             return None
         assert isinstance(asked.rule, Rule)  # as `request_of` parsed it

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.policy.protection import may_relax
-from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
-from cactus_decoding.engines.openai.relaxed_logits import (
+from cactus_decoding.core.relaxed_logits import (
     PositionCosts,
     RelaxedLogits,
     audited_nats,
@@ -27,6 +25,8 @@ from cactus_decoding.engines.openai.relaxed_logits import (
     relax_rows,
     relax_tokens,
 )
+from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
 
 MAX_ELEMENTS = 1 << 25  # of float64 probabilities that are computed at once
 
@@ -99,7 +99,7 @@ def cost(layout: Layout, budgets: Tensor, changes: Iterable[tuple[Tensor, Tensor
     return table.view(len(budgets), layout.width)
 
 
-def admitted(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
+def afforded(costs: Tensor, spent: Tensor, budgets: Tensor) -> Tensor:
     """Return which positions the budgets pay for, as `core.policy` does for one response at a time.
 
     Positions are taken in order. A position is passed over, and costs nothing, if the budget cannot afford it, if its
@@ -156,11 +156,11 @@ class RelaxedStep:
         if layout.budgets is not None:
             costs = [(change.group.rows, change.allowed, _costs(change).emitted) for change in self._changes]
             self._table = cost(layout, layout.budgets, costs)
-            self._admitted = admitted(self._table, meter.spent[layout.meter_slots], layout.budgets)
-            self._changes = [self._admit(change) for change in self._changes]
+            self._afforded = afforded(self._table, meter.spent[layout.meter_slots], layout.budgets)
+            self._changes = [self._within_budget(change) for change in self._changes]
 
-    def _admit(self, change: _Change) -> _Change:
-        fits, allowed = self._admitted[self._places(change)], change.allowed
+    def _within_budget(self, change: _Change) -> _Change:
+        fits, allowed = self._afforded[self._places(change)], change.allowed
         return replace(change, allowed=allowed & fits, fell_back=allowed & ~fits)
 
     @contextmanager
@@ -186,7 +186,7 @@ class RelaxedStep:
         layout = self._layout
         if layout.budgets is not None:
             depths = torch.arange(layout.width, device=num_sampled.device)
-            visited = self._admitted & (depths < num_sampled.unsqueeze(1))
+            visited = self._afforded & (depths < num_sampled.unsqueeze(1))
             self._meter.charge(layout.meter_slots, self._table, visited)
         if self._counters is None and layout.reporting is None:
             return

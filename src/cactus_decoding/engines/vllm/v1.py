@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.vllm.extra_args import ServerConfig, vocabulary_of
+from cactus_decoding.engines.vllm.extra_args import ServerConfig, server_vocabulary
 from cactus_decoding.engines.vllm.patches import repair_empty_steps, repair_expansion, repair_generators, replace
 from cactus_decoding.engines.vllm.reports import install_worker
 from cactus_decoding.engines.vllm.state import FollowedResponse, RequestRules, counters_of
@@ -45,7 +45,7 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         replace(rejection_sampler, "rejection_sample", with_relaxation)
         replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
         max_num_requests = vllm_config.scheduler_config.max_num_seqs
-        counters, vocabulary = counters_of(config, device), vocabulary_of(vllm_config)
+        counters, vocabulary = counters_of(config, device), server_vocabulary(vllm_config)
         rules = BatchRules(config, device, max_num_requests, counters, vocabulary)
         processors.argmax_invariant.append(rules)
         return processors

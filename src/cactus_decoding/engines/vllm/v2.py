@@ -21,7 +21,7 @@ from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
 from cactus_decoding.engines.openai.counters import Counters
-from cactus_decoding.engines.vllm.extra_args import ServerConfig, vocabulary_of
+from cactus_decoding.engines.vllm.extra_args import ServerConfig, server_vocabulary
 from cactus_decoding.engines.vllm.patches import replace
 from cactus_decoding.engines.vllm.reports import install_worker
 from cactus_decoding.engines.vllm.state import FollowedResponse, RelaxedRequest, RequestRules, counters_of
@@ -49,7 +49,7 @@ def with_slot_rules(stock: Callable[..., list[Any]]) -> Callable[..., list[Any]]
 
         replace(rejection_sampler, "rejection_sample", with_relaxation)
         install_worker()
-        counters, vocabulary = counters_of(config, req_states.device), vocabulary_of(vllm_config)
+        counters, vocabulary = counters_of(config, req_states.device), server_vocabulary(vllm_config)
         return [*processors, SlotRules(config, req_states, counters, vocabulary)]
 
     return build

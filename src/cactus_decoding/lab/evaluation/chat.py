@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from cactus_decoding import zoo
 from cactus_decoding.core.models.loading import check_model_name, load_tokenizer, only_cached
 from cactus_decoding.core.models.tokenizers import Tokenizer, as_chat_prompt
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ def from_settings(values: Mapping[str, Any]) -> Chat | None:
 def choose_chat(chat: bool | None, system: str | None, target: str) -> Chat | None:
     """Return how a target is asked: by its template if it has one and nobody says otherwise; None for plain text.
 
-    The bundled target's problems are written in its template already, so it counts only if it is asked for.
+    The bundled target's problems are written in its template already, so it counts only if it is asked for. A template
+    that the user did not choose is logged.
     Raises `ValueError` for a chat without a template, and a system message without a chat or a place in the template.
     """
     if chat is False or (chat is None and target == zoo.BUNDLED):
@@ -48,6 +52,8 @@ def choose_chat(chat: bool | None, system: str | None, target: str) -> Chat | No
     if chat is None and system is None and not getattr(tokenizer, "chat_template", None):
         return None
     as_chat_prompt(tokenizer, "Hello.", system=system)  # raises
+    if chat is None:
+        logger.info("the target is asked by its chat template (chat); --no-chat continues prompts as plain text")
     return Chat(system)
 
 

@@ -13,9 +13,9 @@ from cactus_decoding.core.extras import needing
 
 Numbers = NDArray[np.float64]
 
-TAIL = 0.025
+INTERVAL_TAIL = 0.025
 """The probability that an interval lies above the truth, and likewise below it."""
-FEWEST = 6
+FEWEST_PROBLEMS = 6
 """Of fewer problems (or timings) even the whole range misses the median more often than in 5 %: 2 * 0.5**5 > 0.05."""
 RESAMPLES = 4000
 _MAX_WEIGHTS = 2**23
@@ -40,7 +40,7 @@ class Interval(NamedTuple):
         return f"{value} ({low}{to}{high})" if self.has_ends else value
 
 
-def proportion(right: float, answers: float, tail: float = TAIL) -> Interval:
+def proportion(right: float, answers: float, tail: float = INTERVAL_TAIL) -> Interval:
     """Return a proportion with its exact interval, which covers the truth at least as often as it says.
 
     ``right`` need not be whole where ``answers`` is an effective number; ``tail`` is the probability that the truth may
@@ -53,7 +53,7 @@ def proportion(right: float, answers: float, tail: float = TAIL) -> Interval:
     return Interval(right / answers, low, high)
 
 
-def clustered_proportion(shares: Numbers, per_problem: int, tail: float = TAIL) -> Interval:
+def clustered_proportion(shares: Numbers, per_problem: int, tail: float = INTERVAL_TAIL) -> Interval:
     """Return a proportion with its interval where each problem was answered several times.
 
     Answers to one problem are alike, so they count for fewer: the number of answers is divided by the design effect,
@@ -104,16 +104,16 @@ def paired_difference(differences: Numbers, per_problem: int = 1) -> Interval:
 
 def problems_to_show(drop: float) -> int:
     """Return how many problems show that a score drops by at most ``drop`` if all of them agree."""
-    return 1 if drop >= 1 else math.ceil(math.log(TAIL) / math.log1p(-drop))
+    return 1 if drop >= 1 else math.ceil(math.log(INTERVAL_TAIL) / math.log1p(-drop))
 
 
-def check_installed() -> None:
+def check_scipy() -> None:
     with needing("intervals of proportions need scipy", "report"):
         import scipy.special  # noqa: F401
 
 
 def beta_quantile(chance: float, first: float, second: float) -> float:
-    check_installed()
+    check_scipy()
     from scipy.special import betaincinv
 
     return float(betaincinv(first, second, chance))
@@ -167,9 +167,9 @@ def bootstrapped(value: float, resampled: Numbers, sampled: int) -> Interval:
     the same: what no draw varies may still vary. Values that are not finite are left out.
     """
     finite = resampled[np.isfinite(resampled)]
-    if sampled < FEWEST or not len(finite) or np.ptp(finite) <= 1e-12 * np.abs(finite).max():
+    if sampled < FEWEST_PROBLEMS or not len(finite) or np.ptp(finite) <= 1e-12 * np.abs(finite).max():
         return Interval(value, math.nan, math.nan)
-    low, high = np.percentile(finite, (100 * TAIL, 100 * (1 - TAIL)))
+    low, high = np.percentile(finite, (100 * INTERVAL_TAIL, 100 * (1 - INTERVAL_TAIL)))
     return Interval(value, float(low), float(high))
 
 

@@ -16,7 +16,7 @@ from cactus_decoding.core.drafting.registry import as_draft_length
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.policy.budget import Budget
 from cactus_decoding.core.policy.protection import Protection
-from cactus_decoding.core.policy.relaxation import RelaxationPolicy
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.request import SETTINGS, Request
 from cactus_decoding.core.rules import as_rule, recorded_rule
 from cactus_decoding.core.schemes import scheme_for
@@ -33,9 +33,10 @@ _NOT_OF_A_RUN = ("max_shift", "stop")
 class RunConfig:
     """What one line of a result file is about; two are equal when their `key` is.
 
-    For a GGUF file the engine ``transformers`` becomes ``llama-cpp``. The seed of an answer is made from the request's
-    seed and the problem's place. ``chat`` is None where prompts are continued as they are. ``concurrency`` is how many
-    questions a server is asked at a time; its draft length is ``auto`` where nobody says what it was started with.
+    ``engine`` is what reads the target; for a GGUF file ``transformers`` becomes ``llama-cpp``. The seed of an answer
+    is made from the request's seed and the problem's place. ``chat`` is None where prompts are continued as they are.
+    ``concurrency`` is how many questions a server is asked at a time; its draft length is ``auto`` where nobody says
+    what it was started with.
     """
 
     task: str
@@ -166,6 +167,23 @@ def proposing(length: DraftLength | int | str, verification: str) -> dict[str, A
     tree = isinstance(length, TreeShape)
     spelled = {"tree": str(length)} if tree else {"num_speculative_tokens": length}  # each run learns by itself
     return {"verification": scheme_for(verification, tree=tree)} | spelled
+
+
+NO_PROTECTION = "none"
+"""The spelling of no protection among patterns."""
+
+
+def parse_policies(protect: Sequence[str], **protection: Any) -> list[RelaxationPolicy]:
+    """Return a policy for each set of protected tokens, each once; ``none`` protects nothing."""
+    given = [name for name, value in protection.items() if value is not None]
+    if given and all(pattern == NO_PROTECTION for pattern in protect):
+        option = given[0].replace("_", "-")
+        raise ValueError(f"--{option} is that of protected tokens: give --protect too, such as --protect digits")
+    made = (
+        RelaxationPolicy() if pattern == NO_PROTECTION else relaxation_policy(protect=pattern, **protection)
+        for pattern in protect
+    )
+    return list(dict.fromkeys(made))
 
 
 def protecting(settings: Mapping[str, Any], pattern: str | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from cactus_decoding.core.audit import audit, audit_beside
 from cactus_decoding.core.divergences.rows import without
 from cactus_decoding.core.files.jsonl import number_of, read_json
-from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.policy.protection import may_relax
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -53,7 +53,7 @@ class Point:
 
     def as_dict(self) -> dict[str, Any]:
         shown = {name: each for name, each in vars(self).items() if name != "relaxation" and each != ()}
-        found: dict[str, Any] = plain(shown)
+        found: dict[str, Any] = plain_json(shown)
         return self.relaxation.as_dict() | found
 
 
@@ -120,7 +120,7 @@ class Frontier:
         """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
 
         Recorded rows are exact to float32, except for large vocabularies: there the protected probability may be wrong
-        by `TAIL`.
+        by `MERGED_TAIL`.
         """
         if policy != RelaxationPolicy(policy.protection):
             raise ValueError(f"on recorded rows protection alone can be measured, but the policy is: {policy}")

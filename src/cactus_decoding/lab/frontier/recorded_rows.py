@@ -67,7 +67,7 @@ class PackedRows:
         return torch.zeros(len(self), dtype=torch.float64).index_add_(0, row, counted.double())
 
 
-def pack(blocks: Sequence[Tensor], vocabulary: int) -> PackedRows:
+def pack_rows(blocks: Sequence[Tensor], vocabulary: int) -> PackedRows:
     """Keep blocks of rows ``[any, vocabulary]`` in whichever form is smaller."""
     places = [block.nonzero() for block in blocks]
     rows = sum(len(block) for block in blocks)
@@ -82,7 +82,7 @@ def pack(blocks: Sequence[Tensor], vocabulary: int) -> PackedRows:
 
 def join(parts: Sequence[PackedRows], vocabulary: int) -> PackedRows:
     if not parts or len({packed.sparse for packed in parts}) == 2:  # rare: truncation that sometimes cuts little
-        return pack([packed.dense(0, len(packed)) for packed in parts], vocabulary)
+        return pack_rows([packed.dense(0, len(packed)) for packed in parts], vocabulary)
     values = torch.cat([packed.probs for packed in parts])
     if not parts[0].sparse:
         return PackedRows(vocabulary, values)
@@ -222,7 +222,7 @@ def step_of_proposals(counts: Tensor) -> Tensor:
     return torch.repeat_interleave(torch.arange(len(counts)), counts)
 
 
-TAIL = 1e-3  # the most probability of either row that is merged
+MERGED_TAIL = 1e-3  # the most probability of either row that is merged
 _BUCKETS, _PER_NAT = 65, 4  # merged tokens differ by at most a quarter of a nat in log p/q, up to 8 nats
 
 
@@ -234,7 +234,7 @@ class Shortened(NamedTuple):
     draft: Tensor
 
 
-def shortened(target: Tensor, draft: Tensor, drafted: int, tail: float = TAIL) -> Shortened:
+def shortened(target: Tensor, draft: Tensor, drafted: int, tail: float = MERGED_TAIL) -> Shortened:
     r"""Return a pair of rows with the tokens that both models find unlikely merged by their ratio p/q.
 
     The drafted token is kept, and the others in order of max(q, p), until the rest has at most ``tail`` in either row.

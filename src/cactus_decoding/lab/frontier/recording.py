@@ -18,12 +18,12 @@ from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.lab.frontier.recorded_rows import (
-    TAIL,
+    MERGED_TAIL,
     PackedRows,
     RecordedRows,
     Shortened,
     join,
-    pack,
+    pack_rows,
     pack_shortened,
     shortened,
     step_of_proposals,
@@ -78,7 +78,7 @@ class Recording:
 
     def _pack(self) -> None:
         if self.target:
-            self.packed.append((pack(self.target, self.vocabulary), pack(self.draft, self.vocabulary)))
+            self.packed.append((pack_rows(self.target, self.vocabulary), pack_rows(self.draft, self.vocabulary)))
             self.target, self.draft = [], []
         if self.short:
             self.packed.append(pack_shortened(self.short, self.vocabulary))
@@ -117,7 +117,7 @@ def record_rows(
     """Return the rows of lossless steps on prompts, until enough positions have been visited.
 
     Problem i is answered with the request's seed + i. Recording stops early if the rows take ``memory`` bytes. Of a
-    large vocabulary without truncation, the last `TAIL` of each row is merged; see `shortened`.
+    large vocabulary without truncation, the last `MERGED_TAIL` of each row is merged; see `shortened`.
     """
     if request.sampling.temperature == 0:
         raise ValueError(
@@ -132,7 +132,7 @@ def record_rows(
             f"{request.verification!r}"
         )
     request.check_chain("a recording of rows")
-    tail = 0.0 if request.sampling.truncates else TAIL
+    tail = 0.0 if request.sampling.truncates else MERGED_TAIL
     recording, stop_token_ids = Recording(tail), frozenset(pair.stop_token_ids)
     for number, prompt in enumerate(prompts):
         if sum(recording.visited) >= positions:

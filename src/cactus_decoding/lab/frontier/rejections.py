@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.functional import one_hot
 
-from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.intervals import ratio_of_sums
 from cactus_decoding.lab.frontier.frontier import DEFAULT_MEMORY, sums_by
@@ -71,5 +71,5 @@ def rejections(rows: RecordedRows, vocabulary: Vocabulary, memory: int = DEFAULT
         for place, name in enumerate(names)
         if drafted[:, place].sum() + written[:, place].sum() > 0
     ]
-    found: dict[str, Any] = plain({"rejected": ratio_of_sums(in_all, positions), "kinds": shares})
+    found: dict[str, Any] = plain_json({"rejected": ratio_of_sums(in_all, positions), "kinds": shares})
     return found

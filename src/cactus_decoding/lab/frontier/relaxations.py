@@ -7,13 +7,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from cactus_decoding.core.checks import suggestion
-from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
+from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.rules import RULES, parse_rule
 from cactus_decoding.core.rules.base import Family, registered_rules
 from cactus_decoding.core.rules.outside import outside_class, respelled
 
 EVERYWHERE = RelaxationPolicy()
-NONE = "none"  # the spelling of no protection on a command line
 
 
 class Relaxation(NamedTuple):
@@ -28,16 +27,6 @@ class Relaxation(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         """Return both for JSON, flat; a policy that allows relaxing everywhere is left out."""
         return {"rule": self.rule} | ({} if self.policy.everywhere else self.policy.as_dict())
-
-
-def parse_policies(protect: Sequence[str], **protection: Any) -> list[RelaxationPolicy]:
-    """Return a policy for each set of protected tokens, each once; ``none`` protects nothing."""
-    given = [name for name, value in protection.items() if value is not None]
-    if given and all(pattern == NONE for pattern in protect):
-        option = given[0].replace("_", "-")
-        raise ValueError(f"--{option} is that of protected tokens: give --protect too, such as --protect digits")
-    made = [EVERYWHERE if pattern == NONE else relaxation_policy(protect=pattern, **protection) for pattern in protect]
-    return list(dict.fromkeys(made))
 
 
 FAMILIES: dict[str, Family] = {

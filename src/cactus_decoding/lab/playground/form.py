@@ -43,7 +43,7 @@ class FormLimits:
         return 16 * 1024 + 12 * self.prompt_characters
 
 
-MAX_RULES = 2
+MAX_COMPARED_RULES = 2
 _MAX_SEED = 2**32 - 1
 """A browser's numbers are exact up to 2^53."""
 _OWN = ("prompt", "rules", "target", "draft", "chat", "system", "after")
@@ -131,7 +131,7 @@ def _from_visitor(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rules(given: object) -> list[AcceptanceRule]:
-    if not isinstance(given, list) or not 1 <= len(given) <= MAX_RULES:
+    if not isinstance(given, list) or not 1 <= len(given) <= MAX_COMPARED_RULES:
         raise ValueError(f"rules must be a list of one or two spellings, but is {given!r}")
     return [parse_rule(spelling, importing=False) for spelling in given]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from cactus_decoding.core.checks import check_integer
-from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.models.loading import sentence_of
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.core.pair import Pair, load_pair
@@ -24,7 +24,7 @@ from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.lab.playground.form import RunRequest
 from cactus_decoding.lab.tracing import Trace, TracedPosition, TracedResponse, stream_trace, to_json, what_if
 from cactus_decoding.lab.tracing.file import as_object, lines_of, tree_to_json
-from cactus_decoding.lab.tracing.page import to_html
+from cactus_decoding.lab.tracing.page import trace_to_html
 from cactus_decoding.zoo.word_problems import as_prompt
 
 KEPT = 2
@@ -87,7 +87,7 @@ class PlaygroundSession:
         self._response: TracedResponse | None = response
         self._closed: Trace | None = None
         self._positions: dict[int, TracedPosition] = {}
-        self.header = plain(response.header.as_dict() | {"policy": str(request.policy)})
+        self.header = plain_json(response.header.as_dict() | {"policy": str(request.policy)})
         self.bytes = bytes_of(response.header) + bytes_of(self.header)
 
     @property
@@ -140,7 +140,7 @@ class PlaygroundSession:
         return "".join(lines_of(trace, rows=trace.header.vocabulary <= LARGE_VOCABULARY))
 
     def page(self) -> str:
-        return to_html(self.trace)
+        return trace_to_html(self.trace)
 
 
 def bytes_of(recorded: object) -> int:

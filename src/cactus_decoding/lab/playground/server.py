@@ -30,12 +30,12 @@ from cactus_decoding.engines.openai.serving import (
     StreamedResponse,
     address_of,
     names_of,
-    read_json,
+    read_body,
     server_of,
 )
 from cactus_decoding.lab.playground.form import FormLimits, RunRequest, form, read_request
 from cactus_decoding.lab.playground.runs import PairStore, Runs, UnknownRunError
-from cactus_decoding.lab.tracing.page import PAGE as SHARED
+from cactus_decoding.lab.tracing.page import TRACE_PAGE as SHARED
 
 Events = AsyncGenerator[Mapping[str, Any], None]
 
@@ -87,8 +87,8 @@ async def lines(source: Events) -> AsyncGenerator[bytes]:
             yield as_json(event).encode() + b"\n"
 
 
-PAGE = Path(__file__).parent / "page"
-KINDS = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+PLAYGROUND_PAGE = Path(__file__).parent / "page"
+CONTENT_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
 
 
 class Playground:
@@ -117,7 +117,7 @@ class Playground:
         return JSONResponse(self._form)
 
     async def generate(self, request: Request) -> ASGIApp | Response:
-        body = await read_json(request, self.limits.body_bytes)
+        body = await read_body(request, self.limits.body_bytes)
         wanted = read_request(body, self.limits, models=self.models)
         self.queue.check_open()
         left = threading.Event()
@@ -126,18 +126,18 @@ class Playground:
 
     async def check(self, request: Request) -> Response:
         """Whether a run could be asked for in this way, without running it."""
-        body = await read_json(request, self.limits.body_bytes)
+        body = await read_body(request, self.limits.body_bytes)
         read_request(body, self.limits, models=self.models)
         return JSONResponse({})
 
     async def stop(self, request: Request) -> Response:
         """End a run after its current step."""
-        await read_json(request, self.limits.body_bytes)
+        await read_body(request, self.limits.body_bytes)
         self.runs.get(request.path_params["run"]).stopped = True
         return JSONResponse({})
 
     async def what_if(self, request: Request) -> Response:
-        body = await read_json(request, self.limits.body_bytes)
+        body = await read_body(request, self.limits.body_bytes)
         run = self.runs.get(request.path_params["run"])
         answer = await run_sync(run.what_if, body)
         return Response(as_json(answer), media_type="application/json")
@@ -191,14 +191,14 @@ def serve(
 
 
 def _show_page(request: Request) -> Response:
-    return FileResponse(PAGE / "index.html", media_type="text/html; charset=utf-8")
+    return FileResponse(PLAYGROUND_PAGE / "index.html", media_type="text/html; charset=utf-8")
 
 
 def _show_asset(request: Request) -> Response:
     name = request.path_params["name"]
-    for folder in (PAGE, SHARED):
-        if name in {path.name for path in folder.iterdir() if path.suffix in KINDS}:
-            return FileResponse(folder / name, media_type=KINDS[Path(name).suffix])
+    for folder in (PLAYGROUND_PAGE, SHARED):
+        if name in {path.name for path in folder.iterdir() if path.suffix in CONTENT_TYPES}:
+            return FileResponse(folder / name, media_type=CONTENT_TYPES[Path(name).suffix])
     raise HTTPException(404, f"there is no asset {name!r}")
 
 

@@ -16,9 +16,9 @@ from cactus_decoding.lab.reporting.pictures import (
     GREY,
     STYLES,
     family_of,
+    literal,
     new_figure,
     parts_of,
-    plain,
     style_of,
     to_svg,
 )
@@ -67,7 +67,7 @@ def length_picture(summaries: Sequence[RunSummary]) -> str:
         value = summary.known("length_ratio")
         look = style_of(summary.config.rule).keywords() | {"linestyle": "none"}
         panel.errorbar(value.value, place, xerr=_reach(value), capsize=2, **look)
-    panel.set_yticks(range(len(shown)), [plain(summary.config.label) for summary in shown], fontsize=8)
+    panel.set_yticks(range(len(shown)), [literal(summary.config.label) for summary in shown], fontsize=8)
     panel.invert_yaxis()
     panel.set(xlabel="length ratio: tokens per answer ÷ best lossless's")
     panel.grid(axis="x", alpha=0.3)
@@ -87,7 +87,7 @@ def time_picture(panels: Mapping[str, Sequence[RunSummary]]) -> str:
         _times(panel, summaries, metric)
         panel.set(xlabel="proposals per step")
         if len(panels) > 1:
-            panel.set_title(plain(name), fontsize=9)
+            panel.set_title(literal(name), fontsize=9)
         labels |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     for panel in drawn[len(panels) :]:
         panel.axis("off")
@@ -161,7 +161,7 @@ def _curves(points: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[M
     for point in points:
         said = ""
         if point.get("protect"):
-            said = f", protecting {plain(point['protect'])}"
+            said = f", protecting {literal(point['protect'])}"
             if (threshold := point.get("protect_threshold", usual)) != usual:
                 said += f" above {threshold}"
         found.setdefault((point["family"], said), []).append(point)
@@ -201,7 +201,7 @@ def _times(panel: Axes, summaries: Sequence[RunSummary], metric: str) -> None:
                     [value.value for value in values],
                     yerr=[list(ends) for ends in zip(*(_reach_pair(value) for value in values), strict=True)],
                     capsize=2,
-                    label=plain(name),
+                    label=literal(name),
                     **style_of(ours[0].config.rule).keywords() | {"linestyle": line},
                 )
     panel.grid(alpha=0.3)
@@ -226,7 +226,7 @@ def _in_lines(length: int | str) -> str:
     >>> _in_lines("tree:static=4.2,drawn=2"), _in_lines(6)
     ('tree:\nstatic=4.2,\ndrawn=2', '6')
     """
-    return "\n".join(map(plain, parts_of(str(length))))
+    return "\n".join(map(literal, parts_of(str(length))))
 
 
 def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str) -> None:
@@ -240,7 +240,7 @@ def _scatter(panel: Axes, summaries: Sequence[RunSummary], across: str, up: str)
             continue
         family = family_of(summary.config.rule)
         look = style_of(summary.config.rule).keywords() | {"linestyle": "none"}
-        label = None if family in seen else plain(family.replace("_", " "))
+        label = None if family in seen else literal(family.replace("_", " "))
         seen.add(family)
         panel.errorbar(x.value, y.value, xerr=_reach(x), yerr=_reach(y), capsize=2, elinewidth=0.8, label=label, **look)
         if len(shown) <= _MAX_LABELS:

@@ -57,7 +57,7 @@ _SPARE = (
     for marker in markers
 )
 STYLES |= zip((name for name in FAMILIES if name not in STYLES), _SPARE, strict=False)
-OTHER = Style("#999999", ".")
+OTHER_STYLE = Style("#999999", ".")
 
 
 def family_of(rule: str) -> str:
@@ -80,7 +80,7 @@ def _words(rule: Rule) -> set[tuple[str, object]]:
 
 
 def style_of(rule: str) -> Style:
-    return STYLES.get(family_of(rule), OTHER)
+    return STYLES.get(family_of(rule), OTHER_STYLE)
 
 
 def clean(text: str, max_length: int = 200) -> str:
@@ -102,7 +102,7 @@ def parts_of(name: str) -> list[str]:
     return re.findall(r"[^:,]*[:,]|[^:,]+", name)
 
 
-def plain(text: str) -> str:
+def literal(text: str) -> str:
     """Return text that matplotlib draws as it is: no formulas, and no labels that it hides."""
     text = clean(text, 80).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text

@@ -198,7 +198,7 @@ def _rejections_of(result: Mapping[str, Any]) -> Rejections | None:
         return None
 
     def percent(values: Sequence[Any]) -> str:
-        return number(Interval(*(100 * number_of(each) for each in values)), 1)
+        return with_interval(Interval(*(100 * number_of(each) for each in values)), 1)
 
     caption = (
         f"Where lossless rejects, by kind of token: {percent(found['rejected'])} % of {result['visited']} proposals."
@@ -211,15 +211,15 @@ def _made_by(provenances: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(dict.fromkeys(json.dumps(each, indent=1, sort_keys=True) for each in provenances))
 
 
-def number(interval: Interval | None, digits: int) -> str:
+def with_interval(interval: Interval | None, digits: int) -> str:
     """Format a number with its interval; a dash if it is unknown."""
     if interval is None or math.isnan(interval.value):
         return "–"
-    value, low, high = (short(x, digits) for x in interval)
+    value, low, high = (short_number(x, digits) for x in interval)
     return value if math.isnan(interval.low) else f"{value} ({low} to {high})"
 
 
-def short(value: float, digits: int) -> str:
+def short_number(value: float, digits: int) -> str:
     """Format a value; a very large one with an exponent."""
     if not math.isfinite(value):
         return "∞"
@@ -254,7 +254,8 @@ def _verdict(relaxed: Sequence[RunSummary]) -> str:
     time = best.known("seconds_ratio")
     assert best.baseline is not None
     baseline = clean(best.baseline.config.label)
-    name, taken = clean(best.config.label), f"{number(time, 2)} of the time of {baseline}, the best lossless setting"
+    name = clean(best.config.label)
+    taken = f"{with_interval(time, 2)} of the time of {baseline}, the best lossless setting"
     if not time.has_ends:
         said = f"{name} took {taken}; there are too few problems to tell more."
     elif time.high < 1:
@@ -267,7 +268,7 @@ def _verdict(relaxed: Sequence[RunSummary]) -> str:
         return f"{said} The task has no score, so what that costs is not known."
     points = Interval(*(100 * each for each in best.known("score_difference")))
     sure = " more than chance explains" if points.high < 0 else " which chance may explain" if points.low <= 0 else ""
-    said += f" Its score differs from lossless by {number(points, 1)} points"
+    said += f" Its score differs from lossless by {with_interval(points, 1)} points"
     return f"{said},{sure}." if sure else f"{said}."
 
 
@@ -289,7 +290,7 @@ def _known(summary: RunSummary, metric: str) -> bool:
     return found is not None and math.isfinite(found.value)
 
 
-def name_of(summary: RunSummary) -> str:
+def marked_label(summary: RunSummary) -> str:
     """Return a run's label for a table; baselines are marked."""
     mark = mark_of(summary)
     return clean(summary.config.label) + (f" ({mark})" if mark else "")
@@ -328,10 +329,15 @@ EXPLANATION = (
 )
 
 
-def to_html(report: Report) -> str:
+def report_to_html(report: Report) -> str:
     """Return one page that needs no network and no script."""
     templates = page_templates(Path(__file__).parent)
-    templates.globals |= {"columns_of": columns_of, "number": number, "name_of": name_of, "parts_of": parts_of}
+    templates.globals |= {
+        "columns_of": columns_of,
+        "number": with_interval,
+        "name_of": marked_label,
+        "parts_of": parts_of,
+    }
     templates.globals |= {"MAIN": MAIN, "verdict": verdict, "compared_with": compared_with}
     templates.globals |= {"KINDS": KINDS, "READING": READING}
     return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
@@ -349,8 +355,8 @@ def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) 
             lines = [f"| {escape(name)} | " + " | ".join(titles) + " |"]
             lines.append("|---|" + "---|" * bool(baselines) + "---:|" * len(columns))
             for place, summary in enumerate(summaries):
-                numbers = [number(summary.metrics[metric], digits) for metric, _, digits in columns]
-                cells = [escape(name_of(summary)), *map(escape, baselines[place : place + 1]), *numbers]
+                numbers = [with_interval(summary.metrics[metric], digits) for metric, _, digits in columns]
+                cells = [escape(marked_label(summary)), *map(escape, baselines[place : place + 1]), *numbers]
                 lines.append(f"| {' | '.join(cells)} |")
             parts.append("\n".join(lines))
         parts += [escape(note) for note in section.notes]

@@ -9,7 +9,14 @@ from typing import Any
 
 from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.files.jsonl import objects_in, read_as, whole_lines
-from cactus_decoding.core.files.writing import as_json, check_writable, part_of, plain, replacing, write_atomically
+from cactus_decoding.core.files.writing import (
+    as_json,
+    check_writable,
+    part_path,
+    plain_json,
+    replacing,
+    write_atomically,
+)
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.lab.tracing.response import TracedResponse
 from cactus_decoding.lab.tracing.trace import Trace, TracedNode, TracedPosition, TracedStep, TraceEnd, TraceHeader
@@ -31,10 +38,10 @@ def tree_to_json(tree: Sequence[TracedNode]) -> list[dict[str, Any]]:
 
 def as_object(record: Any) -> dict[str, Any]:
     """Return a dataclass's fields; infinite numbers become texts and NaN null."""
-    return {field.name: plain(getattr(record, field.name)) for field in fields(record)}
+    return {field.name: plain_json(getattr(record, field.name)) for field in fields(record)}
 
 
-SCHEMA = 1
+TRACE_SCHEMA = 1
 
 
 def written(response: TracedResponse, path: Path, *, rows: bool = True) -> Iterator[TracedStep]:
@@ -65,7 +72,7 @@ def lines_of(trace: Trace, *, rows: bool = True) -> Iterator[str]:
 
 
 def _header_line(header: TraceHeader) -> str:
-    return _line("trace", {"schema": SCHEMA} | header.as_dict())
+    return _line("trace", {"schema": TRACE_SCHEMA} | header.as_dict())
 
 
 def _step_line(step: TracedStep, rows: bool) -> str:
@@ -92,8 +99,8 @@ def read_trace(path: str | Path, *, rows: bool = True) -> Trace:
     Raises `ValueError` for an invalid file, naming the line.
     """
     path = expanded(path)
-    if not path.exists() and part_of(path).exists():
-        raise ValueError(f"{path} is missing, but an interrupted response left {part_of(path)}: give that one")
+    if not path.exists() and part_path(path).exists():
+        raise ValueError(f"{path} is missing, but an interrupted response left {part_path(path)}: give that one")
     lines = objects_in(whole_lines(path.read_bytes()), path)
     header, steps, end = None, list[TracedStep](), None
     for _, where, value in lines:
@@ -120,8 +127,8 @@ def _header(kind: object, value: dict[str, Any], where: str) -> TraceHeader:
     if kind != "trace":
         raise ValueError(f"{where}: this is not a trace of cactus generate --trace")
     schema = value.pop("schema", None)
-    if schema != SCHEMA:
-        raise ValueError(f"{where}: schema is {schema!r}, but this version reads schema {SCHEMA}")
+    if schema != TRACE_SCHEMA:
+        raise ValueError(f"{where}: schema is {schema!r}, but this version reads schema {TRACE_SCHEMA}")
     own = {field.name for field in fields(TraceHeader)}
     asked = {name: value.pop(name) for name in list(value) if name not in own}
     return read_as(TraceHeader, value | {"request": asked}, where)

@@ -18,7 +18,7 @@ from cactus_decoding.core.types import judges_untempered
 from cactus_decoding.lab.tracing.file import to_json, tree_to_json
 from cactus_decoding.lab.tracing.trace import Trace, TraceHeader
 
-PAGE = Path(__file__).parent / "page"
+TRACE_PAGE = Path(__file__).parent / "page"
 """The folder of template, style and scripts; `SCRIPTS` and ``answer.css`` are a component for other pages too."""
 SCRIPTS = ("writing.js", "tree.js", "pictures.js", "card.js", "answer.js")  # in the order in which they are loaded
 
@@ -33,22 +33,22 @@ _START = """
 """
 
 
-def to_html(trace: Trace) -> str:
-    script = "".join((PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS) + _START
+def trace_to_html(trace: Trace) -> str:
+    script = "".join((TRACE_PAGE / name).read_text(encoding="utf-8") for name in SCRIPTS) + _START
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return (
-        page_templates(PAGE)
+        page_templates(TRACE_PAGE)
         .get_template("trace.html.jinja")
         .render(
             rule=str(trace.header.request.rule),
             prompt=trace.header.prompt,
-            settings=settings_of(trace.header),
+            settings=shown_settings(trace.header),
             metrics=metrics_of(trace),
             finished=trace.finish_reason is not None,
-            style=(PAGE / "answer.css").read_text(encoding="utf-8"),
+            style=(TRACE_PAGE / "answer.css").read_text(encoding="utf-8"),
             script=script,
             script_digest=digest,
-            data=embedded(_data(trace)),
+            data=script_json(_data(trace)),
             provenance=json.dumps(dict(trace.header.provenance), indent=2),
             printable=printable,
         )
@@ -68,7 +68,7 @@ def printable(text: str) -> str:
     return "".join(kept)
 
 
-def embedded(value: Any) -> str:
+def script_json(value: Any) -> str:
     """Return JSON that can be put inside a script element: no tag can begin or end in it."""
     text = json.dumps(value, allow_nan=False)  # beyond ASCII everything is escaped, lone surrogates too
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
@@ -85,7 +85,7 @@ def _data(trace: Trace) -> dict[str, Any]:
     }
 
 
-def settings_of(header: TraceHeader) -> list[tuple[str, str]]:
+def shown_settings(header: TraceHeader) -> list[tuple[str, str]]:
     """Return the settings of the request, as names and values; defaults are left out."""
     request, default = header.request, Request()
     sampling = vars(request.sampling).items()

@@ -13,7 +13,7 @@ from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.drafting.lookup import LookUpDrafter
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.generate import Response, stream
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.pair import Pair
@@ -101,7 +101,7 @@ def stream_trace(
     names = target or ("bundled" if pair.bundled else pair.target.name), draft or _draft_name(pair)
     header = TraceHeader(prompt, *names, request, vocabulary)
     arguments = {name: value for name, value in header.as_dict().items() if name not in ("prompt", "provenance")}
-    header = replace(header, provenance=provenance(plain(arguments)))
+    header = replace(header, provenance=provenance(plain_json(arguments)))
     keep = vocabulary <= LARGE_VOCABULARY if keep_rows is None else keep_rows
     limit = math.inf if max_rows_bytes is None else max_rows_bytes
     reader = PositionReader(pair.tokenizer, request, top_candidates=top_candidates, max_rows_bytes=limit if keep else 0)

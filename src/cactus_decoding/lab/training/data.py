@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.files.jsonl import read_objects, text_of
+from cactus_decoding.core.files.jsonl import read_objects, text_field
 from cactus_decoding.core.models.tokenizers import as_chat_prompt
 from cactus_decoding.lab.evaluation.tasks.sources import SOURCES, check_not_held_out, parse_task
 from cactus_decoding.zoo.word_problems import format_prompt
@@ -66,12 +66,12 @@ def in_chat(documents: Sequence[Document], tokenizer: Any, system: str | None) -
 
 def _document(value: dict[str, object], where: str, chat: bool) -> Document:
     if "text" in value:
-        return Document("", text_of(value, "text", where))
+        return Document("", text_field(value, "text", where))
     if "question" in value and "prompt" not in value:  # GSM8K's own files, whose answers are not the target's
-        question = text_of(value, "question", where)
+        question = text_field(value, "question", where)
         return Document(question if chat else format_prompt(question), None)
-    prompt = text_of(value, "prompt", where)
-    return Document(prompt, text_of(value, "completion", where) if "completion" in value else None)
+    prompt = text_field(value, "prompt", where)
+    return Document(prompt, text_field(value, "completion", where) if "completion" in value else None)
 
 
 def digest_of(documents: Sequence[Document]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from cactus_decoding.core.files.jsonl import read_json
-from cactus_decoding.core.files.writing import check_folder, lock, part_of, write_atomically
+from cactus_decoding.core.files.writing import check_folder, lock, part_path, write_atomically
 from cactus_decoding.core.models.loading import sentence_of
 from cactus_decoding.lab.training.settings import TrainingSettings
 
@@ -46,7 +46,7 @@ def unfinished_folder(output: Path, settings: TrainingSettings, data_sha256: str
     if os.path.lexists(output) and not (output.is_dir() and not any(output.iterdir())):
         raise ValueError(f"{str(output)!r} is there already; give another output")
     check_folder(output)
-    work = part_of(output)
+    work = part_path(output)
     if not work.exists() or (work.is_dir() and {each.name for each in work.iterdir()} <= {_LOCK}):
         return work
     file = work / _SETTINGS

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from cactus_decoding import zoo
-from cactus_decoding.core.drafting.registry import check_names, parse_drafter
+from cactus_decoding.core.drafting.registry import check_model_names, parse_drafter
 from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.files.writing import check_folder
 from cactus_decoding.core.models.loading import load_tokenizer, only_cached
@@ -100,6 +100,6 @@ def check_models(settings: TrainingSettings) -> None:
     for name in (settings.target, settings.draft):
         if name is not None and parse_gguf(name) is not None:
             raise ValueError(f"{name!r} is a GGUF file, which only llama.cpp reads: give the folder it was made from")
-    check_names(settings.target, settings.draft)
+    check_model_names(settings.target, settings.draft)
     if settings.draft is not None and parse_drafter(settings.draft) is not None:
         raise ValueError(f"{settings.draft!r} has no weights to train: give a model, a shape, or first_layers")

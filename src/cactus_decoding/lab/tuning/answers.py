@@ -23,7 +23,7 @@ from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import AcceptanceRule, judges_untempered
 
-FEWEST = 8  # the fewest tokens of an answer, however little time is left
+FEWEST_LOOKED_AT = 8  # the fewest tokens of an answer, however little time is left
 _ROWS = 16  # how many rows are compared at once, in float64
 
 
@@ -37,7 +37,7 @@ class TunedAnswer:
     verify_seconds: float  # for each token
 
 
-def answer(
+def record_answers(
     target: Pair,
     drafts: Mapping[str, ModelDrafter],
     prompt: str,
@@ -54,7 +54,7 @@ def answer(
     the lossless test accepts it.
 
     The target's drafter is look-up, which copies up to ``copies`` tokens. The answer ends ``seconds`` after its first
-    token, but not before it has `FEWEST` tokens.
+    token, but not before it has `FEWEST_LOOKED_AT` tokens.
     """
     response, rows, verifying = stream(target, prompt, request), list[Tensor](), list[float]()
     windows = [draft.max_length for draft in drafts.values() if draft.max_length is not None]
@@ -65,7 +65,7 @@ def answer(
         until = min(until, time.perf_counter() + seconds)
         rows.append(outcome.rows.logits[:1].float())
         verifying.append(outcome.verify_seconds)
-        if len(rows) >= min(FEWEST, room) and (time.perf_counter() > until or len(rows) >= room):
+        if len(rows) >= min(FEWEST_LOOKED_AT, room) and (time.perf_counter() > until or len(rows) >= room):
             break
     response.close()
     ids, text = response.token_ids, [*response.prompt_token_ids, *response.token_ids]
@@ -106,7 +106,7 @@ def _chances(rule: AcceptanceRule, target: Tensor, draft: Tensor, sampling: Samp
     return acceptance(rule, q, p).clamp(0.0, 1.0)
 
 
-WIDTHS = (1, 4, 2, 8, 3, 12, 16, 6, 5, 7, 10, 9, 11, 14, 13, 15)
+TIMED_WIDTHS = (1, 4, 2, 8, 3, 12, 16, 6, 5, 7, 10, 9, 11, 14, 13, 15)
 """Tokens of the passes that are timed; first those that are cheap where kernels work on blocks of four rows."""
 _SAME = 1.03  # more threads are used only if they are faster than fewer by this factor
 

@@ -16,13 +16,13 @@ from cactus_decoding.core.drafting.measuring import as_steps, keep_times
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import LOOK_UP
 from cactus_decoding.core.drafting.timing import PassTimes
-from cactus_decoding.core.files.writing import plain
+from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_taken
-from cactus_decoding.lab.tuning.answers import WIDTHS, TunedAnswer, answer, use_fastest_threads
+from cactus_decoding.lab.tuning.answers import TIMED_WIDTHS, TunedAnswer, record_answers, use_fastest_threads
 
 WORTH = 0.05  # the least speedup that counts: smaller ones are within what answers and machines differ by
 FEWEST_ANSWERS, FEWEST_TOKENS = 3, 100  # of less nothing can be told
@@ -106,7 +106,7 @@ def best_of(found: Sequence[Forecast], rule: str) -> Forecast:
     return max(own, key=lambda each: (each.tokens_per_second, -each.num_speculative_tokens))
 
 
-def verdict(best: Forecast) -> str:
+def speedup_sentence(best: Forecast) -> str:
     value, low, high = best.speedup
     ends = f" (95 % interval over prompts: {low:.2f} to {high:.2f})" if best.speedup.has_ends else ""
     told = f"{best}: {value:.2f} times as fast as none{ends}"
@@ -188,7 +188,7 @@ class Tuned:
             "tokens": self.num_tokens,
             "forecasts": [vars(each) for each in self.found],
         }
-        return dict(plain(about))
+        return dict(plain_json(about))
 
 
 def tune(
@@ -217,7 +217,7 @@ def tune(
         report("Answering", number, len(prompts), f"{max(left, 0):.0f} s left")
         spent = share * max(left / (len(prompts) - number) - besides, LEAST_SHARE * seconds)
         copies = passes.widths[-1] - 1
-        answers.append(answer(target, drafts, prompt, request, rules, seconds=spent, copies=copies))
+        answers.append(record_answers(target, drafts, prompt, request, rules, seconds=spent, copies=copies))
         besides = max(time.perf_counter() - now - spent, 0.0)
     report("Answering", len(answers), len(prompts), "" if len(answers) == len(prompts) else "the time is over")
     found = forecasts(answers, passes, costs)
@@ -250,7 +250,7 @@ def _time(
         report("Timing passes", number, total, name)
         taken[name] = measuring.time_drafter(model, draft, clock, request.sampling)
     report("Timing passes", total - 1, total, "")
-    runs = measuring.time_runs(model, WIDTHS, clock, SWEEPS, until)
+    runs = measuring.time_runs(model, TIMED_WIDTHS, clock, SWEEPS, until)
     seconds_of = as_steps(measuring.fastest(runs), clock, target.step_seconds)
     passes = PassTimes(tuple(seconds_of.items()), source="given" if measuring.agree(runs) else measuring.BUSY)
     costs: dict[str, PassTimes] = {}

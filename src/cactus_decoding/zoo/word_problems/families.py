@@ -367,7 +367,7 @@ def travelling(rng: random.Random) -> Story:
     return _with_noise(story, who)
 
 
-FAMILIES: dict[str, Callable[[random.Random], Story]] = {
+STORY_FAMILIES: dict[str, Callable[[random.Random], Story]] = {
     family.__name__: family
     for family in (shopping, comparison, collecting, working, saving, packing, reading, seating, travelling)
 }

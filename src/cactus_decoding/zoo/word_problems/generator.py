@@ -11,7 +11,7 @@ from functools import cache
 from itertools import islice
 from typing import Literal, NamedTuple, get_args
 
-from cactus_decoding.zoo.word_problems.families import FAMILIES
+from cactus_decoding.zoo.word_problems.families import STORY_FAMILIES
 from cactus_decoding.zoo.word_problems.story import UnsuitableStoryError, write_question, write_solution
 
 SplitName = Literal["train", "validation", "test"]
@@ -26,7 +26,7 @@ class WordProblem:
     question: str
     solution: str  # one arithmetic step a line, then ``#### answer``
     answer: int
-    family: str  # a key of `FAMILIES`
+    family: str  # a key of `STORY_FAMILIES`
     num_steps: int  # arithmetic steps of the solution (2 to 6): the difficulty
 
     @property
@@ -74,9 +74,9 @@ def split_of(question: str) -> SplitName:
 
 def draw_problem(rng: random.Random, habit: float = 0.0) -> WordProblem:
     while True:
-        family = rng.choice(list(FAMILIES))
+        family = rng.choice(list(STORY_FAMILIES))
         try:
-            story = FAMILIES[family](rng)
+            story = STORY_FAMILIES[family](rng)
         except (UnsuitableStoryError, IndexError):  # IndexError: no bill, divisor or name was left to choose from
             continue
         if not 2 <= len(story.equations) <= 6:

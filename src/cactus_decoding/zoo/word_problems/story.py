@@ -32,20 +32,20 @@ class Equation:
 
     def sentence(self, rng: random.Random, habitual: bool = False) -> str:
         """Draw the operands' order where both orders are right, and a wording; if ``habitual``, take the first one."""
-        left, right = number(self.left), number(self.right)
+        left, right = number_in(self.left), number_in(self.right)
         if self.operator in "+*" and rng.random() < 0.5:
             left, right = right, left
         wording = self.wordings[0] if habitual else rng.choice(self.wordings)
         return wording.format(e=f"{left} {self.operator} {right} = {self.value}")
 
 
-def number(operand: int | Equation) -> int:
+def number_in(operand: int | Equation) -> int:
     return operand.value if isinstance(operand, Equation) else operand
 
 
 def equation(operator: Operator, left: int | Equation, right: int | Equation, *wordings: str) -> Equation:
     """Compute one equation, or raise `UnsuitableStoryError` where its value would not suit a story."""
-    a, b = number(left), number(right)
+    a, b = number_in(left), number_in(right)
     if operator == "/" and (b == 0 or a % b):
         raise UnsuitableStoryError
     value = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[operator]

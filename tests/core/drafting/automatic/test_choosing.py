@@ -1,4 +1,4 @@
-"""What a step proposes: what pays by given times, within an account that cannot be overdrawn."""
+"""What a step proposes: what pays by given times, within a stake that cannot be overdrawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cactus_decoding.core.drafting.automatic.choosing import SHARE, Chooser
+from cactus_decoding.core.drafting.automatic.choosing import SHARE, LengthChooser
 from cactus_decoding.core.drafting.automatic.experience import STAKE, DraftChances, Experience
 from cactus_decoding.core.drafting.suffix_index import Match
 from cactus_decoding.core.drafting.timing import PassTimes
@@ -26,8 +26,8 @@ COPY = Match(8, list(range(15)), [8.0 + i for i in range(15)])
 SURE, UNSURE = torch.tensor([8.0, 0.0]), torch.tensor([0.1, 0.0])
 
 
-def fresh(times: PassTimes, *, drafts: bool = True, **given: int) -> Chooser:
-    return Chooser(Experience(times, 15), 15, drafts=drafts, **given)
+def fresh(times: PassTimes, *, drafts: bool = True, **given: int) -> LengthChooser:
+    return LengthChooser(Experience(times, 15), 15, drafts=drafts, **given)
 
 
 class Run:

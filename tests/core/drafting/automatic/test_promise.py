@@ -57,7 +57,7 @@ def test_no_answer_takes_longer_than_was_promised(tokens: int) -> None:
         assert run.tokens == min(tokens, len(answer.answer))
 
 
-def test_a_chooser_without_an_account_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chooser_without_a_stake_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("choosing", "experience"):
         monkeypatch.setattr(f"cactus_decoding.core.drafting.automatic.{module}.STAKE", 50.0)
     assert any(automatic(answer, times).worst > 2 * STAKE for times, answer in every_answer())

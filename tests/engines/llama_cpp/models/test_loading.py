@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
 from cactus_decoding import CandidateGeneratorDrafter, Pair, generate, load_pair, zoo
-from cactus_decoding.core.extras import install
+from cactus_decoding.core.extras import install_command
 from cactus_decoding.engines.llama_cpp.models.library import library
 from cactus_decoding.engines.llama_cpp.models.settings import LlamaCppSettings, parse_gguf
 from cactus_decoding.zoo.word_problems import EXAMPLES
@@ -124,7 +124,7 @@ def test_a_missing_library_is_told_by_the_line_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "llama_cpp", None)
     with pytest.raises(ValueError, match="GGUF files need llama-cpp-python: run ") as error:
         library.__wrapped__()
-    assert str(error.value).endswith(install("llama-cpp"))
+    assert str(error.value).endswith(install_command("llama-cpp"))
 
 
 def test_what_only_models_of_transformers_can_do(gguf):

@@ -15,7 +15,7 @@ from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.server.completion import _log_once, answer_to, read_completion
 from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools
-from cactus_decoding.engines.openai.tool_calls import FORMATS, HERMES
+from cactus_decoding.engines.openai.tool_calls import HERMES, TOOL_CALL_FORMATS
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 QUESTION = EXAMPLES[0].prompt
@@ -209,7 +209,7 @@ def follows(pair, grammar, text):
     return {pair.tokenizer.piece(i)[:1].decode(errors="replace") for i in ids}, constraint.may_end(tokens)
 
 
-@all_of("parallel, written", [(parallel, each) for parallel in (True, False) for each in FORMATS])
+@all_of("parallel, written", [(parallel, each) for parallel in (True, False) for each in TOOL_CALL_FORMATS])
 def test_text_is_free_up_to_a_mark_and_a_call_after_it(pair, parallel, written):
     tools = Tools.of({"tools": TOOLS, "parallel_tool_calls": parallel})
     grammar = tools.grammar(CallMarks(written, {}), None)

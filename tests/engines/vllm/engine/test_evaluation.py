@@ -13,7 +13,7 @@ from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine, located
 from cactus_decoding.lab.evaluation.run_config import grid
 from cactus_decoding.lab.evaluation.runs.results import RunResult, journal_of, opened, read_results
-from cactus_decoding.lab.evaluation.runs.runner import run
+from cactus_decoding.lab.evaluation.runs.runner import answer_runs
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 
 pytestmark = pytest.mark.engine
@@ -69,7 +69,7 @@ def evaluate(engine: VllmEngine, path: Path, stop_after: int | None = None) -> N
             raise KeyboardInterrupt
 
     with opened(path) as file:
-        run(CONFIGS, {TASK.name: TASK}, lambda draft: engine, file, {"commit": "a"}, report)
+        answer_runs(CONFIGS, {TASK.name: TASK}, lambda draft: engine, file, {"commit": "a"}, report)
 
 
 def columns(result: RunResult) -> dict[str, list]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import vllm
 from stock_sampler import CPU, Cut, admit, metadata, params, prepare, processors, run, sample, spent
-from support.decisions import admit as afforded
+from support.decisions import afforded_in_turn
 from support.tables import all_of
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveDirectionality
@@ -99,7 +99,7 @@ def test_no_budget_is_overspent_and_what_is_spent_is_what_was_visited(rule: str,
             costs = audit(rule, target, probs.double() / probs.double().sum(-1, keepdim=True)).kl
         tokens = sample(logits, None if one_hot else probs, drafted, sampling)
         pairs = zip(costs.clamp(min=0).tolist(), expected.tolist(), strict=True)
-        admitted = torch.tensor([afforded(nats, budget, before) for nats, before in pairs])
+        admitted = torch.tensor([afforded_in_turn(nats, budget, before) for nats, before in pairs])
         visited = torch.arange(DRAFTED) < (tokens >= 0).sum(1, keepdim=True)
         expected += torch.where(admitted & visited, costs, 0.0).sum(1)
         assert torch.allclose(spent(sampling), expected, atol=1e-5)

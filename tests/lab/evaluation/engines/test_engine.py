@@ -11,7 +11,7 @@ from support.reads import reads
 from cactus_decoding import Budget, Request, SamplingParams, generate, load_pair, stream
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.lab.evaluation.engines.engine import SHARED, AuditedCosts, TransformersEngine
+from cactus_decoding.lab.evaluation.engines.engine import SHARED, AuditedCosts, PairEngine
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine
 from cactus_decoding.zoo.word_problems import word_problems
@@ -23,7 +23,7 @@ PROMPT = next(word_problems("test", seed=0)).prompt
 def test_examples_that_prompts_share_are_read_once_and_every_answer_begins_behind_them(pair):
     examples = " ".join(f"{problem.prompt} {problem.solution}" for problem in islice(word_problems("train", seed=1), 2))
     prompts = [f"{examples} {problem.prompt}" for problem in islice(word_problems("test", seed=0), 3)]
-    engine, request = TransformersEngine(pair.twin()), Request("cactus:delta=1.0", max_new_tokens=12, seed=1)
+    engine, request = PairEngine(pair.twin()), Request("cactus:delta=1.0", max_new_tokens=12, seed=1)
     for prompt in prompts:
         engine.check_prompt(prompt, request)
     order = [engine.answer(prompt, request) for prompt in prompts]
@@ -33,7 +33,7 @@ def test_examples_that_prompts_share_are_read_once_and_every_answer_begins_behin
         back = [engine.answer(prompt, request) for prompt in reversed(prompts)]
     assert min(start for start, _ in found) >= shared
     assert [answer.audited for answer in order] == [answer.audited for answer in reversed(back)]
-    alone = TransformersEngine(pair.twin()).answer(prompts[0], request)
+    alone = PairEngine(pair.twin()).answer(prompts[0], request)
     assert alone.token_ids == order[0].token_ids
 
 
@@ -45,7 +45,7 @@ def test_the_audit_is_what_an_unlimited_budget_measures(pair):
     asked = [(pair, CHAIN.replace(rule=rule)) for rule in ("clamped:width=2.0", "ensemble:weight=0.5", "typical")]
     lookup = load_pair(draft="ngram")  # whose rows are those of a draft that is sure
     for models, request in (*asked, (pair, TREE), (lookup, CHAIN.replace(rule="cactus:delta=1.0"))):
-        answer = TransformersEngine(models).answer(PROMPT, request)
+        answer = PairEngine(models).answer(PROMPT, request)
         response = generate(models, PROMPT, request.replace(budget=Budget(math.inf)))
         assert answer.text == response.text
         assert answer.audited.metered == response.metrics.metered > answer.audited.tv > 0
@@ -72,7 +72,7 @@ def test_the_audit_takes_what_was_charged_by_the_rule_that_judged(pair, budget):
     assert len(rules) > (2 if budget.expected_tokens else 1)
     assert (costs.tv, costs.max_log_ratio) == pytest.approx((tv, ratio), rel=1e-6)
     assert costs.nats == pytest.approx(nats, rel=1e-3)  # the meter does not normalise float32 rows, the audit does
-    answer = TransformersEngine(pair.twin()).answer(PROMPT, request)
+    answer = PairEngine(pair.twin()).answer(PROMPT, request)
     assert answer.text == response.text
     assert answer.audited.nats == pytest.approx(response.metrics.nats, rel=1e-6, abs=1e-12)
     assert answer.audited.nats <= budget.limit * (1 + 1e-9)
@@ -80,16 +80,16 @@ def test_the_audit_takes_what_was_charged_by_the_rule_that_judged(pair, budget):
 
 def test_lossless_costs_nothing_and_no_audit_leaves_the_columns_out(pair):
     request = Request(max_new_tokens=20, seed=1)
-    audited = TransformersEngine(pair).answer(PROMPT, request)
+    audited = PairEngine(pair).answer(PROMPT, request)
     assert (audited.audited.nats, audited.audited.tv, audited.audited.max_log_ratio) == (0, 0, 0)
     assert audited.audited.metered > 0
-    bare = TransformersEngine(pair, audited=False).answer(PROMPT, request)
+    bare = PairEngine(pair, audited=False).answer(PROMPT, request)
     assert (bare.text, bare.audited) == (audited.text, None)
 
 
 def test_relaxed_greedy_is_metered_in_log_probability(pair):
     request = Request("relaxed_greedy:margin=3.0", sampling=SamplingParams(temperature=0.0), max_new_tokens=40, seed=1)
-    answer = TransformersEngine(pair).answer(PROMPT, request)
+    answer = PairEngine(pair).answer(PROMPT, request)
     assert answer.audited.tv == answer.metrics.relaxed
     assert answer.audited.max_log_ratio == (math.inf if answer.metrics.relaxed else 0.0)
     assert 0 <= answer.audited.nats <= 3.0 * max(answer.metrics.relaxed, 1)
@@ -97,8 +97,8 @@ def test_relaxed_greedy_is_metered_in_log_probability(pair):
 
 def test_what_an_engine_cannot_do_is_refused_before_any_work(pair):
     block = Request("clamped:width=1.0", verification="block")
-    TransformersEngine(pair, audited=False).check(block)
-    lookup = TransformersEngine(load_pair(draft="ngram"), audited=False)
+    PairEngine(pair, audited=False).check(block)
+    lookup = PairEngine(load_pair(draft="ngram"), audited=False)
     lookup.check(Request("lossless", verification="block"))
     vllm = VllmEngine("target", "draft", {})
     for refused, said in (

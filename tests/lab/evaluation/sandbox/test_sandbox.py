@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cactus_decoding.lab.evaluation.sandbox import KINDS, ProgramLimits, missing_isolation, run_program
+from cactus_decoding.lab.evaluation.sandbox import ISOLATED_FROM, ProgramLimits, missing_isolation, run_program
 
 SHORT = ProgramLimits(seconds=5.0, cpu_seconds=1)
 SLEEPS = ProgramLimits(seconds=1.0)  # for what ends by its time alone
@@ -61,7 +61,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def isolated() -> set[str]:
-    return set(KINDS) - set(filter(None, missing_isolation().split(", ")))
+    return set(ISOLATED_FROM) - set(filter(None, missing_isolation().split(", ")))
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def test_an_ordinary_user_s_programs_make_no_files_and_end_with_their_namespace(
     }
     found = elsewhere(AS_A_USER, folder, programs)
     assert {name for name, (passed, _) in found.items() if passed} == {"user", "outlive"}
-    assert found["user"][1] in ([], list(KINDS))
+    assert found["user"][1] in ([], list(ISOLATED_FROM))
     if "processes" in found["user"][1]:
         assert left_behind(folder) == []
 

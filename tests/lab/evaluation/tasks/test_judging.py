@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.tasks import judging
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, boxed, extractor, final_number, last_number, number
+from cactus_decoding.lab.evaluation.tasks.task import (
+    EXTRACTORS,
+    boxed,
+    canonical_number,
+    extractor,
+    final_number,
+    last_number,
+)
 from cactus_decoding.zoo.word_problems import extract_answer
 from cactus_decoding.zoo.word_problems.generator import unlike_stories
 
@@ -41,7 +48,7 @@ def test_every_extractor_takes_every_text(text):
         found = extract(text)
         assert found is None or (found and isinstance(found, str)), name
         if found is not None and extract in (final_number, last_number):
-            assert number(found) == found, "a canonical spelling stands for itself"
+            assert canonical_number(found) == found, "a canonical spelling stands for itself"
     assert extract_answer(text) is None or abs(extract_answer(text)) < 10**100
     assert isinstance(unlike_stories(text), str)
 
@@ -53,15 +60,15 @@ def test_one_number_has_one_spelling_and_another_has_another(value, zeros):
         Decimal((sign, (*digits, *[0] * zeros), exponent - zeros)),
         Decimal((sign, (*digits, 1), exponent - 1)),
     )
-    spelled = number(str(value))
+    spelled = canonical_number(str(value))
     assert Decimal(spelled) == value
-    assert spelled == number(str(same)) != number(str(other))
+    assert spelled == canonical_number(str(same)) != canonical_number(str(other))
 
 
 def test_long_numbers_are_told_apart_and_hashes_and_boxes_hold_them():
     nines = "9" * 5_000
-    assert number(nines) == nines != number(nines[:-1] + "8")
-    assert number("1" + "0" * 5_000) == number("1e5000") == "1E+5000" != number("1e5001")
+    assert canonical_number(nines) == nines != canonical_number(nines[:-1] + "8")
+    assert canonical_number("1" + "0" * 5_000) == canonical_number("1e5000") == "1E+5000" != canonical_number("1e5001")
     assert final_number(f"#### {nines}") == boxed(rf"\boxed{{{nines}}}") == nines
     assert (boxed(r"\boxed{1e9999999}"), boxed(r"\boxed{-0.0}"), boxed(r"\boxed{sNaN}")) == ("1E+9999999", "0", "sNaN")
     assert (extract_answer(f"#### {nines}"), extract_answer("#### 1,234")) == (None, 1234)
@@ -73,7 +80,7 @@ def test_a_pattern_that_takes_too_long_finds_nothing_and_the_next_text_is_search
     assert find("It is aa. No: it is aaa.") == "aaa"
     assert extractor("regex", r"\d+")("1 and 22") == "22"
     assert extractor("regex", r"x|(y)?z")("x") is None
-    monkeypatch.setattr(judging, "SECONDS", 0.5)
+    monkeypatch.setattr(judging, "JUDGING_SECONDS", 0.5)
     assert find("it is " + "a" * 60) is None
     assert find("it is a.") == "a"
 
@@ -130,7 +137,7 @@ def test_every_text_is_judged_by_every_instruction(tmp_path, monkeypatch):
     assert [task.is_right(json_format, text) for text in ('{"a": 1}', nested, "9" * 5_000)] == [True, False, False]
     placeholders = problems["detectable_content:number_placeholders"]
     with monkeypatch.context() as patch:
-        patch.setattr(judging, "SECONDS", 2.0)
+        patch.setattr(judging, "JUDGING_SECONDS", 2.0)
         assert not task.is_right(placeholders, "[" * 10**6), "a time that grows with the square"
     assert task.is_right(placeholders, "[name]")
     path.write_text(json.dumps(lines[0] | {"kwargs": [{"frob": 1}]}) + "\n")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 
 from cactus_decoding.core.declared import Setting, check_fields
-from cactus_decoding.core.drafting.automatic.choosing import Chooser
+from cactus_decoding.core.drafting.automatic.choosing import LengthChooser
 from cactus_decoding.core.drafting.automatic.experience import Experience, experience_of
 from cactus_decoding.core.drafting.lengths import LengthFactory, StepSeconds
 from cactus_decoding.core.drafting.lookup import LookUpDrafter, NgramDrafter, SuffixDrafter
@@ -30,9 +30,9 @@ class AutoLength(LengthFactory):
 
     Pass times are measured once for a pair of models, a machine and a number of threads, and kept in a file. From then
     on each response learns how long steps take and how many proposals are kept, and hands that on to the next one, also
-    in another process; see `Chooser` for how a step is decided and what it can lose. A response whose text depends on
-    what is proposed, and whose seed the user gave, learns no times, and nothing from other responses: its seed and the
-    same file of times repeat it.
+    in another process; see `LengthChooser` for how a step is decided and what it can lose. A response whose text
+    depends on what is proposed, and whose seed the user gave, learns no times, and nothing from other responses: its
+    seed and the same file of times repeat it.
 
     Args:
         max_draft_tokens: proposals per step at most, 0 or more.
@@ -86,7 +86,7 @@ class AutoLength(LengthFactory):
             experience = experience_of(place, times, self.max_draft_tokens, kept=self.profile is None)
         else:
             experience = Experience(times, self.max_draft_tokens)
-        chooser = Chooser(
+        chooser = LengthChooser(
             experience,
             self.max_draft_tokens,
             drafts=not copies,
@@ -107,7 +107,7 @@ class ChoosingDrafter(Drafter):
     before.
     """
 
-    def __init__(self, drafter: Drafter, chooser: Chooser, lookup: SuffixDrafter, shortest: int = 1) -> None:
+    def __init__(self, drafter: Drafter, chooser: LengthChooser, lookup: SuffixDrafter, shortest: int = 1) -> None:
         self._drafter, self._chooser, self._lookup, self._shortest = drafter, chooser, lookup, shortest
         self.max_length = drafter.max_length
         self._match, self._length = Match(0, [], []), 0  # after the text as it was in the last step

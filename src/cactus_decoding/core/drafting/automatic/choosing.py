@@ -52,21 +52,22 @@ class LengthChoice:
 _NOTHING = LengthChoice("nothing", 0, 1.0)
 
 
-class Chooser(TimedLength):
+class LengthChooser(TimedLength):
     r"""Chooses the proposals of each step of one response so that the most tokens come per second.
 
     With r the tokens per second so far, a step of T expected tokens and C seconds is worth :math:`T - r C`, and the
-    best one is taken (Dinkelbach, 1967), of those that cannot lose more than an account holds. What a draft is worth
+    best one is taken (Dinkelbach, 1967), of those that cannot lose more than the stake holds. What a draft is worth
     follows from how sure it usually is, and how often it is right then: while it drafts, each row says whether the
     token is worth its place in the target's pass, and the next one its time. A response takes at no time longer than
 
     .. math:: (1 + \mathtt{SHARE}) \, t + \mathtt{STAKE} \, V(1),
 
     t being what plain sampling takes for as many tokens, and V(1) a pass over one; the draft's reading of the prompt
-    is included. A second account sees to it that a draft that fails after it has gained much is left as soon, or when
-    half of what the response was ahead is lost. Copies may lose all of it: how often they are kept, every token tells.
+    is included. What is left of it is the stake. A reserve beside the stake sees to it that a draft that fails after it
+    has gained much is left as soon, or when half of what the response was ahead is lost. Copies may lose all of the
+    stake: how often they are kept, every token tells.
 
-    Where it ``learns``, steps are timed, and the account too goes by the clock. What is learnt is kept in
+    Where it ``learns``, steps are timed, and the stake too goes by the clock. What is learnt is kept in
     ``experience``. If all responses together have lost their stake, the next one has two thirds of it. Else the times
     are the profile's, and the same tokens make the same choices.
 
@@ -93,12 +94,12 @@ class Chooser(TimedLength):
         self.max_draft_tokens, self._drafts, self._reads_ends = max_draft_tokens, drafts, reads_ends
         self._horizon = max(1, min(_HORIZON, num_tokens))
         self._copies, self._kept = CopyChances(experience.copies), DraftChances(experience.drafts)
-        self._left = self._account = experience.stake
+        self._stake_left = self._reserve = experience.stake
         self._rate, self._unasked = Rate(_RATE_MEMORY, experience.rate, _RATE_PASSES), 0.0
         self._price = 1.0  # tokens that a pass over one is worth, in this step
         self._begin(_NOTHING)
         rests = int(_CHOOSING / (SHARE * self._times.plain))
-        self._rests, self._resting = min(rests, _MOST_RESTS), 0
+        self._steps_to_rest, self._resting = min(rests, _MOST_RESTS), 0
 
     def _begin(self, choice: LengthChoice) -> None:
         self._choice, self._confidences, self._chance = choice, list[float](), 1.0
@@ -124,7 +125,7 @@ class Chooser(TimedLength):
     @property
     def allowed(self) -> float:
         """What a step of the draft may lose, in passes over one token."""
-        return min(self._left, self._account)
+        return min(self._stake_left, self._reserve)
 
     def choose(self, match: Match, limit: int, room: int, unread: int, *, first: bool) -> LengthChoice:
         """Return the choice that is worth most.
@@ -137,10 +138,10 @@ class Chooser(TimedLength):
         if self.learns and (self._times.doubtful or not self._times.known):
             return best  # which is timed
         for each, worth in self._options(match, limit, room, unread, first):
-            if worth > most and each.worst - 1 <= (self._left if each.way == "copy" else self.allowed):
+            if worth > most and each.worst - 1 <= (self._stake_left if each.way == "copy" else self.allowed):
                 best, most = each, worth
         self._begin(best)
-        self._resting = self._rests if best is _NOTHING else 0
+        self._resting = self._steps_to_rest if best is _NOTHING else 0
         return best
 
     def _options(
@@ -161,7 +162,7 @@ class Chooser(TimedLength):
         again = most(1) + draft - 1  # what a longer draft leaves for a next one: one failure must not be the last
         for count in range(1, (room if self._experience.tried else min(room, _FIRST)) + 1):
             longer = max(worst, most(count) + count * draft + reading)
-            if longer - 1 > min(self._left - again * (count > 1), self._account):
+            if longer - 1 > min(self._stake_left - again * (count > 1), self._reserve):
                 break
             worst, depth = longer, count
         if not depth:
@@ -224,8 +225,8 @@ class Chooser(TimedLength):
         self._rate.learn(emitted, taken)
         self._experience.rate.learn(emitted, taken)
         lost = 0.0 if choice is _NOTHING else taken - emitted
-        self._left += SHARE * emitted - lost
-        self._account = min(max(STAKE, _GAINED * self._left), self._account + _AGAIN * emitted - lost)
+        self._stake_left += SHARE * emitted - lost
+        self._reserve = min(max(STAKE, _GAINED * self._stake_left), self._reserve + _AGAIN * emitted - lost)
         self._experience.balance += SHARE * emitted - lost
 
     def learn_copies(self, match: Match, token_ids: list[int]) -> None:

@@ -124,7 +124,7 @@ class BestFirstGrowth:
 
     def split(self, logits: Tensor, looked_up: Sequence[Sequence[float]]) -> list[ChildCounts]:
         self._levels -= 1
-        rows = likeliest(logits, self._shape.width + 1)
+        rows = greatest_probs(logits, self._shape.width + 1)
         # the text has repeated them, too
         of_others = [[(1 + probability) / 2 for probability in one] for one in looked_up]
         others = [logits.shape[-1] - len(one) for one in looked_up]  # tokens that there are besides
@@ -154,7 +154,7 @@ class BestFirstGrowth:
         return OpenNode(reach, fixed, drawn)
 
 
-def likeliest(logits: Tensor, count: int) -> list[list[float]]:
+def greatest_probs(logits: Tensor, count: int) -> list[list[float]]:
     """Return the greatest probabilities of each row, before temperature and cuts, one fewer than all at most."""
     count = max(1, min(count, logits.shape[-1] - 1))
     rows = logits.float()

@@ -14,7 +14,7 @@ from cactus_decoding.core.sampling.noise import SharedNoise
 from cactus_decoding.core.sampling.rows import check_drawn, draw
 from cactus_decoding.core.types import ROOT, Proposal
 
-Chooser = Callable[[Tensor, Tensor, int, int, Tensor], tuple[Tensor, Tensor]]
+ChildChooser = Callable[[Tensor, Tensor, int, int, Tensor], tuple[Tensor, Tensor]]
 """Chooses children; `choose_children` without its generator."""
 
 
@@ -56,7 +56,7 @@ class GrowingTree:
         probs: Tensor,
         splits: Sequence[ChildCounts],
         looked_up: Sequence[Sequence[int]],
-        choose: Chooser,
+        choose: ChildChooser,
     ) -> list[int]:
         """Give some nodes, ascending, children and return their places.
 
@@ -103,7 +103,7 @@ def grow(
     branches: Iterable[list[int]],
     limit: int,
     read: Callable[[GrowingTree, list[int]], tuple[Tensor, Tensor]],
-    choose: Chooser,
+    choose: ChildChooser,
 ) -> GrowingTree:
     """Grow a tree of up to ``limit`` levels; of each those tokens are read that may get children of the draft.
 

@@ -23,7 +23,7 @@ MODEL = Path(__file__).with_name("check.gguf")
 """Random weights and 32 tokens; ``scripts/llama_cpp_check_model.py`` writes it."""
 LIKELIEST = [12, 12, 9, 7, 7, 22, 18, 12, 11, 31, 0, 2]
 """The likeliest token after each of those that the check reads, by the versions that were tried."""
-ALLOWED = 1e-4  # how far rows may be apart, relative to how far they are spread; measured: 7e-7
+TOLERANCE = 1e-4  # how far rows may be apart, relative to how far they are spread; measured: 7e-7
 _SECONDS, _WALL_SECONDS = 60, 600  # of processor time, and by the clock
 _LOCK = threading.Lock()
 _passed: set[str] = set()
@@ -96,9 +96,9 @@ def changed_numbers() -> str | None:
     branched = np.concatenate([begun, text.read(numbers[8:], 8, 1)])
     spread = (whole - whole.mean(-1, keepdims=True)).std()
     difference = max(float(abs(rows - whole).max() / spread) for rows in (taken_back, restored, branched))
-    if difference <= ALLOWED:  # also where it is no number
+    if difference <= TOLERANCE:  # also where it is no number
         return None
-    return f"rows read with a cache differ from rows read without by {difference:.1e}, where {ALLOWED:.0e} is allowed"
+    return f"rows read with a cache differ from rows read without by {difference:.1e}, where {TOLERANCE:.0e} is allowed"
 
 
 class _Text:

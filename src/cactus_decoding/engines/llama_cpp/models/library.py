@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cactus_decoding.core.extras import install
+from cactus_decoding.core.extras import install_command
 
 TRIED = ("0.3.34", "0.3.35", "0.3.36")  # versions of llama-cpp-python on which the tests of this engine passed
 FUNCTIONS = {
@@ -67,7 +67,7 @@ def library() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "llama_cpp":
             raise
-        raise ValueError(f"GGUF files need llama-cpp-python: run {install('llama-cpp')}") from None
+        raise ValueError(f"GGUF files need llama-cpp-python: run {install_command('llama-cpp')}") from None
     except (OSError, RuntimeError, AttributeError) as error:  # the last where its Python is of another release
         raise ValueError(f"llama-cpp-python's library cannot be loaded: {error}: {_INSTALL}") from error
     check_interface(llama_cpp)

@@ -15,7 +15,7 @@ from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
 from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
 
 
-def start() -> None:
+def start_templates() -> None:
     """Start the process, so that the first conversation does not wait for it."""
     _worker().start()
 

@@ -15,7 +15,7 @@ from cactus_decoding.core.constraints.matching import GrammarConstraint, Grammar
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.worker import WorkerProcess
 
-SECONDS = 5.0  # of processor time, that a grammar may take
+GRAMMAR_SECONDS = 5.0  # of processor time, that a grammar may take
 _KEPT = 64
 
 
@@ -25,7 +25,7 @@ class GrammarWorker(WorkerProcess):
     Only what could be compiled there is compiled here.
     """
 
-    def __init__(self, vocabulary: compiling.CompilerVocabulary, seconds: float = SECONDS) -> None:
+    def __init__(self, vocabulary: compiling.CompilerVocabulary, seconds: float = GRAMMAR_SECONDS) -> None:
         described = {
             "tokens": [token.decode("latin-1") for token in vocabulary.tokens],
             "special": vocabulary.special_token_ids,
@@ -54,7 +54,7 @@ PROCESSES = 2  # that compile grammars: one that takes its whole time leaves the
 
 
 class ConstraintMaker:
-    def __init__(self, pair: Pair, seconds: float = SECONDS) -> None:
+    def __init__(self, pair: Pair, seconds: float = GRAMMAR_SECONDS) -> None:
         self._pair, self._seconds = pair, seconds
         self._lock, self._workers = threading.Lock(), list[GrammarWorker]()
         self._free = LifoQueue[GrammarWorker]()  # the second process starts when both are needed

@@ -48,7 +48,15 @@ from cactus_decoding.engines.llama_cpp.server.tools import CallMarks
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
 from cactus_decoding.engines.openai.counters import RuleCounters
 from cactus_decoding.engines.openai.description import DetokenizeBody, TokenizeBody, description
-from cactus_decoding.engines.openai.keys import INVALID, Marks, UnknownModelError, about, code_of, error_body, param_of
+from cactus_decoding.engines.openai.keys import (
+    INVALID,
+    Marks,
+    UnknownModelError,
+    code_of,
+    error_body,
+    errors_about,
+    param_of,
+)
 from cactus_decoding.engines.openai.responses import ResponsesBody, ResponseWriter, chat_of
 from cactus_decoding.engines.openai.serving import (
     WHO,
@@ -59,7 +67,7 @@ from cactus_decoding.engines.openai.serving import (
     StreamedResponse,
     address_of,
     names_of,
-    read_json,
+    read_body,
     server_of,
 )
 
@@ -130,7 +138,7 @@ class LlamaServer:
         return JSONResponse(description(_POSTED, _GOT, version=__version__))
 
     async def tokenize(self, request: Request) -> Response:
-        body = TokenizeBody.read(await read_json(request, MAX_BODY))
+        body = TokenizeBody.read(await read_body(request, MAX_BODY))
         return JSONResponse(await run_sync(self._tokenize, body, limiter=self._readers))
 
     def _tokenize(self, body: TokenizeBody) -> dict[str, Any]:
@@ -144,17 +152,17 @@ class LlamaServer:
         return {"count": len(ids), "max_model_len": pair.target.max_length, "tokens": ids, "token_strs": texts}
 
     async def detokenize(self, request: Request) -> Response:
-        ids = DetokenizeBody.read(await read_json(request, MAX_BODY)).tokens
+        ids = DetokenizeBody.read(await read_body(request, MAX_BODY)).tokens
         tokenizer: Any = self._seats.pairs[0].tokenizer
         if ids and max(ids) >= len(tokenizer):
             raise ValueError(f"tokens must be from 0 to {len(tokenizer) - 1}, but one is {max(ids)}")
         return JSONResponse({"prompt": await run_sync(tokenizer.decode, ids, limiter=self._readers)})
 
     async def complete(self, request: Request, *, chat: bool) -> ASGIApp:
-        return await self._when_read(request, await read_json(request, MAX_BODY), ChunkWriter(), chat=chat)
+        return await self._when_read(request, await read_body(request, MAX_BODY), ChunkWriter(), chat=chat)
 
     async def respond(self, request: Request) -> ASGIApp:
-        given = await read_json(request, MAX_BODY)
+        given = await read_body(request, MAX_BODY)
         body = ResponsesBody.read(given)
         return await self._when_read(request, chat_of(body, given), ResponseWriter(body), chat=True)
 
@@ -173,7 +181,7 @@ class LlamaServer:
         if asked.grammar is None:
             return asked, None
         named = asked.grammar.name.split()[-1]
-        with about(named if named in type(asked.body).model_fields else "tools"):
+        with errors_about(named if named in type(asked.body).model_fields else "tools"):
             return asked, self._constraints.make(asked.grammar)
 
     @cached_property
@@ -203,7 +211,7 @@ class LlamaServer:
             return failed()
         finally:
             gc.enable()
-        templates.start()
+        templates.start_templates()
 
     def stop(self) -> None:
         """End what runs; raise `ValueError` where the server could never answer."""

@@ -12,7 +12,7 @@ from cactus_decoding.core.choices import check_choices, enum_choices, schema_cho
 from cactus_decoding.core.constraints.base import Grammar, as_grammar, schema_grammar
 from cactus_decoding.core.constraints.compiling import JSON_OPTIONS
 from cactus_decoding.core.constraints.schema import checked_schema
-from cactus_decoding.engines.openai.keys import about
+from cactus_decoding.engines.openai.keys import errors_about
 from cactus_decoding.engines.openai.tool_calls import HERMES, LLAMA, CallReader, ToolFormat, format_of
 
 _TEXT = r"TEXT: /(.|\n)*/"
@@ -265,11 +265,11 @@ def form_of(
         raise ValueError(f"{forms[0]} and {forms[1]} exclude each other: each says what the answer looks like")
     answer = None
     if forms not in ([], ["tools"]):
-        with about(forms[0]):
+        with errors_about(forms[0]):
             answer = _answer(forms[0], values)
     if tools is None or isinstance(answer, tuple) or (answer is not None and answer.kind != "json_schema"):
         return answer
-    with about("tools"):
+    with errors_about("tools"):
         return tools.grammar(marks, answer)
 
 

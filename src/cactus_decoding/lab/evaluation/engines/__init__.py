@@ -1,1 +1,1 @@
-"""What answers a prompt under a run's settings."""
+"""Engines: what answers a prompt under a run's settings. Each is loaded for one target and one draft."""

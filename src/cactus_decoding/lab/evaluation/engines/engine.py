@@ -92,7 +92,7 @@ class Conversation:
 Prompt = str | Conversation
 
 
-def text_of(prompt: Prompt, tokenizer: Any) -> str:
+def prompt_text(prompt: Prompt, tokenizer: Any) -> str:
     return prompt if isinstance(prompt, str) else prompt.text(tokenizer)
 
 
@@ -127,7 +127,7 @@ class Answer:
 
 
 class Engine(Protocol):
-    """Decodes with one target and one draft."""
+    """What answers prompts: it decodes with one target and one draft."""
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for a request that it cannot serve, before any work."""
@@ -149,7 +149,7 @@ SHARED = 32
 """Prompts whose first tokens are the same, such as solved examples, share what they begin with: it is read once."""
 
 
-class TransformersEngine(Engine):
+class PairEngine(Engine):
     """Answers with one pair, one response at a time; every response begins with the same tokens in the caches.
 
     These are the tokens that all checked prompts with the same first tokens share. So no answer depends on what was
@@ -167,7 +167,7 @@ class TransformersEngine(Engine):
         self._pair.check(request)
 
     def check_prompt(self, prompt: Prompt, request: Request) -> None:
-        token_ids = check_prompt(self._pair, text_of(prompt, self._pair.tokenizer), request)
+        token_ids = check_prompt(self._pair, prompt_text(prompt, self._pair.tokenizer), request)
         if len(token_ids) > SHARED:
             known = self._beginnings.setdefault(tuple(token_ids[:SHARED]), token_ids)
             del known[num_shared(known, token_ids) :]
@@ -192,7 +192,7 @@ class TransformersEngine(Engine):
 
     def answer(self, prompt: Prompt, request: Request) -> Answer:
         """Answer one prompt as if it were the first: what an earlier answer left cached would shorten its time."""
-        text = text_of(prompt, self._pair.tokenizer)
+        text = prompt_text(prompt, self._pair.tokenizer)
         self._begin(check_prompt(self._pair, text, request))
         audited = AuditedCosts() if self._audited and not request.lossy else None
         response = stream(self._pair, text, request)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from cactus_decoding.core.checks import check_choice
 from cactus_decoding.core.pair import load_pair
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
-from cactus_decoding.lab.evaluation.engines.engine import Engine, TransformersEngine
+from cactus_decoding.lab.evaluation.engines.engine import Engine, PairEngine
 
-ENGINES = ("transformers", "llama-cpp", "vllm")
-"""What reads the target; the first two are the package's own loop, over models of Hugging Face and GGUF files."""
+ENGINE_NAMES = ("transformers", "llama-cpp", "vllm")
+"""What ``--engine`` may name: what reads the target. Of the first two, models of Hugging Face and GGUF files, the
+engine is `PairEngine`, the package's own loop."""
 
 
 def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arguments: str | None = None) -> Engine:
@@ -17,7 +18,7 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arg
     Target and draft are named as in `load_pair`. With ``audited`` answers carry their exact costs, except in vLLM;
     ``engine_arguments`` are vLLM's, as a JSON object.
     """
-    check_choice("engine", name, ENGINES)
+    check_choice("engine", name, ENGINE_NAMES)
     if name == "vllm":
         from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine, located
 
@@ -25,10 +26,10 @@ def load_engine(name: str, target: str, draft: str, *, audited: bool, engine_arg
     if engine_arguments is not None:
         raise ValueError(f"--engine-args is for --engine vllm, but the engine is {name!r}")
     check_reads(name, target)
-    return TransformersEngine(load_pair(target, draft), audited=audited)
+    return PairEngine(load_pair(target, draft), audited=audited)
 
 
 def check_reads(name: str, target: str) -> None:
-    check_choice("engine", name, ENGINES)
+    check_choice("engine", name, ENGINE_NAMES)
     if name == "llama-cpp" and parse_gguf(target) is None:
         raise ValueError(f"--engine llama-cpp reads GGUF files, but the target is {target!r}")

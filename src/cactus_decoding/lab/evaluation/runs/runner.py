@@ -54,7 +54,7 @@ def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult],
             )
 
 
-def run(
+def answer_runs(
     configs: Sequence[RunConfig],
     tasks: Mapping[str, Task],
     load: Callable[[str], Engine],
@@ -203,13 +203,13 @@ def _result(
     ordered = [entries[place] for place in range(config.problems)]
     names = dict.fromkeys(name for entry in ordered for name in entry)  # not every problem has several turns
     columns = {name: [entry.get(name) for entry in ordered] for name in names}
-    result = RunResult(config, columns, {**provenance, **about(task, config)})
+    result = RunResult(config, columns, {**provenance, **problem_provenance(task, config)})
     if task.asks_as_a_whole and all(right is None for right in columns["right"]):
         return RunResult(config, columns | {"right": _judged(task, result)}, result.provenance)
     return result
 
 
-def about(task: Task, config: RunConfig) -> dict[str, str]:
+def problem_provenance(task: Task, config: RunConfig) -> dict[str, str]:
     """Return the provenance of a run's problems, and the date."""
     return {
         "problems": task.digest_of(config.problems),
@@ -268,7 +268,7 @@ def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: st
         if any(text is None for text in result.answers.get("text", [None])):
             raise ValueError(f"{named} holds no texts: its answers cannot be scored anew")
         task = tasks[config.task]
-        said = about(task, config)
+        said = problem_provenance(task, config)
         if len(task.problems) < config.problems or result.provenance.get("prompts") != said["prompts"]:
             raise ValueError(f"{named} answers other problems than task {config.task!r} asks")
         right = _judged(task, result)

@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-KINDS = ("network", "processes", "files")
+ISOLATED_FROM = ("network", "processes", "files")
 """What a program can be kept from by namespaces, where the system permits them."""
-GRACE = 10.0
+SECONDS_TO_END_ALL = 10.0
 """Seconds that ending all processes may take."""
 
 
@@ -34,7 +34,7 @@ class ProgramLimits:
 
 
 class ProgramResult(NamedTuple):
-    """Whether a program passed its tests, and which of `KINDS` namespaces kept it from."""
+    """Whether a program passed its tests, and which of `ISOLATED_FROM` namespaces kept it from."""
 
     passed: bool
     isolated: tuple[str, ...]
@@ -76,7 +76,7 @@ def run_program(
         )  # fmt: skip
         try:
             with suppress(subprocess.TimeoutExpired):
-                said, _ = process.communicate(given, limits.seconds + GRACE)
+                said, _ = process.communicate(given, limits.seconds + SECONDS_TO_END_ALL)
         finally:
             held.close()
             _end(process)
@@ -89,11 +89,11 @@ def run_program(
 def _end(process: subprocess.Popen[bytes]) -> None:
     with process:  # which closes its pipes
         try:
-            process.wait(GRACE)
+            process.wait(SECONDS_TO_END_ALL)
         except subprocess.TimeoutExpired:  # the program has stopped it, as an ordinary user's can
             os.killpg(process.pid, signal.SIGKILL)
 
 
 def missing_isolation() -> str:
-    """Return those `KINDS` that programs are not isolated from on this machine, for people."""
-    return ", ".join(kind for kind in KINDS if kind not in run_program("").isolated)
+    """Return those `ISOLATED_FROM` that programs are not isolated from on this machine, for people."""
+    return ", ".join(kind for kind in ISOLATED_FROM if kind not in run_program("").isolated)

@@ -137,7 +137,7 @@ def tell(file: IO[str], message: object) -> None:
     file.flush()
 
 
-def run(task: dict[str, Any], asked: IO[str], answers: IO[str]) -> NoReturn:
+def answer_calls(task: dict[str, Any], asked: IO[str], answers: IO[str]) -> NoReturn:
     """Run the program, and answer calls of its function until it ends."""
     try:
         namespace: dict[str, Any] = {}
@@ -169,7 +169,7 @@ def judge(task: dict[str, Any], ends: int) -> NoReturn:
         for other in (ends, asks, answers, given, nothing):
             os.close(other)
         with open(asked) as calls, open(says, "w") as replies:
-            run(task, calls, replies)
+            answer_calls(task, calls, replies)
     os.close(asked)
     os.close(says)
     try:

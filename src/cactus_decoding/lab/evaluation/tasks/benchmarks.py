@@ -11,7 +11,7 @@ from warnings import catch_warnings
 
 from cactus_decoding.core.checks import check_choice, check_integer
 from cactus_decoding.core.extras import needing
-from cactus_decoding.core.files.jsonl import read_objects, text_of
+from cactus_decoding.core.files.jsonl import read_objects, text_field
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.sandbox import run_program
 from cactus_decoding.lab.evaluation.tasks.judging import follows, problem_of
@@ -46,7 +46,7 @@ class Gsm8k:
         if len(solved) < self.shots:
             raise ValueError(f"{self.examples or self.path} has {len(solved)} problems, but shots are {self.shots}")
         before = "".join(
-            format_prompt(text_of(value, "question", where)) + " " + text_of(value, "answer", where) + "\n\n"
+            format_prompt(text_field(value, "question", where)) + " " + text_field(value, "answer", where) + "\n\n"
             for _, where, value in solved
         )
         skipped = 0 if self.examples else self.shots
@@ -57,7 +57,7 @@ class Gsm8k:
 
     def _problems(self, before: str, *, boxed: bool) -> Iterator[Problem]:
         for number, where, value in read_objects(self.path):
-            question, answer = text_of(value, "question", where), text_of(value, "answer", where)
+            question, answer = text_field(value, "question", where), text_field(value, "answer", where)
             reference = after_hashes(answer)
             if reference is None:
                 raise ValueError(f"{where}: the answer must end in '#### ' and a number, but is {answer[-40:]!r}")
@@ -84,14 +84,14 @@ class SpecBench:
             turns: Any = value.get("turns")
             if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
                 raise ValueError(f"{where}: 'turns' must be a list of texts, but is {turns!r}")
-            category, further = text_of(value, "category", where), tuple(turns[1:]) if chat else ()
+            category, further = text_field(value, "category", where), tuple(turns[1:]) if chat else ()
             yield Problem(str(value.get("question_id", number)), turns[0], None, category, further)
 
 
 ENDS = ("\nclass", "\ndef", "\n#", "\nif", "\nprint")
 """What ends a function, as in lm-evaluation-harness."""
 FENCE = "```"
-ASKED = (
+HUMANEVAL_PROMPTS = (
     "Write a solution to the following problem and make sure that it passes the tests:\n```python\n{prompt}\n```\n",
     "Here is the completed function:\n```python\n{prompt}\n",
 )
@@ -119,12 +119,12 @@ class HumanEval:
 
     def _problems(self, programs: Programs, chat: bool) -> Iterator[Problem]:
         for _, where, value in read_objects(self.path):
-            prompt, name = text_of(value, "prompt", where), text_of(value, "task_id", where)
-            entry_point = text_of(value, "entry_point", where)
-            check = f"{text_of(value, 'test', where)}\ncheck({entry_point})"
-            programs.parts[name] = Part(prompt, check, entry_point, as_program(prompt, where))
+            prompt, name = text_field(value, "prompt", where), text_field(value, "task_id", where)
+            entry_point = text_field(value, "entry_point", where)
+            check = f"{text_field(value, 'test', where)}\ncheck({entry_point})"
+            programs.parts[name] = TestPart(prompt, check, entry_point, as_program(prompt, where))
             if chat:
-                message, begun = (text.format(prompt=prompt) for text in ASKED)
+                message, begun = (text.format(prompt=prompt) for text in HUMANEVAL_PROMPTS)
                 yield Problem(name, message, check, begun=begun)
             else:
                 yield Problem(name, prompt, check)
@@ -139,7 +139,7 @@ def as_program(prompt: str, where: str) -> str:
     raise ValueError(f"{where}: 'prompt' must be Python that ends with the beginning of a function")
 
 
-class Part(NamedTuple):
+class TestPart(NamedTuple):
     prompt: str
     tests: str
     entry_point: str
@@ -151,7 +151,7 @@ class Programs:
     """Judges answers by running them; ``parts`` are those of each problem."""
 
     chat: bool
-    parts: dict[str, Part] = field(default_factory=dict)
+    parts: dict[str, TestPart] = field(default_factory=dict)
 
     def code(self, problem: Problem, text: str) -> str:
         """Return the program to test; of a chat's answer only the text before the end of its code block is used."""
@@ -189,7 +189,7 @@ class IfEval:
     def _problems(self, checkers: Checkers) -> Iterator[Problem]:
         for number, where, value in read_objects(self.path):
             prompt, kinds, given = (
-                text_of(value, "prompt", where),
+                text_field(value, "prompt", where),
                 value.get("instruction_id_list"),
                 value.get("kwargs"),
             )

@@ -17,7 +17,7 @@ from typing import Any
 
 from cactus_decoding.core.worker import WorkerProcess
 
-SECONDS = 60.0
+JUDGING_SECONDS = 60.0
 """How much processor time a judgement may take, the first one including the import of what judges."""
 
 
@@ -41,9 +41,9 @@ def problem_of(document: dict[str, Any], data: list[str]) -> str:
 
 def _asked(message: dict[str, Any]) -> dict[str, Any]:
     try:
-        return _worker().ask(message, SECONDS)
+        return _worker().ask(message, JUDGING_SECONDS)
     except TimeoutError:
-        return {"error": f"it takes longer than {SECONDS:g} seconds"}
+        return {"error": f"it takes longer than {JUDGING_SECONDS:g} seconds"}
     except ChildProcessError:
         return {"error": "the process that judges has ended"}
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,14 +12,15 @@ from typing import Any
 
 from cactus_decoding.core.checks import check_choice, check_integer
 from cactus_decoding.core.files.home import expanded
-from cactus_decoding.core.files.jsonl import read_objects, text_of
+from cactus_decoding.core.files.jsonl import read_objects, text_field
 from cactus_decoding.core.spelling import parse
 from cactus_decoding.lab.evaluation.chat import from_settings
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.tasks.benchmarks import Gsm8k, HumanEval, IfEval, SpecBench
-from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, in_chat
+from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, task_in_chat
 from cactus_decoding.zoo.word_problems import word_problems
 
+logger = logging.getLogger(__name__)
 USUAL_WORD_PROBLEMS = 500
 """How many of the word problems are asked by default: they never end."""
 
@@ -79,7 +81,7 @@ class JsonLines:
     def _problems(self) -> Iterator[Problem]:
         extract, template = self._extractor(), self.template.replace("\\n", "\n")
         for number, where, value in read_objects(self.path):
-            prompt = template.replace("{prompt}", text_of(value, "prompt", where))
+            prompt = template.replace("{prompt}", text_field(value, "prompt", where))
             reference = None
             if not self.extract and "answer" in value:
                 raise ValueError(
@@ -88,7 +90,7 @@ class JsonLines:
                     "extract=none to ask without a score"
                 )
             if extract is not None:
-                answer = text_of(value, "answer", where, numbers=True)
+                answer = text_field(value, "answer", where, numbers=True)
                 # an answer is given as it is, or as the text in which it is looked for
                 found = extract(answer)
                 reference = answer.strip() if found is None else found
@@ -136,10 +138,51 @@ def parse_task(text: str, problems: int | None = None, *, chat: bool = False) ->
     return task
 
 
+def parse_tasks(
+    spelled: Sequence[str],
+    lm_eval: str | None = None,
+    lm_eval_path: Path | None = None,
+    problems: int | None = None,
+    *,
+    chat: bool = False,
+) -> dict[str, Task]:
+    """Return tasks by their names: those spelled, and those of lm-evaluation-harness; the word problems for neither.
+
+    Raises `ValueError` also for two tasks of the same name.
+    """
+    spelled = list(dict.fromkeys(spelled or ([] if lm_eval else ["word_problems"])))
+    made = [parse_task(text, problems, chat=chat) for text in spelled]
+    if lm_eval is not None:
+        from cactus_decoding.lab.evaluation.tasks.harness import harness_tasks
+
+        made += harness_tasks(lm_eval, lm_eval_path, problems)
+    tasks = {each.name: each for each in made}
+    if len(tasks) < len(made):
+        twice = next(each.name for each in made if tasks[each.name] is not each)
+        raise ValueError(f"two tasks are named {twice!r}; name one of them, as in 'jsonl:path=FILE,name=other'")
+    return tasks
+
+
+def check_may_run(tasks: Iterable[Task], allowed: bool) -> None:
+    """Raise `ValueError` if models' programs would run without permission; log what they could do."""
+    running = [task.name for task in tasks if task.runs_code]
+    if not running:
+        return
+    if not allowed:
+        raise ValueError(
+            f"{running[0]} runs programs that a model wrote: read in docs/evaluation.md what they are kept from, and "
+            "give --allow-code-execution"
+        )
+    from cactus_decoding.lab.evaluation.sandbox import missing_isolation
+
+    if missing := missing_isolation():
+        logger.info("this system permits no namespaces for: %s; programs can get round what Python forbids", missing)
+
+
 def recorded_task(settings: Mapping[str, Any], tokenizer: Any) -> Task:
     """Return the task of a recording's settings, with the chat template applied if it was asked in a chat."""
     chat = from_settings(settings)
-    return in_chat(parse_task(settings["task"], chat=chat is not None), tokenizer, chat)
+    return task_in_chat(parse_task(settings["task"], chat=chat is not None), tokenizer, chat)
 
 
 def check_not_held_out(spelling: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.lab.evaluation.chat import Chat
-from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem, Prompt, text_of
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem, Prompt, prompt_text
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
 from cactus_decoding.lab.evaluation.tasks.judging import last_match
 
@@ -30,7 +30,7 @@ _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 _WRITTEN_OUT = 4_000  # digits of an integer: models also write 1e9999999
 
 
-def number(text: str) -> str | None:
+def canonical_number(text: str) -> str | None:
     """Return a number in its canonical spelling, ``1250.5`` for ``1,250.50``, or None if the text is no number.
 
     An integer of very many digits is spelled with an exponent, so that it takes no longer than the text.
@@ -48,12 +48,12 @@ def number(text: str) -> str | None:
 def after_hashes(text: str) -> str | None:
     """Return the number after the first ``####``."""
     found = _HASHES.search(text)
-    return number(found.group(1)) if found else None
+    return canonical_number(found.group(1)) if found else None
 
 
 def last_number(text: str) -> str | None:
     found = _NUMBER.findall(text)
-    return number(found[-1]) if found else None
+    return canonical_number(found[-1]) if found else None
 
 
 def letter(text: str) -> str | None:
@@ -65,13 +65,13 @@ def letter(text: str) -> str | None:
 def final_number(text: str) -> str | None:
     r"""Return the number in the last ``\boxed{...}``, else the one after the first ``####``, else the last one."""
     found = _BOXED_NUMBER.findall(text)
-    return number(found[-1]) if found else after_hashes(text) or last_number(text)
+    return canonical_number(found[-1]) if found else after_hashes(text) or last_number(text)
 
 
 def boxed(text: str) -> str | None:
     r"""Return what the last ``\boxed{...}`` holds, a number in its canonical spelling."""
     found = _BOXED.findall(text)
-    return (number(found[-1]) or found[-1].strip() or None) if found else None
+    return (canonical_number(found[-1]) or found[-1].strip() or None) if found else None
 
 
 def exact(text: str) -> str | None:
@@ -175,11 +175,11 @@ def prompt_of(problem: Problem, chat: Chat | None) -> Prompt:
     return problem.prompt if chat is None else Conversation((problem.prompt,), chat.system, problem.begun)
 
 
-def in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
+def task_in_chat(task: Task, tokenizer: Any, chat: Chat | None) -> Task:
     r"""Return a task with the chat template applied to its prompts; follow-up turns are dropped."""
     if chat is None:
         return task
-    asked = (text_of(prompt_of(problem, chat), tokenizer) for problem in task.problems)
+    asked = (prompt_text(prompt_of(problem, chat), tokenizer) for problem in task.problems)
     problems = (
         replace(problem, prompt=prompt, follow_ups=()) for problem, prompt in zip(task.problems, asked, strict=True)
     )

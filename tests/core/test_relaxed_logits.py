@@ -7,7 +7,7 @@ from support.rules_under_test import every_rule
 from support.tables import all_of
 
 from cactus_decoding import audit, parse_rule
-from cactus_decoding.engines.openai.relaxed_logits import (
+from cactus_decoding.core.relaxed_logits import (
     RelaxedLogits,
     audited_nats,
     costs_of,
