@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from cactus_decoding import Lossless, audit, load_pair
+from cactus_decoding.core.audit import audit_row
 from cactus_decoding.core.policy.importance import Importance, read_importance
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import ClampedRatio
-from cactus_decoding.core.rules.base import EmittedRows
 from cactus_decoding.engines.transformers.cached_model import vocabulary_size
 from cactus_decoding.lab.training.importance.fitting import Examples, fit
 from scripts.pages import columns
@@ -102,7 +102,7 @@ def measure(draft: str, importance: str | None, problems: int) -> dict[str, Any]
     found = []
     for name, (h_of, most) in ways.items():
         knob, h = at_acceptance(h_of, p, wanted, most)
-        result = audit(EmittedRows(h), q, p)
+        result = audit_row(h, q, p)
         gained = result.acceptance - audit(Lossless(), q, p).acceptance
         row = {"way": name, "knob": knob, "acceptance": result.acceptance.mean().item(), "tv": result.tv.mean().item()}
         row |= {"kl": result.kl.clamp(min=0).mean().item(), "max_log_ratio": result.max_log_ratio.max().item()}

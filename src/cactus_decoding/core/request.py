@@ -17,7 +17,7 @@ from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.schemes import VERIFICATIONS, read_scheme
-from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, check_drafter, judges_untempered
+from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, check_drafter
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.relaxation import FittedPolicy
@@ -294,6 +294,8 @@ class Request(Model):
         self._check_together()
 
     def _check_together(self) -> None:
+        from cactus_decoding.core.rules.base import GreedyRule
+
         rule, budget = self.rule, self.budget
         if self.policy.memory is not None and self.needs_fixed_blocks:
             raise ValueError(
@@ -304,7 +306,7 @@ class Request(Model):
             from cactus_decoding.core.policy.relaxation import check_scalable
 
             check_scalable(rule)
-        if judges_untempered(rule):
+        if isinstance(rule, GreedyRule):
             name = getattr(rule, "name", rule)
             if self.sampling.temperature != 0:
                 raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding); set the temperature to 0")

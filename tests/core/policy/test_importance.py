@@ -20,14 +20,15 @@ from cactus_decoding.core.policy.importance import FORMAT, ImportanceLimit, read
 from cactus_decoding.core.policy.relaxation import FittedPolicy, RelaxationPolicy, relaxation_policy, scaled
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import RULES
-from cactus_decoding.core.types import AcceptanceRule, Visit, judges_untempered
+from cactus_decoding.core.rules.base import GreedyRule
+from cactus_decoding.core.types import AcceptanceRule, Visit
 
 EXACT = 1e-12
 WORDS = Vocabulary(("1", "a", "b", "2", "c"))
 ROWS = 40
 TARGET, DRAFT = make_rows(5, ROWS, 11)
 IMPORTANCE = random_importance(WORDS)
-SAMPLED = [text for text in SPELLINGS if not judges_untempered(parse_rule(text))]
+SAMPLED = [text for text in SPELLINGS if not isinstance(parse_rule(text), GreedyRule)]
 SCALABLE = [text for text in SAMPLED if parse_rule(text).scalable]
 TOKENS = [0] * ROWS
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.core.policy.phases import PhaseState
 from cactus_decoding.core.policy.relaxation import Pair, with_rejection
-from cactus_decoding.core.rules import Lossless, Rule
-from cactus_decoding.core.types import AcceptanceRule, judges_untempered
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.rules.base import GreedyRule
+from cactus_decoding.core.types import AcceptanceRule
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
@@ -65,7 +66,7 @@ class Policy:
     @cached_property
     def metered(self) -> bool:
         """Whether costs are known: with a budget, and for rules for temperature 0, which give up log-probability."""
-        return self.budget is not None or judges_untempered(self.rule)
+        return self.budget is not None or isinstance(self.rule, GreedyRule)
 
     @cached_property
     def unconditional(self) -> bool:
@@ -100,7 +101,7 @@ class Policy:
     def _spend(self, state: PolicyState, position: Position, rule: AcceptanceRule | None) -> Decision:
         if rule is None:
             return Decision(_LOSSLESS, why=DecisionReason.PROTECTED)
-        if isinstance(rule, Rule) and rule.needs_place:
+        if isinstance(rule, GreedyRule):
             rule = rule.bind_position(position.remaining, position.greatest_logit)
         if not self.metered:
             return Decision(rule)

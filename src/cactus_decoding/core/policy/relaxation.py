@@ -12,7 +12,8 @@ from cactus_decoding.core.policy.importance import Importance, ImportanceLimit
 from cactus_decoding.core.policy.phases import Phases, PhaseState
 from cactus_decoding.core.policy.protection import Protection, may_relax
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.core.types import AcceptanceRule, judges_untempered
+from cactus_decoding.core.rules.base import GreedyRule
+from cactus_decoding.core.types import AcceptanceRule
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -211,7 +212,7 @@ class FittedPolicy:
         if not self.phases.relaxes(state):
             return None
         if self.protection is not None and self.token_ids is not None:
-            mass = position.mass(self.token_ids, untempered=judges_untempered(rule))
+            mass = position.mass(self.token_ids, untempered=isinstance(rule, GreedyRule))
             if not may_relax(mass, self.protection.threshold):
                 return None
         if self.memory is not None and (pair is None or not self.memory.relaxes(rule, seen, position, pair)):
