@@ -133,7 +133,7 @@ def hard_rows(count: int, vocabulary: int) -> Tensor:
 
 def kl_given_the_drafted_token(rule: Cactus, rows: Tensor, drafted: Tensor) -> Tensor:
     """Build h as whole rows, h(n) = g and s q elsewhere, and return KL(h || q) summed over the vocabulary."""
-    relaxed_prob, scale = rule.judge(rows, None, drafted)
+    relaxed_prob, scale, _ = rule.judge(rows, None, drafted)
     relaxed = (scale * rows).scatter(1, drafted, relaxed_prob)
     torch.testing.assert_close(relaxed.sum(-1), torch.ones(len(rows), dtype=torch.float64), rtol=0, atol=1e-12)
     return torch.where(relaxed > 0, relaxed * (relaxed / rows).log(), 0.0).sum(-1)
