@@ -12,7 +12,7 @@ from torch.nn import functional
 from cactus_decoding.core.checks import check_device, check_probabilities, check_token_ids
 from cactus_decoding.core.divergences.rows import count_up_to, kl_of_rows, normalised, sums_from, without
 from cactus_decoding.core.rules import as_rule
-from cactus_decoding.core.rules.base import Rule, relaxed_target_beside
+from cactus_decoding.core.rules.base import Rule, row_rule
 from cactus_decoding.core.types import AcceptanceRule, Verdict
 
 
@@ -132,9 +132,10 @@ def audit_beside(
 
     The judged token has the distribution ``drawn``: the draft's without the fixed tokens, or all on the first of these.
     """
-    relaxed = relaxed_target_beside(rule, target, draft, drawn, fixed_token_ids)
-    result = audit_rows(rule, target, drawn) if relaxed is None else audit_row(relaxed, target, drawn)
-    return beside(result, drawn, fixed_token_ids)
+    if (giving := row_rule(rule)) is None:
+        return beside(audit_rows(rule, target, drawn), drawn, fixed_token_ids)
+    relaxed = giving.relaxed_target_beside(target, draft, drawn, fixed_token_ids)
+    return beside(audit_row(relaxed, target, drawn), drawn, fixed_token_ids)
 
 
 def beside(result: Audit, drawn: Tensor, fixed_token_ids: Tensor) -> Audit:

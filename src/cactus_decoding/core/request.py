@@ -343,10 +343,10 @@ class Request(Model):
     @property
     def warning(self) -> str | None:
         """What to say of a rule that needs truncation and has none; None for other requests."""
-        from cactus_decoding.core.rules import Rule
+        from cactus_decoding.core.rules import LiftRule
 
         rule, relaxes = self.rule, self.draft_length.max_draft_tokens > 0
-        if isinstance(rule, Rule) and rule.lifts_absurd_tokens and relaxes and not self.sampling.truncates:
+        if isinstance(rule, LiftRule) and rule.lifts_absurd_tokens and relaxes and not self.sampling.truncates:
             return (
                 f"without top-p, top-k or min-p, {rule.title} also lifts tokens that the target finds absurd; a top-p "
                 "of 0.95 is a good start"

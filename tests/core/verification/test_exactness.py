@@ -26,7 +26,7 @@ from torch import Tensor
 
 from cactus_decoding import audit, parse_rule
 from cactus_decoding.core.divergences.rows import without
-from cactus_decoding.core.rules.base import GreedyRule, relaxed_target_beside, row_rule
+from cactus_decoding.core.rules.base import GreedyRule, row_rule
 from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.core.verification.tree import Scheme
 
@@ -78,7 +78,8 @@ def law_beside(
     law = without(draft, fixed)
     if not num_drawn or law.sum() == 0:
         law = torch.zeros_like(draft).scatter(0, fixed[:1], 1.0)
-    h = relaxed_target_beside(rule, target, draft, law, fixed)
+    giving = row_rule(rule)
+    h = None if giving is None else giving.relaxed_target_beside(target, draft, law, fixed)
     if not num_drawn and h is not None:  # the draft has a row all the same, which the ensemble mixes in
         return h, h
     return audit(rule, target, draft if num_drawn else None, fixed_token_ids=fixed).output_probs, h

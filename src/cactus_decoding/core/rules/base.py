@@ -143,11 +143,6 @@ class Rule(ABC):
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return h(n), s and what recovery starts from; see `AcceptanceRule.judge`."""
 
-    @property
-    def lifts_absurd_tokens(self) -> bool:
-        """Whether the rule lifts tokens that the target finds absurd, unless truncation (top-p, ...) excludes them."""
-        return False
-
     def min_relaxed_prob(self, target_probs: Tensor) -> Tensor:
         """Return a cheap lower bound of h, ``[..., vocabulary]``: a token that is drafted less often is never rejected.
 
@@ -220,6 +215,7 @@ class LiftRule(Rule):
 
     @property
     def lifts_absurd_tokens(self) -> bool:
+        """Whether the rule lifts tokens that the target finds absurd, unless truncation (top-p, ...) excludes them."""
         return self.lift(torch.tensor(_ABSURD, dtype=torch.float64)).item() > _ABSURD * _UNBOUNDED
 
 
@@ -275,11 +271,3 @@ def needs_place(rule: Rule) -> ValueError:
 def row_rule(rule: AcceptanceRule) -> RowRule | None:
     """Return a rule as one that is tested by its h; None for others, whose h depends on the drafted token."""
     return rule if isinstance(rule, RowRule) and not rule.draws else None
-
-
-def relaxed_target_beside(
-    rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
-) -> Tensor | None:
-    """Call `RowRule.relaxed_target_beside`; None for rules whose h depends on the drafted token."""
-    row = row_rule(rule)
-    return None if row is None else row.relaxed_target_beside(target_probs, draft_probs, drawn_probs, fixed_token_ids)
