@@ -31,9 +31,10 @@ from cactus_decoding import Request, SamplingParams, generate, load_pair, parse_
 from cactus_decoding.core.files.writing import write_atomically
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.rules import RULES
+from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.sampling.rows import draw
-from cactus_decoding.core.types import Proposal, StepRows, judges_untempered
+from cactus_decoding.core.types import Proposal, StepRows
 from cactus_decoding.core.verification.batched import _decide
 from cactus_decoding.core.verification.tree import RandomNumbers
 from cactus_decoding.core.verification.walk import walk
@@ -108,7 +109,7 @@ def decisions(device: torch.device, pair: Pair, vocabulary: int, count: int) -> 
         asked = [*problems(vocabulary, count, 7, dtype)]
         for rule in spellings():
             ways: dict[str, Callable[[torch.device], list[Any]]] = {"batched": partial(batched, rule, asked)}
-            if judges_untempered(parse_rule(rule)):  # it is for temperature 0, where the walk has it
+            if isinstance(parse_rule(rule), GreedyRule):  # it is for temperature 0, where the walk has it
                 ways = {}
             for way, settings in WAYS.items():
                 try:

@@ -4,22 +4,17 @@ from dataclasses import dataclass
 
 import torch
 
-from cactus_decoding import Verdict, audit, generate, load_pair
-from cactus_decoding.core.rules import Rule
-from cactus_decoding.core.rules.base import probability_of
+from cactus_decoding import LiftRule, audit, generate, load_pair
 
 
 @dataclass(frozen=True)
-class Doubled(Rule):
+class Doubled(LiftRule):
     """Lift the drafted token to twice its probability, but never above one half (or its own probability)."""
 
     name = "doubled"
 
-    def judge(self, target_probs, draft_probs, token_ids):
-        """Return the lifted probability, and the scale that the rest keeps."""
-        q = probability_of(target_probs, token_ids)
-        g = torch.maximum(q, (2 * q).clamp(max=0.5))
-        return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))
+    def lift(self, q):
+        return (2 * q).clamp(max=0.5)
 
 
 row = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)

@@ -30,7 +30,7 @@ from results import parse, read, write  # noqa: E402
 from cactus_decoding import SamplingParams, audit, parse_rule  # noqa: E402
 from cactus_decoding.core.files.jsonl import number_of  # noqa: E402
 from cactus_decoding.core.rules import RULES  # noqa: E402
-from cactus_decoding.core.rules.base import Family, round_to  # noqa: E402
+from cactus_decoding.core.rules.base import Family, GreedyRule, round_to  # noqa: E402
 from cactus_decoding.core.rules.relaxed_greedy import given_up  # noqa: E402
 from cactus_decoding.lab.reporting.charts import DASHES  # noqa: E402
 from cactus_decoding.lab.reporting.pictures import GREY, OTHER_STYLE, new_figure, style_of, to_svg  # noqa: E402
@@ -89,7 +89,7 @@ def _lift(rule: str) -> list[list[float]]:
 
 def _audits(rule: str) -> dict[str, dict[str, float]]:
     """Return acceptance and costs on the standard pair by sampling, or what is given up at temperature 0."""
-    if parse_rule(rule).judges_untempered:
+    if isinstance(parse_rule(rule), GreedyRule):
         return {"temperature 0": _greedy(rule)}
     found = {name: audit(rule, *map(sampling, standard_pair())) for name, sampling in SAMPLINGS.items()}
     keys = ("acceptance", "kl", "tv", "max_log_ratio")
@@ -98,7 +98,7 @@ def _audits(rule: str) -> dict[str, dict[str, float]]:
 
 def _cost(rule: str) -> list[float]:
     """Return [nats, acceptance] on the standard pair, all tokens: KL, or log-probability given up at temperature 0."""
-    if parse_rule(rule).judges_untempered:
+    if isinstance(parse_rule(rule), GreedyRule):
         return [_greedy(rule)[key] for key in ("given_up", "acceptance")]
     result = audit(rule, *(logits.softmax(-1) for logits in standard_pair()))
     return [result.kl.clamp(min=0).item(), result.acceptance.item()]
@@ -147,7 +147,7 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
     figure = new_figure(SIZE)
     panel = figure.subplots()
     rule = RULES[name]
-    comparable = [each for each in RULES.values() if each.judges_untempered == rule.judges_untempered]
+    comparable = [each for each in RULES.values() if issubclass(each, GreedyRule) == issubclass(rule, GreedyRule)]
     others = [family for each in comparable if each is not rule for family in each.families]
     for family in [*others, *rule.families]:
         points = [place for place in result["frontier"][family.name] if math.isfinite(number_of(place[0]))]
@@ -159,7 +159,7 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
     if others:
         panel.plot([], [], color=OTHERS, lw=1, label="the other rules")
     panel.set(xlabel="log-probability given up, nats per position", ylabel="acceptance")
-    if not rule.judges_untempered:
+    if not issubclass(rule, GreedyRule):
         panel.plot(*result["lossless"], "*", color="black", ms=11, label="lossless", zorder=5)
         panel.set_xscale("symlog", linthresh=1e-3)
         panel.set_xlim(left=-2e-4)  # room for what costs nothing
@@ -177,7 +177,7 @@ def _look(rule: str) -> dict[str, Any]:
 
 def table(name: str, shown: list[str], result: dict[str, Any]) -> str:
     """Return what the audit says of a rule's spellings on the standard pair."""
-    if not RULES[name].judges_untempered:
+    if not issubclass(RULES[name], GreedyRule):
         return audited(shown, result, "all tokens")
     return columns((result["audit"][rule]["temperature 0"] | {"rule": rule} for rule in shown), {
         "rule": "`{rule}`", "acceptance": "{acceptance:.3f}", "nats given up, mean": "{given_up:.4f}",
@@ -227,7 +227,7 @@ def main() -> None:
             f"pictures/{name}_cost.svg": cost_picture(name, result),
         })  # fmt: skip
     put(given.pages / "index.md", {"rules": rule_table()})
-    rules = [rule for name in shown if not RULES[name].judges_untempered for rule in shown[name]]
+    rules = [rule for name in shown if not issubclass(RULES[name], GreedyRule) for rule in shown[name]]
     put(given.long, {"truncated": audited(rules, result, "top-p 0.95")})
 
 

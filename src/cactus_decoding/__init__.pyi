@@ -28,11 +28,14 @@ from .core.rules import ClampedRatio as ClampedRatio
 from .core.rules import Ears as Ears
 from .core.rules import Ensemble as Ensemble
 from .core.rules import Fuzzy as Fuzzy
+from .core.rules import GreedyRule as GreedyRule
 from .core.rules import KLGate as KLGate
 from .core.rules import Lenience as Lenience
+from .core.rules import LiftRule as LiftRule
 from .core.rules import Lossless as Lossless
 from .core.rules import Mars as Mars
 from .core.rules import RelaxedGreedy as RelaxedGreedy
+from .core.rules import RowRule as RowRule
 from .core.rules import Rule as Rule
 from .core.rules import TokenCascade as TokenCascade
 from .core.rules import TopK as TopK

@@ -28,7 +28,7 @@ from cactus_decoding.cli import options
 from cactus_decoding.core.audit import audit, judge_every_token
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.rules import RULES
-from cactus_decoding.core.rules.base import Family, round_to
+from cactus_decoding.core.rules.base import Family, GreedyRule, round_to
 from cactus_decoding.core.rules.relaxed_greedy import given_up
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.frontier.frontier import LOOSEST
@@ -158,7 +158,7 @@ def compute(rows: RecordedRows) -> dict[str, Any]:
 
 def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
     """Return what rules for temperature 0 keep and give up, each at the same shares of the way to everything."""
-    families = [family for rule in RULES.values() if rule.judges_untempered for family in rule.families]
+    families = [family for rule in RULES.values() if issubclass(rule, GreedyRule) for family in rule.families]
     strict = greedily(rows, "relaxed_greedy:margin=0")["acceptance"]
     found = []
     for share, family in product(GREEDY_SHARES, families):

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.any_rule import Beside, rows_beside, rules_of
 from support.exact_enumeration import enumerate_tokens
+from support.rules_under_test import Emitting
 from support.wrong_bounds import FloorTooHigh
 
 from cactus_decoding.core.audit import Audit, acceptance, audit
 from cactus_decoding.core.divergences import ratio_clamp
 from cactus_decoding.core.divergences.rows import normalised, without
 from cactus_decoding.core.rules import RULES, ClampedRatio, Rule, parse_rule
-from cactus_decoding.core.rules.base import EmittedRows, relaxed_target_beside
+from cactus_decoding.core.rules.base import row_rule
 
 LARGEST = 30.0
 """Of a knob: beyond it rules are what they are there, and formulas lose digits."""
@@ -47,8 +48,9 @@ def check(rule: Rule, rows: Beside) -> None:
     for name in ("output_probs", "acceptance", "kl", "tv"):
         for other in getattr(beside, name):
             torch.testing.assert_close(other, getattr(alone, name), rtol=0, atol=nats if name == "kl" else slack)
-    h = relaxed_target_beside(rule, target, draft, drawn, rows.fixed)
-    judge = rule if h is None else EmittedRows(h[None].expand(len(target), -1))
+    giving = row_rule(rule)
+    h = None if giving is None else giving.relaxed_target_beside(target, draft, drawn, rows.fixed)
+    judge = rule if h is None else Emitting(h)
     output, accepted = (each[0] for each in enumerate_tokens(judge, target[None], drawn[None]))
     kl = torch.where(output > 0, output * (output.log() - target.log()), 0.0).sum()
     torch.testing.assert_close(alone.output_probs, output, rtol=0, atol=slack)

@@ -14,6 +14,7 @@ from cactus_decoding.core.relaxed_logits import (
     relax_rows,
     relax_tokens,
 )
+from cactus_decoding.core.rules.base import LiftRule
 
 
 @every_rule(SPELLINGS)
@@ -25,7 +26,7 @@ def test_the_logits_make_the_sampler_follow_the_rule(spelling: str) -> None:
             if draft[drafted] == 0:
                 continue
             row = logits.clone()
-            if rule.lifts_one_token:
+            if isinstance(rule, LiftRule):
                 row[drafted] = relax_tokens(rule, logits[drafted], logits.logsumexp(-1)).logits
             else:
                 token = torch.tensor([drafted])
@@ -112,7 +113,7 @@ def test_a_position_costs_what_the_audit_says(spelling: str, one_hot: bool) -> N
         inside = [token for token in range(len(target)) if draft[token] > 0]
         logits = target.double().log().expand(len(inside), -1)
         probs, drafted = draft.double().expand(len(inside), -1), torch.tensor(inside)
-        if one_hot or rule.lifts_one_token:
+        if one_hot or isinstance(rule, LiftRule):
             relaxed = relax_tokens(rule, logits[range(len(inside)), inside], logits.logsumexp(-1), (logits, drafted))
         else:
             relaxed = relax_rows(rule, logits, probs, drafted)

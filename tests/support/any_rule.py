@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cactus_decoding.core.declared import Declared, fields_of
 from cactus_decoding.core.rules import RULES, Rule
+from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.core.sampling.params import SamplingParams
 
 
@@ -42,7 +43,7 @@ def rules_of(draw: st.DrawFn, name: str, largest: float = math.inf) -> Rule:
         rule = RULES[name](**given)
     except ValueError:
         reject()  # each is allowed by itself
-    if rule.needs_place:
+    if isinstance(rule, GreedyRule) and rule.bind_position(1, 1.0) is not rule:
         reject()  # rows alone do not say what judges
     return rule
 

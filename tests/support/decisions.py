@@ -55,23 +55,16 @@ class JudgedHere:
 
     def __init__(self, positions: Sequence[Position], decisions: Sequence[Decision]) -> None:
         self.rules = [each.rule for each in decisions]
-        self._judges = [position.effective_rule(rule) for position, rule in zip(positions, self.rules, strict=True)]
+        self._positions = positions
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        numbers = [
-            self._at(i, len(target_probs)).judge(row, None if draft_probs is None else draft_probs[i], token_ids[i])
-            for i, row in enumerate(target_probs)
-        ]
-        return Verdict(*(torch.stack(each) for each in zip(*numbers, strict=True)))
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return torch.stack([self._at(i, len(target_probs)).recovery_target(row) for i, row in enumerate(target_probs)])
-
-    def _at(self, row: int, rows: int) -> AcceptanceRule:
-        return self._judges[row * len(self._judges) // rows]
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
-        return None
+        verdicts = []
+        for i, row in enumerate(target_probs):
+            at = i * len(self.rules) // len(target_probs)
+            given = None if draft_probs is None else draft_probs[i]
+            verdict = self._positions[at].judge(self.rules[at], given, token_ids[i])
+            verdicts.append(verdict._replace(recovery=verdict.recovers_from(row).double()))
+        return Verdict(*(torch.stack(each) for each in zip(*verdicts, strict=True)))
 
 
 class Plan(NamedTuple):
@@ -123,10 +116,11 @@ def plan(
 
 def emitted_by(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
     """Enumerate every drafted token at every row of a plan, whose rule holds what it decided for all rows."""
-    emitted, start = torch.zeros_like(draft), rule.recovery_target(target).double()
+    emitted = torch.zeros_like(draft)
     for token in range(draft.shape[-1]):
-        numbers = rule.judge(target, draft, torch.full((len(draft), 1), token))
-        relaxed, scale = (number[:, 0] for number in numbers)
+        verdict = rule.judge(target, draft, torch.full((len(draft), 1), token))
+        relaxed, scale = verdict.relaxed_prob[:, 0], verdict.residual_scale[:, 0]
+        start = verdict.recovers_from(target).double()
         p = draft[:, token]
         kept = torch.where(p > 0, relaxed / p, 1.0).clamp(max=1)
         weights = torch.where(scale.isinf()[:, None], start, (scale[:, None] * start - draft).clamp(min=0))

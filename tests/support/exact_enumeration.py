@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.rules.base import followed
 from cactus_decoding.core.types import AcceptanceRule
 
 Law = dict[tuple[int, ...], float]
@@ -31,11 +30,11 @@ def fates(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> tuple[Tensor, 
     rows, vocabulary = target.shape
     target, draft = (x.repeat_interleave(vocabulary, 0) for x in (target, draft))
     drafted = torch.arange(vocabulary).repeat(rows).unsqueeze(1)
-    rule = followed(rule, target, draft)
-    relaxed_prob, scale = rule.judge(target, draft, drafted)
+    verdict = rule.judge(target, draft, drafted)
+    relaxed_prob, scale = verdict.relaxed_prob, verdict.residual_scale
     draft_prob = draft.gather(1, drafted)
     kept = torch.where(draft_prob > 0, relaxed_prob / draft_prob, 1.0).clamp(max=1)
-    start = rule.recovery_target(target)
+    start = verdict.recovers_from(target).double()
     weights = torch.where(scale.isinf(), start, (scale * start - draft).clamp(min=0))
     weights = torch.where(weights.sum(-1, keepdim=True) > 0, weights, start)
     recovery = weights / weights.sum(-1, keepdim=True)

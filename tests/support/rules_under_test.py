@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.core.rules import RULES, Rule, parse_rule
+from cactus_decoding.core.rules.base import RowRule
 from cactus_decoding.core.types import AcceptanceRule, Verdict
 from support.tables import groups_of
 
@@ -264,7 +265,7 @@ def gate_is_open(rule: Rule, q: list[float], p: list[float]) -> bool:
 
 @dataclass(frozen=True)
 class Altered:
-    """A wrong rule: a right one whose two numbers are changed but whose relaxed target still says what it did.
+    """A wrong rule: a right one whose two numbers are changed.
 
     Attributes:
         right: the rule that is spoilt.
@@ -282,19 +283,13 @@ class Altered:
         return f"altered {self.right!s}"
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        relaxed_prob, scale = self.right.judge(target_probs, draft_probs, token_ids)
+        relaxed_prob, scale, recovery = self.right.judge(target_probs, draft_probs, token_ids)
         relaxed_prob = relaxed_prob * self.acceptance_factor
         if self.accept_equality:  # u p <= h exactly when u p < the next float above h
             relaxed_prob = torch.nextafter(relaxed_prob, torch.full_like(relaxed_prob, math.inf))
         if self.residual_scale is not None:
             scale = torch.full_like(scale, self.residual_scale)
-        return Verdict(relaxed_prob, scale)
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return self.right.recovery_target(target_probs)
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        return self.right.relaxed_target(target_probs, draft_probs)
+        return Verdict(relaxed_prob, scale, recovery)
 
 
 class Always:
@@ -307,8 +302,17 @@ class Always:
         one = torch.ones(token_ids.shape, dtype=torch.float64)
         return Verdict(self._relaxed_prob * one, one)
 
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return target_probs
 
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
-        return None
+@dataclass(frozen=True, eq=False)
+class Emitting(RowRule):
+    """The rule that emits given rows h, ``[..., vocabulary]``."""
+
+    rows: Tensor
+
+    name = "emitting"
+
+    def __post_init__(self) -> None:
+        pass  # a tensor is no parameter
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        return self.rows.expand_as(target_probs)

@@ -55,7 +55,7 @@ def _of_prompt(pair: Pair, prompt: str, chat: bool) -> Iterator[str]:
 def say_what_changes_nothing(request: Request) -> None:
     """Say so if a request relaxes nothing, whatever its rule or protection."""
     from cactus_decoding.core.rules import Lossless
-    from cactus_decoding.core.types import judges_untempered
+    from cactus_decoding.core.rules.base import GreedyRule
 
     if isinstance(request.rule, Lossless):
         if not request.policy.everywhere:
@@ -63,7 +63,7 @@ def say_what_changes_nothing(request: Request) -> None:
                 "the lossless rule relaxes nothing, so there is nothing to protect: give --rule, such as "
                 "--rule clamped:width=1"
             )
-    elif request.sampling.temperature == 0 and not judges_untempered(request.rule):
+    elif request.sampling.temperature == 0 and not isinstance(request.rule, GreedyRule):
         say(
             f"at temperature 0 {request.rule} changes nothing: every answer is the target's own greedy one; "
             "--rule relaxed_greedy relaxes there"

@@ -10,8 +10,9 @@ from rich.table import Table
 def rules() -> None:
     """List the acceptance rules, how to spell them, and what each guarantees per position."""
     from cactus_decoding.core.rules import RULES
+    from cactus_decoding.core.rules.base import GreedyRule
 
-    *others, last = (name for name, rule in RULES.items() if rule.judges_untempered)
+    *others, last = (name for name, rule in RULES.items() if issubclass(rule, GreedyRule))
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("rule", style="bold")
     table.add_column("spelling")

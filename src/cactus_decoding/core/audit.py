@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 from cactus_decoding.core.checks import check_device, check_probabilities, check_token_ids
 from cactus_decoding.core.divergences.rows import count_up_to, kl_of_rows, normalised, sums_from, without
 from cactus_decoding.core.rules import as_rule
-from cactus_decoding.core.rules.base import EmittedRows, Rule, followed, relaxed_target_beside
+from cactus_decoding.core.rules.base import Rule, row_rule
 from cactus_decoding.core.types import AcceptanceRule, Verdict
 
 
@@ -131,27 +132,51 @@ def audit_beside(
 
     The judged token has the distribution ``drawn``: the draft's without the fixed tokens, or all on the first of these.
     """
-    relaxed = relaxed_target_beside(rule, target, draft, drawn, fixed_token_ids)
-    result = audit_rows(rule if relaxed is None else EmittedRows(relaxed), target, drawn)
+    if (giving := row_rule(rule)) is None:
+        return beside(audit_rows(rule, target, drawn), drawn, fixed_token_ids)
+    relaxed = giving.relaxed_target_beside(target, draft, drawn, fixed_token_ids)
+    return beside(audit_row(relaxed, target, drawn), drawn, fixed_token_ids)
+
+
+def beside(result: Audit, drawn: Tensor, fixed_token_ids: Tensor) -> Audit:
+    """Return the audit of a drafted token as that of a position where other tokens are proposed in any case."""
     # a drafted token counts already where it is accepted; other children are kept where they are recovered
-    others = torch.zeros_like(target).scatter(-1, fixed_token_ids, 1.0) * (drawn == 0)
+    others = torch.zeros_like(drawn).scatter(-1, fixed_token_ids, 1.0) * (drawn == 0)
     return replace(result, acceptance=result.acceptance + (others * result.output_probs).sum(-1))
 
 
 def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
     """Do what `audit` does for float64 rows that sum to 1; only NaN is refused, with `ValueError`."""
+    least = rule.min_relaxed_prob(target) if isinstance(rule, Rule) else 0.0
+    return audit_verdicts(lambda token_ids: rule.judge(target, draft, token_ids), target, draft, least)
+
+
+def audit_row(relaxed: Tensor, target: Tensor, draft: Tensor) -> Audit:
+    """Do the same for the test of an h, ``[..., vocabulary]``, that does not depend on the drafted token."""
+
+    def judge(token_ids: Tensor) -> Verdict:
+        kept = relaxed.expand_as(target).gather(-1, token_ids).double()
+        return Verdict(kept, torch.ones_like(kept), relaxed)
+
+    return audit_verdicts(judge, target, draft)
+
+
+def audit_verdicts(
+    judge: Callable[[Tensor], Verdict], target: Tensor, draft: Tensor, least: Tensor | float = 0.0
+) -> Audit:
+    """Do the same for what is said of tokens, ``[..., tokens]``; a token drafted less often than ``least`` is kept."""
     for name, rows in (("target_probs", target), ("draft_probs", draft)):
         if rows.numel() and bool(rows.amin().isnan()):
             raise ValueError(f"{name} must not contain NaN; allowed are probabilities in [0, 1]")
-    rule = followed(rule, target, draft)
-    columns = _columns_in_doubt(rule, target, draft)
-    relaxed_prob, residual_scale = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
+    columns = _columns_in_doubt(least, draft)
+    relaxed_prob, residual_scale, recovery = judge(columns.expand(*target.shape[:-1], -1))
+    start = target if recovery is None else recovery
     whole = len(columns) == draft.shape[-1]  # then there is nothing to pick out
     drafted = draft if whole else draft.index_select(-1, columns)
     accepted = torch.minimum(drafted, relaxed_prob)
     kept = accepted if whole else draft.index_copy(-1, columns, accepted)
     acceptance = kept.sum(-1)
-    output = _recovered(rule.recovery_target(target), draft, residual_scale, drafted - accepted).add_(kept)
+    output = _recovered(start, draft, residual_scale, drafted - accepted).add_(kept)
     return _summarise(output, acceptance, target)
 
 
@@ -160,15 +185,14 @@ def acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
 
     .. math:: \sum_x \min(p(x), h_x(x))
     """
-    columns = _columns_in_doubt(rule, target, draft)
-    relaxed_prob, _ = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
+    columns = _columns_in_doubt(rule.min_relaxed_prob(target) if isinstance(rule, Rule) else 0.0, draft)
+    relaxed_prob, *_ = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
     drafted = draft.index_select(-1, columns)
     return draft.sum(-1) - (drafted - relaxed_prob).clamp_min(0).sum(-1)
 
 
-def _columns_in_doubt(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
+def _columns_in_doubt(least: Tensor | float, draft: Tensor) -> Tensor:
     """Return the tokens that may be rejected in some row; the rule need not be asked about the others."""
-    least = rule.min_relaxed_prob(target) if isinstance(rule, Rule) else 0.0
     return (draft > least).reshape(-1, draft.shape[-1]).any(0).nonzero().squeeze(1)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.core.divergences.rows import kl_of_rows
-from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.core.rules.base import LiftRule, RowRule, Rule, row_rule
 
 # float32 cannot tell such odds from certainty, and infinite logits would make a softmax NaN
 _MAX_LOG_ODDS = 40.0
@@ -26,12 +26,17 @@ _NOTHING, _LIFT = 4, 16
 def relaxed_probability(rule: Rule, target_prob: Tensor) -> Tensor:
     """Return h(n) in float64, at most 1, from q(n) alone, for rules to which all other tokens are as one.
 
-    This holds for rules that lift one token, and for all rules but those of `needs_target_row` if the draft is
-    deterministic. The rule is asked about rows (q(n), 1 - q(n)).
+    This holds for every `LiftRule`, and for rules that are `drafted_only` if the draft is deterministic. The rule is
+    asked about rows (q(n), 1 - q(n)).
     """
     q = target_prob.double().unsqueeze(-1)
     drafted = torch.zeros_like(q, dtype=torch.int64)
     return rule.judge(torch.cat([q, 1 - q], -1), None, drafted).relaxed_prob.squeeze(-1).clamp(max=1.0)
+
+
+def works_as_logits(rule: Rule | type[Rule]) -> bool:
+    """Whether logits can say what a rule does: it is a `LiftRule` or a `RowRule`, and lowers no token's h(n)."""
+    return issubclass(rule if isinstance(rule, type) else type(rule), LiftRule | RowRule) and rule.never_stricter
 
 
 def probability_from_logits(token_logits: Tensor, log_totals: Tensor) -> Tensor:
@@ -63,10 +68,10 @@ def relax_tokens(
     .. math:: x_n = L + log(1 - q(n)) + log h(n) - log(1 - h(n)),   L = logsumexp of the row
 
     Where h(n) is q(n), such as outside the target's support, the logit is returned as it was, to the last bit. A rule
-    of `needs_target_row` is asked about ``rows``: the target's logits, ``[..., vocabulary]``, and the drafted tokens.
+    that is not `drafted_only` is asked about ``rows``: the target's logits, ``[..., vocabulary]``, and drafted tokens.
     """
     q = probability_from_logits(token_logits, log_totals)
-    if rule.needs_target_row:
+    if not rule.drafted_only:
         assert rows is not None
         target_probs = probability_from_logits(rows[0], log_totals.unsqueeze(-1))
         h = rule.judge(target_probs, None, rows[1].unsqueeze(-1)).relaxed_prob.squeeze(-1).clamp(max=1.0)
@@ -86,9 +91,9 @@ def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids
     drawn.
     """
     target_probs = target_logits.double().softmax(-1)
-    h = rule.relaxed_target(target_probs, draft_probs)
-    if h is None:
+    if (row := row_rule(rule)) is None:
         raise ValueError(f"{rule!s} has no relaxed target: its h depends on the drafted token")
+    h = row.relaxed_target(target_probs, draft_probs)
     token = token_ids.unsqueeze(1)
     return RelaxedLogits(
         logits=_with_something_left(h, draft_probs, token, target_logits.dtype),

@@ -17,7 +17,7 @@ from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.schemes import VERIFICATIONS, read_scheme
-from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, check_drafter, judges_untempered
+from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, check_drafter
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.relaxation import FittedPolicy
@@ -293,8 +293,10 @@ class Request(Model):
         self._check_together()
 
     def _check_together(self) -> None:
+        from cactus_decoding.core.rules.base import GreedyRule
+
         rule, budget = self.rule, self.budget
-        if judges_untempered(rule):
+        if isinstance(rule, GreedyRule):
             name = getattr(rule, "name", rule)
             if self.sampling.temperature != 0:
                 raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding); set the temperature to 0")
@@ -331,10 +333,10 @@ class Request(Model):
     @property
     def warning(self) -> str | None:
         """What to say of a rule that needs truncation and has none; None for other requests."""
-        from cactus_decoding.core.rules import Rule
+        from cactus_decoding.core.rules import LiftRule
 
         rule, relaxes = self.rule, self.draft_length.max_draft_tokens > 0
-        if isinstance(rule, Rule) and rule.lifts_absurd_tokens and relaxes and not self.sampling.truncates:
+        if isinstance(rule, LiftRule) and rule.lifts_absurd_tokens and relaxes and not self.sampling.truncates:
             return (
                 f"without top-p, top-k or min-p, {rule.title} also lifts tokens that the target finds absurd; a top-p "
                 "of 0.95 is a good start"

@@ -283,17 +283,24 @@ def check_drafter(drafter: object) -> None:
 
 
 class Verdict(NamedTuple):
-    """The two numbers by which a rule decides on a drafted token.
+    """What a rule says of a drafted token: two numbers, and what recovery starts from.
 
     Attributes:
         relaxed_prob: h(n), the relaxed target's probability of the drafted token n, ``[..., tokens]``. With u uniform
             in [0, 1), n is accepted when ``u * draft_prob(n) < h(n)``.
         residual_scale: s, ``[..., tokens]``, from 0 to infinity. After a rejection the token is drawn in proportion to
-            the positive part of ``s * recovery_target - draft_probs``; infinity means the recovery target itself.
+            the positive part of ``s * recovery - draft_probs``; infinity means ``recovery`` itself.
+        recovery: what recovery starts from, ``[..., vocabulary]``; None for the target's own probabilities. Beside a
+            deterministic draft there may be a row for each token, ``[..., tokens, vocabulary]``.
     """
 
     relaxed_prob: Tensor
     residual_scale: Tensor
+    recovery: Tensor | None = None
+
+    def recovers_from(self, target_probs: Tensor) -> Tensor:
+        """Return what recovery starts from, if there is one drafted token, in the shape of the target's rows."""
+        return target_probs if self.recovery is None else self.recovery.reshape(target_probs.shape)
 
 
 @runtime_checkable
@@ -304,7 +311,7 @@ class AcceptanceRule(Protocol):
         """Return the text that `parse_rule` turns into this rule, such as ``cactus:delta=1.0``."""
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return the two numbers for each of some tokens at each position, if it were the drafted one.
+        """Return what the rule says of each of some tokens at each position, if it were the drafted one.
 
         Args:
             target_probs: the target's probabilities, ``[..., vocabulary]``.
@@ -313,15 +320,6 @@ class AcceptanceRule(Protocol):
 
         Returns:
             Numbers in float64, ``[..., tokens]``.
-        """
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        """Return what recovery starts from, ``[..., vocabulary]``: the target's own probabilities, for most rules."""
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return h, ``[..., vocabulary]``, if it does not depend on the drafted token, else None.
-
-        What is emitted is then distributed as h.
         """
 
 
@@ -337,11 +335,6 @@ class Verification(NamedTuple):
     num_accepted: Tensor
     next_token: Tensor
     relaxed: Tensor
-
-
-def judges_untempered(rule: AcceptanceRule) -> bool:
-    """Whether a rule judges the probabilities before temperature, as those for temperature 0 do."""
-    return getattr(rule, "judges_untempered", False)
 
 
 class Visit(NamedTuple):
@@ -386,14 +379,6 @@ class Visit(NamedTuple):
     def draft_probs(self) -> Tensor | None:
         """The probabilities that the token was drawn from, ``[vocabulary]``; None where the draft is deterministic."""
         return self.rows.draft(self.node)
-
-    @property
-    def verdict(self) -> Verdict:
-        """The rule's two numbers about a drafted token that has no siblings, ``[1]`` each."""
-        import torch
-
-        judged = self.rows.untempered_of(self.node) if judges_untempered(self.rule) else self.target_probs
-        return self.rule.judge(judged, self.draft_probs, torch.tensor([self.token_id], device=judged.device))
 
 
 class Fate(StrEnum):

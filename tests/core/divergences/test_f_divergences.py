@@ -133,7 +133,7 @@ def hard_rows(count: int, vocabulary: int) -> Tensor:
 
 def kl_given_the_drafted_token(rule: Cactus, rows: Tensor, drafted: Tensor) -> Tensor:
     """Build h as whole rows, h(n) = g and s q elsewhere, and return KL(h || q) summed over the vocabulary."""
-    relaxed_prob, scale = rule.judge(rows, None, drafted)
+    relaxed_prob, scale, _ = rule.judge(rows, None, drafted)
     relaxed = (scale * rows).scatter(1, drafted, relaxed_prob)
     torch.testing.assert_close(relaxed.sum(-1), torch.ones(len(rows), dtype=torch.float64), rtol=0, atol=1e-12)
     return torch.where(relaxed > 0, relaxed * (relaxed / rows).log(), 0.0).sum(-1)
@@ -168,9 +168,9 @@ def test_worst_overspend_of_the_expansion(delta: float) -> None:
 def test_max_ratio_is_respected(solver: str) -> None:
     rows = hard_rows(2_000, 6)
     every = torch.arange(6).expand_as(rows)
-    free, _ = Cactus(0.5, solver=solver).judge(rows, None, every)
+    free, *_ = Cactus(0.5, solver=solver).judge(rows, None, every)
     for max_ratio in (1.0, 1.5, 20.0):
-        capped, scale = Cactus(0.5, solver=solver, max_ratio=max_ratio).judge(rows, None, every)
+        capped, scale, _ = Cactus(0.5, solver=solver, max_ratio=max_ratio).judge(rows, None, every)
         assert torch.equal(capped, torch.minimum(free, max_ratio * rows))
         rest = 1 - rows
         torch.testing.assert_close(capped + scale * rest, torch.ones_like(rows), rtol=0, atol=1e-12)

@@ -18,13 +18,13 @@ from torch import Tensor
 from cactus_decoding import Budget, Proposal, Request, SamplingParams, audit, parse_rule
 from cactus_decoding.core.checks import check_probabilities, sum_tolerance
 from cactus_decoding.core.divergences.rows import kl_of_rows, normalised
+from cactus_decoding.core.rules.base import GreedyRule, row_rule
 from cactus_decoding.core.sampling.params import SamplingFn
 from cactus_decoding.core.sampling.rows import SparseProbs
-from cactus_decoding.core.types import judges_untempered
 from cactus_decoding.engines.vllm.step import afforded
 from cactus_decoding.lab.tracing import PositionRows, what_if
 
-ORDINARY = [text for text in SPELLINGS if not judges_untempered(parse_rule(text))]
+ORDINARY = [text for text in SPELLINGS if not isinstance(parse_rule(text), GreedyRule)]
 LARGE = (152_064, 256_000)
 
 
@@ -170,7 +170,7 @@ def test_every_spelling_of_nothing_is_a_limit_of_0(budget: float | Budget) -> No
 
 
 def in_blocks(rule: str) -> bool:
-    return parse_rule(rule).relaxed_target(torch.ones(1, 1), torch.ones(1, 1)) is not None
+    return row_rule(parse_rule(rule)) is not None
 
 
 @every_rule(ORDINARY, "rule")

@@ -11,8 +11,9 @@ from support.rules_under_test import every_rule
 from cactus_decoding import SamplingParams
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.core.sampling.rows import LazyRows
-from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows, judges_untempered
+from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows
 
 VOCABULARY = 5000
 SAMPLINGS = (SamplingParams(top_k=20, top_p=0.9), SamplingParams(min_p=0.02), SamplingParams(temperature=0.7, top_k=5))
@@ -44,9 +45,8 @@ def numbers(position: Position, rule: AcceptanceRule) -> tuple[float, torch.Tens
     """Return what a rule costs there, h of the drafted token, and the law of recovery."""
     law, token = position.distribution(position.drafted), position.token_ids[position.drafted]
     given = law.probs if position.is_drawn else None
-    judge = position.effective_rule(rule)
-    relaxed_prob, scale = judge.judge(position.target.probs, given, torch.tensor([token]))
-    start = judge.recovery_target(position.target.probs).double()
+    relaxed_prob, scale, _ = verdict = position.judge(rule, given, torch.tensor([token]))
+    start = verdict.recovers_from(position.target.probs).double()
     weights = start if scale.isinf().any() else (scale * start - law.probs).clamp(min=0)
     return position.cost(rule), relaxed_prob, weights / weights.sum().clamp(min=1e-300)
 
@@ -57,7 +57,7 @@ def test_costs_and_decisions_need_the_support_only(spelling: str) -> None:
     for seed in range(15):
         whole, lazy = both(seed)
         part = lazy.on_support(rule)
-        if judges_untempered(rule):
+        if isinstance(rule, GreedyRule):
             assert part is lazy
             continue
         assert part.vocabulary < 500 < whole.vocabulary

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from cactus_decoding import audit
 from cactus_decoding.core.audit import judge_every_token
+from cactus_decoding.core.relaxed_logits import works_as_logits
 from cactus_decoding.core.rules import Ears, Ensemble
 
 EXACT = 1e-12
@@ -58,6 +59,6 @@ def test_it_is_no_ensemble() -> None:
 def test_a_floor_makes_it_stricter_than_lossless_and_it_says_so() -> None:
     floored = audit(Ears(0.01, 0.5), TARGET, DRAFT).acceptance
     assert (floored < audit("lossless", TARGET, DRAFT).acceptance - 0.01).any()
-    assert not Ears(0.3, 0.5).never_stricter_than_lossless
-    assert not Ears(0.3, 0.5).recovers_from_relaxed_target
-    assert Ears(0.3).recovers_from_relaxed_target
+    assert not Ears(0.3, 0.5).never_stricter
+    assert not works_as_logits(Ears(0.3, 0.5))
+    assert works_as_logits(Ears(0.3))

@@ -10,13 +10,13 @@ from typing import NamedTuple
 import pytest
 import torch
 from support.exact_enumeration import enumerate_tokens
-from support.rules_under_test import Altered, expected_numbers
+from support.rules_under_test import Altered, Emitting, expected_numbers
 from torch import Tensor
 
 from cactus_decoding import Request, audit
-from cactus_decoding.core.audit import judge_every_token
+from cactus_decoding.core.audit import audit_verdicts, judge_every_token
 from cactus_decoding.core.rules import Cascade, Fuzzy, KLGate, Rule, TokenCascade
-from cactus_decoding.core.rules.base import EmittedRows
+from cactus_decoding.core.rules.base import row_rule
 from cactus_decoding.core.rules.gate import on_rows
 
 EXACT = 1e-12
@@ -83,7 +83,7 @@ def test_a_token_cascade_emits_the_paper_s_row_and_its_coupling_accepts_no_less(
     floor = floor * (1 - alpha) if version == "v3" else floor - alpha
     kept = torch.where((DRAFT if version == "v1" else TARGET) >= floor, DRAFT, 0.0)
     row = kept + (1 - kept.sum(-1, keepdim=True)) * TARGET
-    ours, theirs = audit(rule, TARGET, DRAFT), audit(EmittedRows(row), TARGET, DRAFT)
+    ours, theirs = audit(rule, TARGET, DRAFT), audit(Emitting(row), TARGET, DRAFT)
     torch.testing.assert_close(ours.output_probs, row, rtol=0, atol=EXACT)
     assert (theirs.acceptance >= ours.acceptance - EXACT).all()
     paper = TokenCascade(alpha, version, "paper")  # type: ignore[arg-type]
@@ -105,25 +105,13 @@ class Audited(NamedTuple):
 def test_the_paper_s_coupling_is_no_recovery_from_the_target_and_says_so() -> None:
     rule = TokenCascade(0.3, "v3", "paper")
     numbers = judge_every_token(rule, TARGET, DRAFT)
-    from_target = EmittedRows(TARGET)
-    wrong = audit(replace_recovery(EmittedRows(numbers.relaxed_prob), from_target), TARGET, DRAFT)
+    wrong = audit_verdicts(lambda _: numbers._replace(recovery=None), TARGET, DRAFT)
     assert ((wrong.output_probs - audit(rule, TARGET, DRAFT).output_probs).abs().amax(-1) > 0.01).any()
-    assert rule.needs_relaxed_target
-    assert not TokenCascade(0.3).needs_relaxed_target
+    assert row_rule(rule) is rule
+    assert row_rule(TokenCascade(0.3)) is None
     with pytest.raises(ValueError, match="whose relaxed target does not depend"):
         Request(rule="token_cascade:alpha=0.3", verification="block")
     Request(rule=rule, verification="block", num_speculative_tokens=4)
-
-
-def replace_recovery(rule: EmittedRows, other: EmittedRows) -> Rule:
-    class Both(EmittedRows):
-        def recovery_target(self, target_probs: Tensor) -> Tensor:
-            return other.recovery_target(target_probs)
-
-        def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
-            return None
-
-    return Both(rule.rows)  # type: ignore[return-value]
 
 
 def test_where_the_gate_is_closed_published_code_draws_and_emits_the_same() -> None:
@@ -139,10 +127,10 @@ def test_where_the_gate_is_closed_published_code_draws_and_emits_the_same() -> N
     wrong = audit(Altered(drawn, residual_scale=1.0), TARGET, DRAFT)  # from (q - p)+ there
     assert (numbers.residual_scale.isinf() == ~is_open[:, None]).all()
     assert ((wrong.output_probs - theirs.output_probs).abs().amax(-1) > 0.01)[~is_open].any()
-    assert not drawn.never_stricter_than_lossless
-    assert not drawn.recovers_from_relaxed_target
-    assert verified.never_stricter_than_lossless
-    assert pickle.loads(pickle.dumps(drawn)).draws_where_closed
+    assert row_rule(drawn) is None
+    assert not drawn.never_stricter
+    assert verified.never_stricter
+    assert not pickle.loads(pickle.dumps(drawn)).never_stricter
     with pytest.raises(ValueError, match="whose relaxed target does not depend on the drafted token"):
         Request(rule=drawn, verification="block")
 
@@ -163,9 +151,12 @@ def test_a_temperature_is_taken_back_before_rows_are_compared(rule: Rule) -> Non
     assert not torch.equal(before, other)
 
 
-def test_a_gate_on_other_rows_says_that_it_needs_the_whole_row() -> None:
-    assert not Fuzzy(0.1).needs_target_row
-    assert Fuzzy(0.1, temperature=0.5).needs_target_row
+def test_which_gates_need_no_more_than_the_drafted_token_beside_a_deterministic_draft() -> None:
+    assert Fuzzy(0.1).drafted_only
+    assert KLGate(0.1).drafted_only
+    assert not Fuzzy(0.1, temperature=0.5).drafted_only
+    assert not Fuzzy(0.1, top=1).drafted_only
+    assert not Cascade(0.1).drafted_only
 
 
 def test_figures_of_published_variants_that_pages_name() -> None:

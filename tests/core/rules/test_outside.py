@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.exact_enumeration import enumerate_tokens, paired_rows
 
 from cactus_decoding import Request, audit, parse_rule
 from cactus_decoding.core.rules import base as names
@@ -23,21 +24,17 @@ from dataclasses import dataclass
 from typing import Annotated
 import torch
 from pydantic import Field
-from cactus_decoding.core.rules.base import Rule, probability_of
-from cactus_decoding.core.rules.base import Family
+from cactus_decoding.core.rules.base import Family, GreedyRule, LiftRule, RowRule, Rule, probability_of
 from cactus_decoding.core.types import Verdict
 
 @dataclass(frozen=True)
-class MyRule(Rule):
+class MyRule(LiftRule):
     ratio: Annotated[float, Field(ge=0, le=1, description="share of the rest")]
     name = "mine"
     families = (Family("mine", "mine", lambda x: f"mine:ratio={x!r}", 0.1, 1.0),)
-    recovers_from_relaxed_target = True
 
-    def judge(self, target_probs, draft_probs, token_ids):
-        q = probability_of(target_probs, token_ids)
-        g = q + self.ratio * q * (1 - q)
-        return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))
+    def lift(self, q):
+        return q + self.ratio * q * (1 - q)
 
 @dataclass(frozen=True)
 class NotANumber(MyRule):
@@ -66,10 +63,23 @@ class Absurd(Rule):
         return Verdict(3 * q + 0.01, torch.ones_like(q))
 
 @dataclass(frozen=True)
-class Greedy(Absurd):
-    judges_untempered = True
+class Greedy(GreedyRule):
+    def keeps(self, target_probs, token_ids):
+        return target_probs.gather(-1, token_ids) >= 0
+
+@dataclass(frozen=True)
+class Agreed(RowRule):
+    def relaxed_target(self, target_probs, draft_probs):
+        weights = target_probs * (target_probs + draft_probs)
+        return weights / weights.sum(-1, keepdim=True)
+
+@dataclass(frozen=True)
+class Half(RowRule):
+    def relaxed_target(self, target_probs, draft_probs):
+        return target_probs / 2
 
 class Abstract(Rule): ...
+class AbstractRow(RowRule): ...
 NUMBER = 3
 """
 SPELLING = "outside_rules:MyRule,ratio=0.5"
@@ -81,6 +91,8 @@ WRONG = {
     "outside_rules:Random": ["deterministic"],
     "outside_rules:Absurd": ["relaxed_prob of 0 for tokens of target probability 0", "has 0.01"],
     "outside_rules:Abstract": ["without judge"],
+    "outside_rules:AbstractRow": ["without relaxed_target"],
+    "outside_rules:Half": ["relaxed target that sums to 1", "sums to 0.5"],
     "outside_rules:NUMBER": ["derived from cactus_decoding.Rule", "is 3"],
     "outside_rules:MyRul,ratio=1": ["has no 'MyRul'", "did you mean 'MyRule'?"],
     "outside_rules:MyRule": ["lacks ratio", "'outside_rules:MyRule,ratio=1'"],
@@ -108,6 +120,18 @@ def test_a_path_spells_a_rule_both_ways():
     assert parse_rule("outside_rules:MyRule:ratio=0.5") == rule  # as the page of the playground spells it
     q, p = torch.tensor([0.6, 0.3, 0.1]).double(), torch.tensor([0.2, 0.3, 0.5]).double()
     assert audit(rule, q, p).acceptance > audit("lossless", q, p).acceptance
+
+
+def test_a_row_is_all_that_a_rule_with_a_row_needs():
+    rule = parse_rule("outside_rules:Agreed")
+    for target, draft in paired_rows():
+        weights = target * (target + draft)
+        h = weights / weights.sum(-1, keepdim=True)
+        for emitted in (audit(rule, target, draft).output_probs, enumerate_tokens(rule, target, draft)[0]):
+            torch.testing.assert_close(emitted, h, rtol=0, atol=1e-12)
+        kept = audit(rule, target, draft).acceptance
+        torch.testing.assert_close(kept, torch.minimum(h, draft).sum(-1), rtol=0, atol=1e-12)
+    Request(rule, verification="block", num_speculative_tokens=4)
 
 
 @pytest.mark.parametrize("spelling", WRONG)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
-from support.rules_under_test import SPELLINGS, every_rule
+from support.rules_under_test import SPELLINGS, Altered, every_rule
+from torch import Tensor
 
 from cactus_decoding.core import rules
-from cactus_decoding.core.rules import RULES, parse_rule
+from cactus_decoding.core.rules import RULES, Lenience, parse_rule
+from cactus_decoding.core.rules.base import GreedyRule, LiftRule, RowRule, row_rule
 from cactus_decoding.core.schemes import VERIFICATIONS
+from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -44,12 +49,12 @@ def test_families_are_rules_of_their_class_over_their_whole_range() -> None:
         assert family.strict < family.loose
         for knob in family.knobs(5):
             assert type(parse_rule(family.spell(knob))) is rule
-        assert (family.name in FAMILIES) == (not rule.judges_untempered)
+        assert (family.name in FAMILIES) == (not issubclass(rule, GreedyRule))
 
 
-@every_rule([text for text in SPELLINGS if parse_rule(text).lifts_one_token])
+@every_rule([text for text in SPELLINGS if isinstance(parse_rule(text), LiftRule)])
 def test_a_rule_that_lifts_one_token_keeps_the_proportions_of_the_others(spelling: str) -> None:
-    relaxed, scale = parse_rule(spelling).judge(TARGET, DRAFT, EVERY)
+    relaxed, scale, _ = parse_rule(spelling).judge(TARGET, DRAFT, EVERY)
     without_draft = parse_rule(spelling).judge(TARGET, None, EVERY)
     torch.testing.assert_close(relaxed + scale * (1 - TARGET), torch.ones_like(TARGET), rtol=0, atol=1e-12)
     assert torch.equal(relaxed, without_draft.relaxed_prob)  # a row of two, with or without a draft, says it all
@@ -58,15 +63,59 @@ def test_a_rule_that_lifts_one_token_keeps_the_proportions_of_the_others(spellin
     assert parse_rule(spelling).lifts_absurd_tokens == (lifted > 1e-6)
 
 
-@every_rule([text for text in SPELLINGS if parse_rule(text).recovers_from_relaxed_target])
-def test_a_rule_that_recovers_from_its_relaxed_target_weighs_every_token_so(spelling: str) -> None:
-    rule = parse_rule(spelling)
-    relaxed, scale = rule.judge(TARGET, DRAFT, EVERY)
-    rows = rule.relaxed_target(TARGET, DRAFT)
-    assert rows is not None or rule.lifts_one_token
-    for row, drafted in (relaxed < DRAFT).nonzero().tolist():
-        q, p, s = TARGET[row], DRAFT[row], scale[row, drafted]
-        h = rows[row] if rows is not None else torch.where(EVERY[row] == drafted, relaxed[row, drafted], s * q)
-        weights, residual = (s * rule.recovery_target(q) - p).clamp(min=0), (h - p).clamp(min=0)
+ROWS = [text for text in SPELLINGS if row_rule(parse_rule(text)) is not None]
+
+
+def check_numbers_do_what_the_row_says(rule: AcceptanceRule, row: RowRule) -> None:
+    """Check that numbers accept and recover every token as h(n), 1 and h do."""
+    for draft in (DRAFT, None):
+        own, plain = rule.judge(TARGET, draft, EVERY), RowRule.judge(row, TARGET, draft, EVERY)
+        p = torch.ones_like(DRAFT) if draft is None else draft
+        kept = torch.minimum(own.relaxed_prob, p)
+        torch.testing.assert_close(kept, torch.minimum(plain.relaxed_prob, p), rtol=0, atol=1e-12)
+    own, h = rule.judge(TARGET, DRAFT, EVERY), row.relaxed_target(TARGET, DRAFT)
+    start = own.recovers_from(TARGET)
+    for i, drafted in (own.relaxed_prob < DRAFT).nonzero().tolist():
+        weights = (own.residual_scale[i, drafted] * start[i] - DRAFT[i]).clamp(min=0)
+        residual = (h[i] - DRAFT[i]).clamp(min=0)
         if residual.sum() > 1e-9:
             torch.testing.assert_close(weights / weights.sum(), residual / residual.sum(), rtol=0, atol=1e-9)
+
+
+@every_rule(ROWS)
+def test_numbers_of_a_rule_with_a_row_accept_and_recover_as_the_row_does(spelling: str) -> None:
+    rule = parse_rule(spelling)
+    assert isinstance(rule, RowRule)
+    check_numbers_do_what_the_row_says(rule, rule)
+
+
+@pytest.mark.parametrize("wrong", [{"acceptance_factor": 0.99}, {"residual_scale": 1.0}, {"residual_scale": math.inf}])
+def test_numbers_that_do_something_else_are_noticed(wrong: dict[str, float]) -> None:
+    rule = Lenience(0.6)
+    with pytest.raises(AssertionError):
+        check_numbers_do_what_the_row_says(Altered(rule, **wrong), rule)
+
+
+def test_a_rule_is_of_one_kind_and_promises_what_follows_from_it() -> None:
+    for rule in map(parse_rule, SPELLINGS):
+        assert sum(isinstance(rule, kind) for kind in (RowRule, LiftRule, GreedyRule)) <= 1
+        if isinstance(rule, LiftRule):
+            assert rule.never_stricter
+            assert rule.support_only
+            assert rule.drafted_only
+
+
+class Halving(LiftRule):
+    """Wrong: it lowers, and it lifts what the target excludes."""
+
+    name = "halving"
+
+    def lift(self, target_prob: Tensor) -> Tensor:
+        return target_prob / 2 + torch.where(target_prob == 0, 0.1, 0.0)
+
+
+def test_a_lift_lowers_nothing_and_lifts_nothing_that_the_target_excludes() -> None:
+    rows = torch.tensor([0.0, 0.25, 0.75], dtype=torch.float64)
+    numbers = Halving().judge(rows, None, torch.arange(3))
+    assert numbers.relaxed_prob.tolist() == rows.tolist()
+    assert numbers.residual_scale.tolist() == [1.0, 1.0, 1.0]

@@ -93,8 +93,8 @@ def judged(rule: str, logits: torch.Tensor, drafted: list[int]) -> list[bool]:
     policy = Policy(parse_rule(rule))
     kept = []
     for position, token in zip(positions, drafted, strict=True):
-        judge = position.effective_rule(policy.decide(policy.begin(), position).rule)
-        kept.append(judge.judge(position.target.probs, None, torch.tensor([token])).relaxed_prob.item() == 1)
+        here = policy.decide(policy.begin(), position).rule
+        kept.append(position.judge(here, None, torch.tensor([token])).relaxed_prob.item() == 1)
     return kept
 
 

@@ -11,6 +11,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from transformers.generation.logits_process import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
 from cactus_decoding import NgramDrafter, Proposal, Request, SamplingParams, generate, speculative_generate
+from cactus_decoding.core.rules.base import verdict_on
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingFn
 from cactus_decoding.engines.transformers.generate_arguments import ProcessedProbs
 from cactus_decoding.zoo.word_problems import word_problems
@@ -122,7 +123,7 @@ def test_margin_zero_chooses_by_logits(rule: str, budget: float | None) -> None:
         for draft in (torch.eye(6)[token : token + 1], None):
             outcome = judged(rule, row, token, budget, draft)
             assert (outcome.num_accepted, outcome.next_token) == (kept, best)
-            assert outcome.visits[0].verdict.relaxed_prob.item() == kept
+            assert verdict_on(outcome.visits[0]).relaxed_prob.item() == kept
 
 
 def test_among_equal_logits_the_first_is_chosen() -> None:

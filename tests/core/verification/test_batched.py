@@ -137,8 +137,10 @@ def test_precision_of_the_input_decides_nothing_but_the_input(spelling: str, dty
     given = verify(spelling, target, draft, drafted, seeded(9))
     assert_same(verify(spelling, target.double(), draft.double(), drafted, seeded(9), validate=False), given)
     # nor the law of recovery, of which a few draws say little
-    rule = parse_rule(spelling)
-    assert torch.equal(rule.recovery_target(target).double(), rule.recovery_target(target.double()).double())
+    rows, more = (target[:, :-1], draft), (target[:, :-1].double(), draft.double())
+    rule, first = parse_rule(spelling), drafted.unsqueeze(-1)
+    starts = [rule.judge(*each, first).recovers_from(each[0]).double() for each in (rows, more)]
+    assert torch.equal(*starts)
 
 
 @every_rule()

@@ -23,8 +23,9 @@ from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.core.relaxed_logits import relax_rows, relax_tokens
+from cactus_decoding.core.relaxed_logits import relax_rows, relax_tokens, works_as_logits
 from cactus_decoding.core.rules import Cactus, ClampedRatio, Lossless, as_rule, parse_rule
+from cactus_decoding.core.rules.base import GreedyRule, LiftRule
 from cactus_decoding.core.sampling import rows as sampled
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.core.types import (
@@ -34,7 +35,6 @@ from cactus_decoding.core.types import (
     StepRows,
     Verdict,
     Verification,
-    judges_untempered,
 )
 from cactus_decoding.core.verification.batched import verified_at_once, verify
 from cactus_decoding.core.verification.match import match
@@ -48,7 +48,7 @@ SAMPLINGS = (
     SamplingParams(temperature=1.3, min_p=0.05),
     SamplingParams(temperature=0),
 )
-FOR_SAMPLING = [text for text in SPELLINGS if not judges_untempered(parse_rule(text))]
+FOR_SAMPLING = [text for text in SPELLINGS if not isinstance(parse_rule(text), GreedyRule)]
 SMALL, LARGE = 12, LARGE_VOCABULARY + 37
 
 
@@ -116,7 +116,7 @@ def assert_places_agree(rule: AcceptanceRule, one: Case) -> Verification:
 def kept_by_an_engine(rule: AcceptanceRule, one: Case) -> int | None:
     """Return how many an engine keeps that is given relaxed logits; None where rounding may decide."""
     logits, ids = one.logits[:-1], one.drafted
-    if one.draft is None or rule.lifts_one_token:
+    if one.draft is None or isinstance(rule, LiftRule):
         token_logits = logits.gather(1, ids[:, None]).squeeze(1)
         relaxed: Tensor = relax_tokens(rule, token_logits, logits.logsumexp(-1), (logits, ids)).logits
         logits = logits.scatter(1, ids[:, None], relaxed[:, None])
@@ -139,7 +139,7 @@ def kept_by_an_engine(rule: AcceptanceRule, one: Case) -> int | None:
 def test_every_place_decides_alike(spelling: str, seed: int, deterministic: bool, sampling: SamplingParams) -> None:
     rule, one = parse_rule(spelling), case(SMALL, seed, sampling, deterministic=deterministic)
     expected = assert_places_agree(rule, one)
-    if rule.recovers_from_relaxed_target and sampling == SamplingParams():
+    if works_as_logits(rule) and sampling == SamplingParams():
         assert kept_by_an_engine(rule, one) in (int(expected.num_accepted), None)
 
 
@@ -216,12 +216,6 @@ class LooksAtTheWholeRow:
         probs = target_probs.gather(-1, token_ids).double()
         return Verdict(probs * (target_probs.shape[-1] / (2 * LARGE)), torch.full_like(probs, 0.5))
 
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return target_probs
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        return None
-
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_a_rule_that_promises_nothing_is_asked_about_every_token_and_whole_rows(sampling: SamplingParams) -> None:
@@ -230,14 +224,14 @@ def test_a_rule_that_promises_nothing_is_asked_about_every_token_and_whole_rows(
 
 
 def test_which_rules_promise_never_to_be_stricter_than_lossless() -> None:
-    promising = {text for text in SPELLINGS if parse_rule(text).never_stricter_than_lossless}
+    promising = {text for text in SPELLINGS if parse_rule(text).never_stricter}
     assert promising == set(NEVER_STRICTER_THAN_LOSSLESS)  # of which another test knows that they are not
 
 
 @every_rule()
 def test_numbers_stay_the_same_without_what_the_target_excludes(spelling: str) -> None:
     rule = parse_rule(spelling)
-    assert rule.needs_support_only
+    assert isinstance(rule, GreedyRule) or rule.support_only
     for q, p in zip(*hand_made_rows(), strict=True):
         for drafted in range(len(q)):
             kept = (q > 0) | (torch.arange(len(q)) == drafted)
@@ -246,8 +240,8 @@ def test_numbers_stay_the_same_without_what_the_target_excludes(spelling: str) -
             part = rule.judge(q[kept], p[kept], torch.tensor([place]))
             torch.testing.assert_close(part.relaxed_prob, whole.relaxed_prob, rtol=0, atol=1e-12)
             torch.testing.assert_close(part.residual_scale, whole.residual_scale, rtol=1e-9, atol=1e-12)
-            start = rule.recovery_target(q)
-            torch.testing.assert_close(rule.recovery_target(q[kept]), start[kept], rtol=1e-12, atol=0)
+            start = whole.recovers_from(q)
+            torch.testing.assert_close(part.recovers_from(q[kept]), start[kept], rtol=1e-12, atol=0)
             assert (start[~kept] == 0).all()
 
 
@@ -269,19 +263,11 @@ class Confined:
 
     def __init__(self, rule: AcceptanceRule, where: Tensor) -> None:
         self._rule, self._where = rule, where.unsqueeze(-1)
-        self.needs_relaxed_target = getattr(rule, "needs_relaxed_target", False)
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        numbers = [rule.judge(target_probs, draft_probs, token_ids) for rule in (self._rule, Lossless())]
-        return Verdict(*(torch.where(self._where, *each) for each in zip(*numbers, strict=True)))
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return torch.where(self._where, self._rule.recovery_target(target_probs), target_probs)
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        if not self.needs_relaxed_target:
-            return None
-        return torch.where(self._where, self._rule.relaxed_target(target_probs, draft_probs), target_probs.double())
+        verdicts = [rule.judge(target_probs, draft_probs, token_ids) for rule in (self._rule, Lossless())]
+        whole = [each._replace(recovery=each.recovers_from(target_probs)) for each in verdicts]
+        return Verdict(*(torch.where(self._where, *each) for each in zip(*whole, strict=True)))
 
 
 def confined(rule: AcceptanceRule, policy: FittedPolicy, one: Case) -> tuple[Verification, list[bool]]:

@@ -10,6 +10,7 @@ from support.tables import all_of
 from support.tiny_models import tiny_llama
 
 from cactus_decoding import Metrics, ModelDrafter, Request, load_pair, parse_rule, stream
+from cactus_decoding.core.rules.base import row_rule, verdict_on
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
@@ -54,9 +55,10 @@ def test_what_is_counted_is_what_the_outcomes_say(steps, rule):
     by_definition = 0.0
     for visit in visits:
         target, draft = visit.target_probs.double(), visit.draft_probs
-        h = parse_rule(rule).relaxed_target(target, draft)
-        if h is None:  # one token is lifted
-            lifted = visit.verdict.relaxed_prob.item()
+        if (row := row_rule(parse_rule(rule))) is not None:
+            h = row.relaxed_target(target, draft)
+        else:  # one token is lifted
+            lifted = verdict_on(visit).relaxed_prob.item()
             rest = (1 - lifted) / (1 - target[visit.token_id])
             h = target * rest
             h[visit.token_id] = lifted

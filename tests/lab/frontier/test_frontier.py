@@ -27,12 +27,12 @@ from cactus_decoding import parse_rule
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.core.types import judges_untempered
+from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.lab.frontier.frontier import LOOSEST, Frontier, chance_kept, frontier
 from cactus_decoding.lab.frontier.relaxations import FAMILIES
 
 EXACT = 1e-10
-SAMPLED = tuple(text for text in SPELLINGS if not judges_untempered(parse_rule(text)))
+SAMPLED = tuple(text for text in SPELLINGS if not isinstance(parse_rule(text), GreedyRule))
 
 
 @every_rule(SAMPLED)

@@ -14,11 +14,11 @@ from support.traces import kl
 from torch.nn.functional import one_hot
 
 from cactus_decoding import audit, parse_rule
+from cactus_decoding.core.rules.base import GreedyRule, row_rule
 from cactus_decoding.core.sampling.rows import SparseProbs
-from cactus_decoding.core.types import judges_untempered
 from cactus_decoding.lab.tracing import PositionRows, what_if
 
-ORDINARY = tuple(text for text in SPELLINGS if not judges_untempered(parse_rule(text)))
+ORDINARY = tuple(text for text in SPELLINGS if not isinstance(parse_rule(text), GreedyRule))
 
 
 def kept(target, draft, drafted, untempered=None):
@@ -40,7 +40,7 @@ def test_a_position_is_what_enumeration_says(text):
             assert seen.acceptance == pytest.approx(accepted[i].sum().item(), abs=1e-11)
             assert seen.acceptance_prob == pytest.approx(keeps[i, n].item(), abs=1e-11)
             assert seen.tv == pytest.approx((output[i] - q).abs().sum().item() / 2, abs=1e-11)
-            if rule.relaxed_target(q, p) is not None:
+            if row_rule(rule) is not None:
                 torch.testing.assert_close(seen.relaxed, seen.emitted, atol=1e-9, rtol=0)
             elif seen.acceptance_prob < 1 - 1e-9:  # h alone says what is recovered
                 weights = seen.relaxed if math.isinf(seen.residual_scale) else (seen.relaxed - p).clamp(min=0)
@@ -114,12 +114,6 @@ def test_what_is_no_distribution_has_no_conditional_nats():
         def judge(self, target_probs, draft_probs, token_ids):
             verdict = parse_rule("lossless").judge(target_probs, draft_probs, token_ids)
             return verdict._replace(residual_scale=verdict.residual_scale / 2)
-
-        def recovery_target(self, target_probs):
-            return target_probs
-
-        def relaxed_target(self, target_probs, draft_probs):
-            return None
 
     half = torch.tensor([0.5, 0.5])
     assert math.isnan(what_if(kept(half, half, 0), Halved()).conditional_nats)

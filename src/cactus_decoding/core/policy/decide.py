@@ -10,8 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.core.policy.phases import PhaseState
-from cactus_decoding.core.rules import Lossless, Rule
-from cactus_decoding.core.types import AcceptanceRule, judges_untempered
+from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.rules.base import GreedyRule
+from cactus_decoding.core.types import AcceptanceRule
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
@@ -62,7 +63,7 @@ class Policy:
     @cached_property
     def metered(self) -> bool:
         """Whether costs are known: with a budget, and for rules for temperature 0, which give up log-probability."""
-        return self.budget is not None or judges_untempered(self.rule)
+        return self.budget is not None or isinstance(self.rule, GreedyRule)
 
     @cached_property
     def unconditional(self) -> bool:
@@ -91,7 +92,7 @@ class Policy:
         rule = state.rule
         if self.fitted is not None and not self.fitted.relaxes(rule, state.phase, position):
             return Decision(_LOSSLESS, why=DecisionReason.PROTECTED)
-        if isinstance(rule, Rule) and rule.needs_place:
+        if isinstance(rule, GreedyRule):
             rule = rule.bind_position(position.remaining, position.greatest_logit)
         if not self.metered:
             return Decision(rule)

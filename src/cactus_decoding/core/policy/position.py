@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from cactus_decoding.core.divergences.rows import kl_of_rows, total
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.core.rules.base import EmittedRows, JudgedOn, relaxed_target_beside
+from cactus_decoding.core.rules.base import GreedyRule, row_rule
 from cactus_decoding.core.sampling.rows import LazyRows, SparseProbs
-from cactus_decoding.core.types import AcceptanceRule, StepRows, judges_untempered
+from cactus_decoding.core.types import AcceptanceRule, StepRows, Verdict
 
 if TYPE_CHECKING:
     from cactus_decoding.core.audit import Audit
@@ -168,11 +168,11 @@ class Position:
         if isinstance(rule, Lossless):
             return self.target.probs
         if self._relaxed is None or self._relaxed[0] is not rule:
-            row = None
-            if not judges_untempered(rule):
+            giving, row = row_rule(rule), None
+            if giving is not None:
                 whole = None if self.draft is None else self.draft.probs
                 drafted = self.distribution(self.drafted).probs
-                row = relaxed_target_beside(rule, self.target.probs, whole, drafted, self.fixed_token_ids)
+                row = giving.relaxed_target_beside(self.target.probs, whole, drafted, self.fixed_token_ids)
             self._relaxed = rule, row
         return self._relaxed[1]
 
@@ -183,22 +183,31 @@ class Position:
             raise ValueError(NEEDS_RELAXED_TARGET.format(how="this verification", rule=rule))
         return relaxed
 
-    def effective_rule(self, rule: AcceptanceRule) -> AcceptanceRule:
-        """Return the rule that judges the drafted child in place of a rule, on this position's distributions."""
-        if judges_untempered(rule):
-            return JudgedOn(rule, self.untempered)
+    def judge(self, rule: AcceptanceRule, given: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return what a rule says here of some tokens, ``[tokens]``, if they were the drafted child.
+
+        ``given`` is the distribution that it was drawn from; None where it was not drawn.
+        """
+        if isinstance(rule, GreedyRule):
+            return rule.judge(self.untempered, given, token_ids)._replace(recovery=None)
         relaxed = self.relaxed_target(rule)
-        return rule if relaxed is None else EmittedRows(relaxed)
+        if relaxed is None:
+            return rule.judge(self.target.probs, given, token_ids)
+        relaxed_prob = relaxed[token_ids].double()
+        return Verdict(relaxed_prob, torch.ones_like(relaxed_prob), relaxed)
 
     def audit(self, rule: AcceptanceRule) -> Audit:
         """Return exactly what a rule emits here, by `match`; the acceptance is its drafted child's."""
-        from cactus_decoding.core.audit import audit_rows
+        from cactus_decoding.core.audit import audit_rows, audit_verdicts
 
-        return audit_rows(self.effective_rule(rule), self.target.probs, self.distribution(self.drafted).probs)
+        target, draft = self.target.probs, self.distribution(self.drafted).probs
+        if not isinstance(rule, GreedyRule) and self.relaxed_target(rule) is None:
+            return audit_rows(rule, target, draft)
+        return audit_verdicts(lambda token_ids: self.judge(rule, draft, token_ids), target, draft)
 
     def on_support(self, rule: AcceptanceRule) -> Position:
         """Return the position without what the target excludes, where a rule needs no more and that saves work."""
-        if judges_untempered(rule) or not getattr(rule, "needs_support_only", False) or self.row.token_ids is None:
+        if isinstance(rule, GreedyRule) or not getattr(rule, "support_only", False) or self.row.token_ids is None:
             return self
         return self._on_support
 
@@ -215,15 +224,15 @@ class Position:
             return 0.0
         if (position := self.on_support(rule)) is not self:
             return position.cost(rule)
-        if judges_untempered(rule):
+        if isinstance(rule, GreedyRule):
             from cactus_decoding.core.rules.relaxed_greedy import given_up
 
             token_id = self.token_ids[self.drafted]
             if self.row.probability(token_id) > 0:  # the lossless test keeps it too
                 return 0.0
             token = torch.tensor([token_id])
-            kept = rule.judge(self.untempered, None, token).relaxed_prob.item() > 0
             # never 0, as a token that costs nothing counts as not relaxed
+            kept = rule.accepts(self.untempered, token).item()
             return max(given_up(self.untempered, token).item(), sys.float_info.min) if kept else 0.0
         relaxed = self.relaxed_target(rule)
         return (self.audit(rule).kl if relaxed is None else kl_of_rows(relaxed, self.target.probs)).item()

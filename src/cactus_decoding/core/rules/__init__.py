@@ -7,6 +7,9 @@ from collections.abc import Collection
 from typing import cast
 
 from cactus_decoding.core.checks import short_repr
+from cactus_decoding.core.rules.base import GreedyRule as GreedyRule
+from cactus_decoding.core.rules.base import LiftRule as LiftRule
+from cactus_decoding.core.rules.base import RowRule as RowRule
 from cactus_decoding.core.rules.base import Rule as Rule
 from cactus_decoding.core.rules.base import registered_rules
 from cactus_decoding.core.rules.big_little import BigLittle as BigLittle

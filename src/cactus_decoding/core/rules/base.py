@@ -17,7 +17,7 @@ from torch.nn import functional
 from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.declared import check_fields
 from cactus_decoding.core.spelling import spell
-from cactus_decoding.core.types import AcceptanceRule, Verdict
+from cactus_decoding.core.types import AcceptanceRule, Verdict, Visit
 
 GROUP = "cactus_decoding.rules"  # the entry points by which installed packages register rules
 
@@ -92,8 +92,11 @@ class Preset(NamedTuple):
 class Rule(ABC):
     """Base of the rules: frozen dataclasses whose fields are their parameters, annotated with `Setting`.
 
-    The class attributes after the fields describe the rule; commands, pages and engines read them. q is the target's
-    distribution at a position, p the draft's, h the relaxed target's, and n the drafted token.
+    A rule is of one of three kinds, by the class that it derives from. A `RowRule` gives the relaxed target h, a
+    `LiftRule` the probability that the drafted token is lifted to, and a `GreedyRule` says which tokens are kept at
+    temperature 0. One that is none of them gives its `Verdict` itself. The class attributes after the fields describe
+    the rule; commands, pages and engines read them. q is the target's distribution at a position, p the draft's, and n
+    the drafted token.
 
     Attributes:
         name: the rule's name in the registry, which is also that of its module and its page.
@@ -103,22 +106,13 @@ class Rule(ABC):
             target) or ``collaboration`` (both models have a share in what is emitted). Rules from elsewhere need none.
         presets: spellings to start from, the usual one first.
         families: what a study of rules sweeps: one knob each, from strict to loose.
-        never_stricter_than_lossless: the rule promises h(n) >= min(p(n), q(n)) wherever q(n) > 0. It then accepts
-            whatever the lossless test accepts with the same random number, and need not be asked about those tokens.
-        needs_support_only: the rule promises that its numbers, and its recovery target, stay the same when tokens
-            with q = 0 other than the drafted one are left out of both distributions.
-        needs_whole_draft_row: the rule needs p as the draft gave it, even where some tokens are proposed in any case
-            and another one is drawn without them.
-        recovers_from_relaxed_target: after a rejection the token is drawn from the positive part of h - p, for the h
-            that the drafted token was tested against. So an engine which knows h and p can follow the rule.
-        needs_target_row: beside a deterministic draft, h(n) depends on more of q than q(n).
-        needs_relaxed_target: the rule accepts with h(n) and recovers from h - p, with the h of `relaxed_target`, but h
-            is not a function of q alone. Code that verifies by the rule's two numbers must call `followed` first.
-        lifts_one_token: h lifts the drafted token and keeps the target's proportions everywhere else.
-        needs_place: the rule depends on where a position stands in a step, or on its raw logits. `bind_position` must
-            be called first, and what it returns judges.
-        judges_untempered: a rule for temperature 0. It judges rows from before temperature and truncation, and its cost
-            is the log-probability given up.
+        never_stricter: the rule promises h(n) >= min(p(n), q(n)) wherever q(n) > 0. It then accepts whatever the
+            lossless test accepts with the same random number, and need not be asked about those tokens.
+        support_only: the rule promises that its verdict stays the same when tokens with q = 0 other than the drafted
+            one are left out of both distributions.
+        drafted_only: the rule promises that beside a deterministic draft h(n) depends on q(n) alone.
+        whole_draft_row: the rule needs p as the draft gave it, even where some tokens are proposed in any case and
+            another one is drawn without them.
     """
 
     name: ClassVar[str]
@@ -127,15 +121,10 @@ class Rule(ABC):
     kind: ClassVar[str] = ""
     presets: ClassVar[tuple[Preset, ...]] = ()
     families: ClassVar[tuple[Family, ...]] = ()
-    never_stricter_than_lossless: ClassVar[bool] = False
-    needs_support_only: ClassVar[bool] = False
-    needs_whole_draft_row: ClassVar[bool] = False
-    recovers_from_relaxed_target: ClassVar[bool] = False
-    needs_target_row: ClassVar[bool] = False
-    needs_relaxed_target: ClassVar[bool] = False
-    lifts_one_token: ClassVar[bool] = False
-    needs_place: ClassVar[bool] = False
-    judges_untempered: ClassVar[bool] = False
+    never_stricter: ClassVar[bool] = False
+    support_only: ClassVar[bool] = False
+    drafted_only: ClassVar[bool] = False
+    whole_draft_row: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -144,36 +133,43 @@ class Rule(ABC):
         for name, value in promises.items():
             object.__setattr__(self, name, value)
 
-    def bind_position(self, remaining: int, greatest_logit: float) -> Rule:
-        """Return the rule that judges at one position.
-
-        Args:
-            remaining: how many proposals of the step are left, including the one at this position.
-            greatest_logit: the target's largest logit there, as the model gave it.
-        """
-        return self
-
     def __str__(self) -> str:
         """Return the text that `parse_rule` turns into this rule; parameters at their default are left out."""
         return spell(name_of(type(self)), self)
 
     @abstractmethod
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return h(n) and s; see `AcceptanceRule.judge`."""
+        """Return h(n), s and what recovery starts from; see `AcceptanceRule.judge`."""
 
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return target_probs
+    def min_relaxed_prob(self, target_probs: Tensor) -> Tensor:
+        """Return a cheap lower bound of h, ``[..., vocabulary]``: a token that is drafted less often is never rejected.
 
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return h, ``[..., vocabulary]``; None, as here, for rules whose h depends on the drafted token."""
-        return None
+        It is q for rules that are never stricter than lossless, and 0 for the others.
+        """
+        return target_probs if self.never_stricter else torch.zeros_like(target_probs)
+
+
+class RowRule(Rule):
+    """A rule that gives the relaxed target h, whatever is drafted: it accepts with h(n), and so emits h.
+
+    ``judge`` follows from that. A subclass may give other numbers that accept and emit the same and are less work.
+    """
+
+    @property
+    def draws(self) -> bool:
+        """Whether the rule emits h without a test on it: it tests as `judge` says, and accepts less than h allows."""
+        return False
+
+    @abstractmethod
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return h, ``[..., vocabulary]``, which sums to 1 and is 0 where q is."""
 
     def relaxed_target_beside(
         self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
-    ) -> Tensor | None:
-        """Return h where some tokens are proposed in any case; None if h depends on the drafted token.
+    ) -> Tensor:
+        """Return h where some tokens are proposed in any case.
 
-        It is the h for a draft that draws from ``drawn_probs``, or for `needs_whole_draft_row` one that draws from
+        It is the h for a draft that draws from ``drawn_probs``, or for `whole_draft_row` one that draws from
         ``draft_probs``. A rule that treats fixed tokens otherwise overrides this.
 
         Args:
@@ -183,40 +179,73 @@ class Rule(ABC):
                 is drawn, all the mass is on the first fixed one.
             fixed_token_ids: the tokens that are proposed in any case, ``[..., tokens]``.
         """
-        whole = self.needs_whole_draft_row and draft_probs is not None
+        whole = self.whole_draft_row and draft_probs is not None
         return self.relaxed_target(target_probs, draft_probs if whole else drawn_probs)  # type: ignore[arg-type]
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return h(n), 1 and h."""
+        if draft_probs is not None:
+            h = self.relaxed_target(target_probs, draft_probs)
+            relaxed_prob = probability_of(h, token_ids)
+        else:
+            certain = functional.one_hot(token_ids, target_probs.shape[-1]).to(target_probs.dtype)
+            h = self.relaxed_target(target_probs.unsqueeze(-2).expand_as(certain), certain)
+            relaxed_prob = h.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1).double()
+        return Verdict(relaxed_prob, torch.ones_like(relaxed_prob), h)
+
+
+class LiftRule(Rule):
+    """A rule that lifts the drafted token n from q(n) to g, and scales all others by s = (1 - g) / (1 - q(n))."""
+
+    never_stricter = True
+    support_only = True
+    drafted_only = True
+
+    @abstractmethod
+    def lift(self, target_prob: Tensor) -> Tensor:
+        """Return g from q(n), in float64; what is below q(n) counts as q(n), and what is above 1 as 1."""
+
+    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
+        """Return g and s; nothing is lifted that the target excludes."""
+        q = probability_of(target_probs, token_ids)
+        g = torch.where(q > 0, torch.maximum(self.lift(q), q).clamp(max=1.0), 0.0)
+        return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))
 
     @property
     def lifts_absurd_tokens(self) -> bool:
         """Whether the rule lifts tokens that the target finds absurd, unless truncation (top-p, ...) excludes them."""
-        return False
+        return self.lift(torch.tensor(_ABSURD, dtype=torch.float64)).item() > _ABSURD * _UNBOUNDED
 
-    def min_relaxed_prob(self, target_probs: Tensor) -> Tensor:
-        """Return a cheap lower bound of h, ``[..., vocabulary]``: a token that is drafted less often is never rejected.
 
-        It is q for rules that are never stricter than lossless, and 0 for the others.
-        """
-        return target_probs if self.never_stricter_than_lossless else torch.zeros_like(target_probs)
+_ABSURD, _UNBOUNDED = 1e-200, 1e50  # of such a probability, and by what factor only rules lift that bound none
 
 
 class GreedyRule(Rule):
-    """A rule for temperature 0: it keeps the most likely token and some others, and recovers the most likely one."""
+    """A rule for temperature 0: it keeps the most likely token and some others, and recovers the most likely one.
 
-    needs_support_only = True
-    judges_untempered = True
+    It judges rows from before temperature and truncation, and its cost is the log-probability given up.
+    """
 
     @abstractmethod
-    def _keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+    def keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
         """Return which tokens are kept, ``[..., tokens]``; the most likely one is kept in any case."""
+
+    def bind_position(self, remaining: int, greatest_logit: float) -> GreedyRule:
+        """Return the rule that judges at one position; a rule that depends on the place overrides this.
+
+        Args:
+            remaining: how many proposals of the step are left, including the one at this position.
+            greatest_logit: the target's largest logit there, as the model gave it.
+        """
+        return self
+
+    def accepts(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+        return self.keeps(target_probs, token_ids) | (token_ids == target_probs.argmax(-1, keepdim=True))
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return 1 for tokens that are kept and 0 for others, and an infinite s: the draft plays no part."""
-        check_placed(self)
-        kept = self._keeps(target_probs, token_ids) | (token_ids == target_probs.argmax(-1, keepdim=True))
-        return Verdict(kept.double(), torch.full_like(kept, math.inf, dtype=torch.float64))
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return most_likely(target_probs)
+        kept = self.accepts(target_probs, token_ids)
+        return Verdict(kept.double(), torch.full_like(kept, math.inf, dtype=torch.float64), most_likely(target_probs))
 
 
 def most_likely(target_probs: Tensor) -> Tensor:
@@ -230,66 +259,20 @@ def with_rejected(kept: Tensor, p: Tensor, residual: Tensor, q: Tensor) -> Tenso
     return kept + (p - kept).sum(-1, keepdim=True) * torch.where(total > 0, residual / total, q)
 
 
-def check_placed(rule: Rule) -> None:
-    if rule.needs_place:
-        raise ValueError(
-            f"{rule} judges proposals by their place in a step, or by raw logits, which rows of probabilities do not "
-            "tell: it works where a text is generated"
-        )
+def needs_place(rule: Rule) -> ValueError:
+    return ValueError(
+        f"{rule} judges proposals by their place in a step, or by raw logits, which rows of probabilities do not "
+        "tell: it works where a text is generated"
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class EmittedRows:
-    """The rule that emits given rows h, ``[..., vocabulary]``: accept n with h(n), recover from (h - p)+."""
-
-    rows: Tensor
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        relaxed_prob = probability_of(self.rows.expand_as(target_probs), token_ids)
-        return Verdict(relaxed_prob, torch.ones_like(relaxed_prob))
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return self.rows.expand_as(target_probs)
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
-        return self.rows.expand_as(target_probs)
+def row_rule(rule: AcceptanceRule) -> RowRule | None:
+    """Return a rule as one that is tested by its h; None for others, whose h depends on the drafted token."""
+    return rule if isinstance(rule, RowRule) and not rule.draws else None
 
 
-def followed(
-    rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor | None = None
-) -> AcceptanceRule:
-    """Return a rule that two numbers and `recovery_target` describe fully: the rule itself, or one that emits its h."""
-    if not getattr(rule, "needs_relaxed_target", False):
-        return rule
-    if draft_probs is None:
-        assert token_ids is not None
-        draft_probs = torch.zeros_like(target_probs).scatter(-1, token_ids, 1.0)
-    relaxed = rule.relaxed_target(target_probs, draft_probs)
-    assert relaxed is not None
-    return EmittedRows(relaxed)
-
-
-@dataclass(frozen=True, eq=False)
-class JudgedOn:
-    """A rule that judges other rows, ``[..., vocabulary]``, than those that tokens are sampled from."""
-
-    rule: AcceptanceRule
-    rows: Tensor
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        return self.rule.judge(self.rows.expand_as(target_probs), draft_probs, token_ids)
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        return target_probs
-
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> None:
-        return None
-
-
-def relaxed_target_beside(
-    rule: AcceptanceRule, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
-) -> Tensor | None:
-    """Call `Rule.relaxed_target_beside`, or `relaxed_target` for rules without it."""
-    if isinstance(rule, Rule):
-        return rule.relaxed_target_beside(target_probs, draft_probs, drawn_probs, fixed_token_ids)
-    return rule.relaxed_target(target_probs, drawn_probs)
+def verdict_on(visit: Visit) -> Verdict:
+    """Return what the rule at a visit says of its drafted token, which has no siblings; numbers of ``[1]``."""
+    greedy = isinstance(visit.rule, GreedyRule)
+    judged = visit.rows.untempered_of(visit.node) if greedy else visit.target_probs
+    return visit.rule.judge(judged, visit.draft_probs, torch.tensor([visit.token_id], device=judged.device))

@@ -48,5 +48,5 @@ class BigLittle(GreedyRule):
     )
     families = (Family("big_little", "Big Little rollback", lambda x: f"big_little:rollback={x!r}", 0.05, 20.0),)
 
-    def _keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+    def keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
         return (-probability_of(target_probs, token_ids).log() <= self.rollback) & (self.rollback > 0)

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES, lift_by_expansion, lift_exactly
-from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of
-from cactus_decoding.core.types import Verdict
+from cactus_decoding.core.rules.base import Family, LiftRule, Preset
 
 
 @dataclass(frozen=True)
-class Cactus(Rule):
+class Cactus(LiftRule):
     r"""Constrained acceptance: h maximises h(n) subject to D_f(h || q) <= delta, given the drafted token n.
 
     h(n) = g and h(i) = s q(i) elsewhere, with s = (1 - g) / (1 - q(n)). The paper's closed form for KL is
@@ -71,28 +70,16 @@ class Cactus(Rule):
         Family("cactus", "Cactus, closed form", lambda x: f"cactus:delta={x!r}", 1e-4, 1e3),
         Family("cactus_exact", "Cactus, exact solver", lambda x: f"cactus:delta={x!r},solver=exact", 1e-4, 30.0),
     )
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    recovers_from_relaxed_target = True
-    lifts_one_token = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.solver == "taylor" and DIVERGENCES[self.divergence].curvature is None:
             raise ValueError(f"divergence {self.divergence!r} has no second-order expansion: solver must be 'exact'")
 
-    @property
-    def lifts_absurd_tokens(self) -> bool:
-        return self.delta > 0 and math.isinf(self.max_ratio)
-
-    def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return g and s = (1 - g) / (1 - q(n))."""
-        q = probability_of(target_probs, token_ids)
-        lift = lift_exactly if self.solver == "exact" else lift_by_expansion
-        g = lift(self.divergence, q, self.delta)
-        if self.max_ratio < math.inf:
-            g = torch.minimum(g, self.max_ratio * q)
-        return Verdict(g, torch.where(q < 1, (1 - g) / (1 - q), 1.0))
+    def lift(self, target_prob: Tensor) -> Tensor:
+        solved = lift_exactly if self.solver == "exact" else lift_by_expansion
+        g = solved(self.divergence, target_prob, self.delta)
+        return torch.minimum(g, self.max_ratio * target_prob) if self.max_ratio < math.inf else g
 
     def min_relaxed_prob(self, target_probs: Tensor) -> Tensor:
         """Return a lower bound of g: the closed form, which keeps the budget while it is at most 1/2."""

@@ -54,8 +54,6 @@ class Cascade(Gated):
         Family("cascade_diff", "cascade, Diff", lambda x: f"cascade:alpha={round_to(x - 1)!r},defer=diff", 0.02, 2.0),
         Family("cascade_chow", "cascade, Chow", lambda x: f"cascade:alpha={x!r},defer=chow", 1e-3, 1.0),
     )
-    recovers_from_relaxed_target = True
-    needs_target_row = True
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
         sure, least = p.amax(-1), q.amax(-1)

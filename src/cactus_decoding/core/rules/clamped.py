@@ -13,12 +13,12 @@ from cactus_decoding.core.checks import MAX_WIDTH, short_repr
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.divergences.f_divergences import lift_exactly
 from cactus_decoding.core.divergences.ratio_clamp import clamp_bounds
-from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of
+from cactus_decoding.core.rules.base import Family, Preset, RowRule, probability_of
 from cactus_decoding.core.types import Verdict
 
 
 @dataclass(frozen=True)
-class ClampedRatio(Rule):
+class ClampedRatio(RowRule):
     """Emit the draft, clamped to within a constant factor of the target.
 
     h = clamp(p, q e^lo, q e^hi) with lo <= 0 <= hi, hi - lo = width, and lo such that h sums to 1. It emits exactly h,
@@ -67,9 +67,9 @@ class ClampedRatio(Rule):
         Family("clamped", "clamped ratio", lambda x: f"clamped:width={x!r}", 0.01, 50.0),
         Family("clamped_max_kl", "KL cap per position", lambda x: f"clamped:max_kl={x!r}", 1e-4, 20.0),
     )
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    recovers_from_relaxed_target = True
+    never_stricter = True
+    support_only = True
+    drafted_only = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,7 +115,7 @@ class ClampedRatio(Rule):
     def relaxed_target_beside(
         self, target_probs: Tensor, draft_probs: Tensor | None, drawn_probs: Tensor, fixed_token_ids: Tensor
     ) -> Tensor:
-        """Return h with p infinite at the fixed tokens, so that h is q e^hi there; see `Rule.relaxed_target_beside`."""
+        """Return h with p infinite at the fixed tokens, so that h is q e^hi there."""
         if not fixed_token_ids.numel():
             return self.relaxed_target(target_probs, drawn_probs)
         fixed = target_probs.double().gather(-1, fixed_token_ids)

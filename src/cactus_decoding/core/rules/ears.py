@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Family, Preset, Rule, draft_probability_of, probability_of, with_rejected
+from cactus_decoding.core.rules.base import Family, Preset, RowRule, draft_probability_of, probability_of, with_rejected
 from cactus_decoding.core.types import Verdict
 
 
 @dataclass(frozen=True)
-class Ears(Rule):
+class Ears(RowRule):
     r"""Lower the uniform number of the lossless test by ``tolerance`` times the target's uncertainty 1 - max q.
 
     With :math:`t = tolerance \cdot (1 - \max q)`, n is accepted when :math:`u - t < q(n) / p(n)`, so that
@@ -53,15 +53,13 @@ class Ears(Rule):
         ),
     )
     families = (Family("ears", "EARS", lambda x: f"ears:tolerance={x!r}", 1e-3, 1.0),)
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    recovers_from_relaxed_target = True
-    needs_target_row = True
+    never_stricter = True
+    support_only = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.floor and self.tolerance:
-            self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False)
+            self._say(never_stricter=False)
 
     def _relaxed(self, q: Tensor, p: Tensor, greatest: Tensor) -> Tensor:
         floor = self.floor if self.tolerance else 0.0

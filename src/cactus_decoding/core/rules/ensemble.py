@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Family, Preset, Rule, draft_probability_of, probability_of
+from cactus_decoding.core.rules.base import Family, Preset, RowRule, draft_probability_of, probability_of
 from cactus_decoding.core.types import Verdict
 
 
 @dataclass(frozen=True)
-class Ensemble(Rule):
+class Ensemble(RowRule):
     """Interpolation with a fixed weight on the draft: h = weight * p + (1 - weight) * q, s = 1.
 
     Total variation to the target is ``weight`` times that between draft and target; KL and likelihood ratios are not
@@ -43,10 +43,10 @@ class Ensemble(Rule):
         ),
     )
     families = (Family("ensemble", "interpolation", lambda x: f"ensemble:weight={x!r}", 1e-3, 1.0),)
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    needs_whole_draft_row = True
-    recovers_from_relaxed_target = True
+    never_stricter = True
+    support_only = True
+    drafted_only = True
+    whole_draft_row = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return the mixture's probability of n, or 0 where the target excludes n, and s = 1."""

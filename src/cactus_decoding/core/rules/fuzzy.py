@@ -68,14 +68,14 @@ class Fuzzy(Gated):
         Family("fuzzy", "fuzzy, JS", lambda x: f"fuzzy:threshold={x!r}", 1e-3, 0.7),
         Family("fuzzy_kl", "fuzzy, KL", lambda x: f"fuzzy:threshold={x!r},divergence=kl", 1e-3, 20.0),
     )
-    recovers_from_relaxed_target = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._say(needs_target_row=self.temperature != 1)
-        if self.closed == "draw":
-            self._say(draws_where_closed=True)
-            self._say(never_stricter_than_lossless=False, recovers_from_relaxed_target=False)
+        self._say(never_stricter=not self.draws, drafted_only=self.temperature == 1 and not self.top)
+
+    @property
+    def draws(self) -> bool:
+        return self.closed == "draw"
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
         if self.top:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Rule, draft_probability_of, probability_of
+from cactus_decoding.core.rules.base import RowRule, draft_probability_of, probability_of
 from cactus_decoding.core.rules.ensemble import Ensemble
 from cactus_decoding.core.types import Verdict
 
@@ -28,17 +28,16 @@ def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_
     return says(q, torch.where(q > 0, draft_probs.double(), 0.0))
 
 
-class Gated(Rule):
+class Gated(RowRule):
     """A rule that emits the draft's probabilities p where its gate is open, and the target's q elsewhere.
 
-    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours. A rule with
-    ``draws_where_closed`` rejects every token where the gate is closed: h = 0, and s is infinite.
+    After a rejection s = 1. What the target excludes of p is given back to tokens that the target favours. A rule that
+    `draws` rejects every token where the gate is closed: h = 0, and s is infinite.
     """
 
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    needs_whole_draft_row = True
-    draws_where_closed: bool = False
+    never_stricter = True
+    support_only = True
+    whole_draft_row = True
     temperature: float = 1.0
 
     def _is_open(self, q: Tensor, p: Tensor) -> Tensor:
@@ -53,13 +52,11 @@ class Gated(Rule):
         q, p = probability_of(target_probs, token_ids), draft_probability_of(draft_probs, token_ids)
         opened = on_rows(self._is_open, target_probs, draft_probs, token_ids)
         opened = opened if draft_probs is None else opened.unsqueeze(-1)
-        one, kept = torch.ones_like(q), torch.where(opened & (q > 0), p, 0.0 if self.draws_where_closed else q)
-        return Verdict(kept, torch.where(opened, one, math.inf) if self.draws_where_closed else one)
+        one, kept = torch.ones_like(q), torch.where(opened & (q > 0), p, 0.0 if self.draws else q)
+        return Verdict(kept, torch.where(opened, one, math.inf) if self.draws else one)
 
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return h in float64; None for a rule that draws where the gate is closed, as no test on h emits that."""
-        if self.draws_where_closed:
-            return None
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return h in float64."""
         opened = on_rows(self._is_open, target_probs, draft_probs, torch.empty(0)).unsqueeze(-1)
         given_back = Ensemble(weight=1.0).relaxed_target(target_probs, draft_probs)
         return torch.where(opened, given_back, target_probs.double())

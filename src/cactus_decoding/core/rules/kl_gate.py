@@ -53,7 +53,7 @@ class KLGate(Gated):
         ),
     )
     families = (Family("kl_gate", "KL gate", lambda x: f"kl_gate:threshold={x!r}", 1e-3, 50.0),)
-    recovers_from_relaxed_target = True
+    drafted_only = True
 
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
         return (kl(q, p) < self.threshold) & (q.amax(-1) <= self.confidence)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of, round_to, with_rejected
+from cactus_decoding.core.rules.base import Family, Preset, RowRule, probability_of, round_to, with_rejected
 from cactus_decoding.core.types import Verdict
 
 
 @dataclass(frozen=True)
-class Lenience(Rule):
+class Lenience(RowRule):
     """Accept as if the target were 1 / lenience times as sure: h(n) = q(n) / lenience, recovery from (q - lenience p)+.
 
     No token is emitted more than 1 / lenience times as often as by the target. What is emitted does not depend on the
@@ -42,9 +42,9 @@ class Lenience(Rule):
         ),
     )
     families = (Family("lenience", "lenience", lambda x: f"lenience:lenience={round_to(1 / x)!r}", 1.01, 1e6),)
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    recovers_from_relaxed_target = True
+    never_stricter = True
+    support_only = True
+    drafted_only = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         q = probability_of(target_probs, token_ids)

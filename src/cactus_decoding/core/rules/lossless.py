@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.rules.base import Preset, Rule, probability_of
+from cactus_decoding.core.rules.base import Preset, RowRule, probability_of
 from cactus_decoding.core.types import Verdict
 
 
 @dataclass(frozen=True)
-class Lossless(Rule):
+class Lossless(RowRule):
     """Speculative sampling that emits exactly the target's distribution: h = q, s = 1.
 
     Sources: Leviathan et al. (arXiv 2211.17192); Chen et al. (arXiv 2302.01318).
@@ -27,9 +27,9 @@ class Lossless(Rule):
     kind = "exact"
     summary = "Accept as much as can be accepted without changing anything."
     presets = (Preset("lossless", "Exact: emits the target's own distribution.", "first"),)
-    never_stricter_than_lossless = True
-    needs_support_only = True
-    recovers_from_relaxed_target = True
+    never_stricter = True
+    support_only = True
+    drafted_only = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         q = probability_of(target_probs, token_ids)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Family, GreedyRule, Preset, Rule, round_to
+from cactus_decoding.core.rules.base import Family, GreedyRule, Preset, needs_place, round_to
 from cactus_decoding.core.rules.relaxed_greedy import RelaxedGreedy
 
 
@@ -48,20 +48,18 @@ class Mars(GreedyRule):
     )
     families = (Family("mars", "MARS", lambda x: f"mars:ratio={round_to(1 - x)!r}", 0.001, 1.0),)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._say(needs_place=self.logits == "raw")
-
-    def bind_position(self, remaining: int, greatest_logit: float) -> Rule:
+    def bind_position(self, remaining: int, greatest_logit: float) -> GreedyRule:
         """Return the rule with the margin that raw logits imply: z(2) > ratio z(1) iff z(1) - z(2) < (1 - ratio) z(1).
 
         >>> round(Mars(ratio=0.75, logits="raw").bind_position(1, 4.0).margin, 12)
         1.0
         """
         margin = max((1 - self.ratio) * greatest_logit, 0.0)
-        return RelaxedGreedy(math.nextafter(margin, 0.0), top=2) if self.needs_place else self
+        return RelaxedGreedy(math.nextafter(margin, 0.0), top=2) if self.logits == "raw" else self
 
-    def _keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+    def keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+        if self.logits == "raw":
+            raise needs_place(self)
         logits = target_probs.double().log()
         held = target_probs > 0
         mean = torch.where(held, logits, 0.0).sum(-1, keepdim=True) / held.sum(-1, keepdim=True)

@@ -15,10 +15,11 @@ from torch import Tensor
 from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Setting
 from cactus_decoding.core.rules import RULES
-from cactus_decoding.core.rules.base import GROUP, Rule, registered_rules
+from cactus_decoding.core.rules.base import GROUP, GreedyRule, RowRule, Rule, registered_rules
 from cactus_decoding.core.spelling import fill, may_import
 from cactus_decoding.core.types import Verdict
 
+_ROUNDING = 1e-6  # of the sum of a row
 # classes by the paths that this process's own settings have named: clients may ask for these paths only
 _named: dict[str, type[Rule]] = {}
 
@@ -59,7 +60,7 @@ def _load(path: str) -> object:
         return attrgetter(name)(found)
     except AttributeError:
         classes = {each: value for each, value in vars(found).items() if isinstance(value, type)}
-        rules = [each for each, value in classes.items() if issubclass(value, Rule) and value is not Rule]
+        rules = [each for each, value in classes.items() if issubclass(value, Rule) and not inspect.isabstract(value)]
         listed = f"; its rules are {', '.join(rules)}" if rules else ""
         raise ValueError(f"rule {path!r}: {module} has no {name!r}{listed}{suggestion(name, rules)}") from None
 
@@ -98,8 +99,10 @@ def _check_judges(rule: Rule, path: str) -> None:
     token_ids = torch.arange(4).expand(2, 4)
     for target, draft in _rows():
         try:
-            judged = [*rule.judge(target, draft, token_ids), *rule.judge(target, draft, token_ids)]
-            h, s, *again = (torch.as_tensor(number) for number in judged)
+            judged = [Verdict(*rule.judge(target, draft, token_ids)) for _ in range(2)]
+            (h, s, start), again = (
+                [torch.as_tensor(target if each is None else each) for each in one] for one in judged
+            )
         except Exception as error:  # code from outside may raise anything
             raise ValueError(f"rule {path!r} cannot judge: {type(error).__name__}: {error}") from error
         for name, number in (("relaxed_prob", h), ("residual_scale", s)):
@@ -109,13 +112,18 @@ def _check_judges(rule: Rule, path: str) -> None:
             if not bool((number >= 0).all()):  # also catches NaN
                 bad = number[~(number >= 0)][0].item()
                 raise ValueError(f"rule {path!r} must return numbers of at least 0, but {name} has {bad}")
-        if not all(map(torch.equal, (h, s), again)):
+        if not all(map(torch.equal, (h, s, start), again)):
             raise ValueError(f"rule {path!r} must be deterministic, but judges the same rows differently")
-        if not rule.judges_untempered and bool((excluded := h[target == 0]).any()):
+        if not isinstance(rule, GreedyRule) and bool((excluded := h[target == 0]).any()):
             raise ValueError(
                 f"rule {path!r} must return a relaxed_prob of 0 for tokens of target probability 0, which top-k, top-p "
                 f"or min-p exclude, but has {excluded[excluded > 0][0].item():g}"
             )
+        if isinstance(rule, RowRule) and draft is not None:
+            wrong = rule.relaxed_target(target, draft).sum(-1) - 1
+            if bool((wrong.abs() > _ROUNDING).any()):
+                total = 1 + wrong[wrong.abs().argmax()].item()
+                raise ValueError(f"rule {path!r} must return a relaxed target that sums to 1, but it sums to {total:g}")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Family, GreedyRule, Preset, probability_of
+from cactus_decoding.core.rules.base import Family, GreedyRule, Preset, needs_place, probability_of
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,17 @@ class RelaxedGreedy(GreedyRule):
     )
     families = (Family("relaxed_greedy", "relaxed greedy", lambda x: f"relaxed_greedy:margin={x!r}", 0.02, 6.0),)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._say(needs_place=self.per == "remaining")
-
     def bind_position(self, remaining: int, greatest_logit: float) -> RelaxedGreedy:
         """Return the rule with the margin that holds where so many proposals are left.
 
         >>> RelaxedGreedy(margin=0.25, per="remaining").bind_position(4, 0.0)
         RelaxedGreedy(margin=1.0, top=0, per='token')
         """
-        return replace(self, margin=self.margin * remaining, per="token") if self.needs_place else self
+        return replace(self, margin=self.margin * remaining, per="token") if self.per == "remaining" else self
 
-    def _keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+    def keeps(self, target_probs: Tensor, token_ids: Tensor) -> Tensor:
+        if self.per == "remaining":
+            raise needs_place(self)
         kept = given_up(target_probs, token_ids) <= self.margin
         if self.top:
             likeliest = target_probs.topk(min(self.top, target_probs.shape[-1]), dim=-1).values

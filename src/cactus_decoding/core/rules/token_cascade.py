@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.declared import Setting
-from cactus_decoding.core.rules.base import Family, Preset, Rule, probability_of, round_to
+from cactus_decoding.core.rules.base import Family, Preset, RowRule, probability_of, round_to
 from cactus_decoding.core.rules.gate import BEFORE, before_temperature, on_rows
 from cactus_decoding.core.types import Verdict
 
 
 @dataclass(frozen=True)
-class TokenCascade(Rule):
+class TokenCascade(RowRule):
     r"""Keep the drafted token n if it is among the accepted ones, and else draw from the target.
 
     .. math:: p(n) \ge \max q - \alpha \ (\text{v1}), \quad q(n) \ge \max q - \alpha \ (\text{v2}), \quad
@@ -64,11 +64,11 @@ class TokenCascade(Rule):
             2.0,
         ),
     )
-    needs_support_only = True
+    support_only = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._say(needs_relaxed_target=self.coupling == "paper")
+    @property
+    def draws(self) -> bool:
+        return self.coupling == "draw"
 
     def _accepted(self, q: Tensor, p: Tensor) -> Tensor:
         q, p = (before_temperature(rows, self.temperature) for rows in (q, p))
@@ -80,25 +80,22 @@ class TokenCascade(Rule):
         kept = torch.where(self._accepted(q, p), p, 0.0)
         return kept + (1 - kept.sum(-1, keepdim=True)).clamp(min=0) * q
 
-    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor | None:
-        """Return h in float64 with the paper's coupling; else None, as no test on h emits it."""
-        if self.coupling == "draw":
-            return None
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        """Return h in float64."""
         return on_rows(self._emitted, target_probs, draft_probs, torch.empty(0))
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return 1 for accepted tokens, 0 for others and an infinite s; q(n) and 1 where no token is accepted.
 
-        With the paper's coupling they are h(n) and 1.
+        With the paper's coupling they are h(n), 1 and h.
         """
-        says = self._emitted if self.coupling == "paper" else self._accepted
-        passing = on_rows(says, target_probs, draft_probs, token_ids)
+        if not self.draws:
+            return super().judge(target_probs, draft_probs, token_ids)
+        passing = on_rows(self._accepted, target_probs, draft_probs, token_ids)
         if draft_probs is None:
             some = passing.any(-1)
             kept = passing.expand(*token_ids.shape, -1).gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
         else:
             some, kept = passing.any(-1, keepdim=True), passing.gather(-1, token_ids)
-        if self.coupling == "paper":
-            return Verdict(kept, torch.ones_like(kept))
         relaxed_prob = torch.where(some, kept.double(), probability_of(target_probs, token_ids))
         return Verdict(relaxed_prob, torch.where(some, math.inf, torch.ones_like(relaxed_prob)))

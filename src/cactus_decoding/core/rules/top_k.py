@@ -44,21 +44,18 @@ class TopK(Rule):
         Family("top_k", "top-k, sampled recovery", lambda x: f"top_k:k={int(x)}", 1, 1000, whole=True),
         Family("top_k_mask", "top-k, mask recovery", lambda x: f"top_k:k={int(x)},residual=mask", 1, 1000, whole=True),
     )
-    needs_support_only = True
-
-    def _floor(self, target_probs: Tensor) -> Tensor:
-        k = min(self.k, target_probs.shape[-1])
-        return target_probs.topk(k, dim=-1).values[..., -1:]
+    support_only = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return 1 for tokens among the k and 0 for others, and an infinite s: recovery ignores the draft."""
         q = probability_of(target_probs, token_ids)
-        accepted = (q >= self._floor(target_probs).double()) & (q > 0)
-        return Verdict(accepted.double(), torch.full_like(q, math.inf))
+        floor = target_probs.topk(min(self.k, target_probs.shape[-1]), dim=-1).values[..., -1:]
+        accepted = (q >= floor.double()) & (q > 0)
+        return Verdict(accepted.double(), torch.full_like(q, math.inf), self._recovery(target_probs, floor))
 
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
+    def _recovery(self, target_probs: Tensor, floor: Tensor) -> Tensor:
         """Return the target's k tokens, or those with equal weights; normalised, in float64."""
-        kept = (target_probs >= self._floor(target_probs)) & (target_probs > 0)
+        kept = (target_probs >= floor) & (target_probs > 0)
         # float64: in half precision the sum of many weights overflows, and the division rounds
         weights = torch.where(kept, target_probs.double(), 0.0) if self.residual == "sample" else kept.double()
         return weights / weights.sum(-1, keepdim=True)

@@ -50,7 +50,7 @@ class Typical(Rule):
         Family("typical", "typical, greedy recovery", lambda x: _spelled(x, "greedy"), 1.05, 1e6),
         Family("typical_sample", "typical, sampled recovery", lambda x: _spelled(x, "sample"), 1.05, 1e6),
     )
-    needs_support_only = True
+    support_only = True
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return 1 for tokens above the floor and 0 below, and an infinite s: recovery ignores the draft."""
@@ -58,11 +58,5 @@ class Typical(Rule):
         entropy = -torch.xlogy(rows, rows).sum(-1, keepdim=True)
         floor = (self.alpha * (-entropy).exp()).clamp(max=self.threshold)
         accepted = probability_of(target_probs, token_ids) > floor
-        return Verdict(
-            accepted.double(), torch.full(token_ids.shape, math.inf, dtype=torch.float64, device=rows.device)
-        )
-
-    def recovery_target(self, target_probs: Tensor) -> Tensor:
-        if self.recovery == "sample":
-            return target_probs
-        return most_likely(target_probs)
+        endless = torch.full(token_ids.shape, math.inf, dtype=torch.float64, device=rows.device)
+        return Verdict(accepted.double(), endless, None if self.recovery == "sample" else most_likely(target_probs))

@@ -14,9 +14,9 @@ from cactus_decoding.core.checks import (
     check_token_ids,
 )
 from cactus_decoding.core.rules import as_rule
-from cactus_decoding.core.rules.base import draft_probability_of, followed, probability_of
+from cactus_decoding.core.rules.base import draft_probability_of, probability_of
 from cactus_decoding.core.sampling.rows import draw
-from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows, Verification
+from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows, Verdict, Verification
 from cactus_decoding.core.verification.joint import joint
 from cactus_decoding.core.verification.tree import (
     RandomNumbers,
@@ -109,8 +109,8 @@ def _decide(
 
     before = target_probs[:, :-1]
     candidate = draft_token_ids.unsqueeze(-1)
-    rule = followed(rule, before, draft_probs, candidate)
-    relaxed_prob, residual_scale = (number.squeeze(-1) for number in rule.judge(before, draft_probs, candidate))
+    verdict = rule.judge(before, draft_probs, candidate)
+    relaxed_prob = verdict.relaxed_prob.squeeze(-1)
     needed = uniforms[:, :-1] * draft_probability_of(draft_probs, candidate).squeeze(-1)
     # strictly less: with u = 0 a token of probability zero must still be rejected
     accepted = (needed < relaxed_prob) & drafted
@@ -122,7 +122,7 @@ def _decide(
     weights = target_probs[torch.arange(batch, device=device), num_accepted].double()
     if width:
         position = num_accepted.clamp(max=width - 1)
-        recovery = _residual_at(rule, before, draft_probs, draft_token_ids, residual_scale, position)
+        recovery = _residual_at(verdict, before, draft_probs, draft_token_ids, position)
         weights = torch.where(rejected.unsqueeze(1), recovery, weights)
     return Verification(num_accepted, draw(weights, uniforms[:, -1]), relaxed)
 
@@ -134,21 +134,20 @@ def draw_uniforms(target_probs: Tensor, width: int, generator: torch.Generator |
 
 
 def _residual_at(
-    rule: AcceptanceRule,
+    verdict: Verdict,
     target_probs: Tensor,
     draft_probs: Tensor | None,
     draft_token_ids: Tensor,
-    residual_scale: Tensor,
     position: Tensor,
 ) -> Tensor:
     """Return recovery weights at one position of each sequence, ``[batch, vocabulary]``, in float64."""
     row = torch.arange(len(position), device=position.device)
-    target = rule.recovery_target(target_probs)[row, position].double()
+    target = verdict.recovers_from(target_probs)[row, position].double()
     if draft_probs is None:
         draft = torch.zeros_like(target).scatter_(1, draft_token_ids[row, position].unsqueeze(1), 1.0)
     else:
         draft = draft_probs[row, position].double()
-    return residual(target, draft, residual_scale[row, position])
+    return residual(target, draft, verdict.residual_scale.squeeze(-1)[row, position])
 
 
 def check_arguments(

@@ -1,27 +1,52 @@
-"""Match: judge one child of a node, and go on to another child if the recovered token is that one; for every rule."""
+r"""Match: test one child of a node, and go on to another child if the recovered token is that one; for every rule.
+
+With q the target's distribution at a node, p the one that its child n was drawn from, u uniform in [0, 1), and a rule's
+verdict on n, which is h(n), s and r (r is q unless the rule says otherwise),
+
+.. math:: n \text{ is kept when } u\,p(n) < h(n), \text{ and else } x \text{ is drawn in proportion to }
+    (s\,r(x) - p(x))_+
+
+For a rule that gives a row h, s is 1 and r is h. Then x is emitted with probability min(p(x), h(x)) as the kept token,
+and (h(x) - p(x))+ as the drawn one, because the rejections, sum (p - h)+, have the mass of what is drawn from,
+sum (h - p)+. Together that is h(x).
+"""
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cactus_decoding.core.policy.position import Position
-from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.core.rules.base import GreedyRule, Rule
 from cactus_decoding.core.sampling.rows import SparseProbs
-from cactus_decoding.core.types import ROOT, AcceptanceRule, judges_untempered
+from cactus_decoding.core.types import ROOT, AcceptanceRule
 from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Trial, Walk, ratio, residual
+
+Recovery = tuple[Tensor, SparseProbs | None]
+"""Weights of the token that is drawn, and what lists their tokens; None for the whole vocabulary."""
+
+
+def _tested(position: Position, rule: AcceptanceRule, chance: RandomSource) -> tuple[bool, Recovery | None]:
+    """Return whether n is kept though the lossless test rejects it, and what to draw from; None if it is kept."""
+    position = position.on_support(rule)
+    node, n, q = position.nodes[position.drafted], position.token_ids[position.drafted], position.target
+    p = position.distribution(position.drafted)
+    losslessly = chance.below(node, ratio(q[n], p[n]))
+    if losslessly and isinstance(rule, Rule) and rule.never_stricter and not rule.whole_draft_row:
+        return False, None  # the rule keeps n too, and need not be asked
+    verdict = position.judge(rule, p.probs if position.is_drawn else None, torch.tensor([n]))
+    if chance.below(node, ratio(verdict.relaxed_prob.item(), p[n])):
+        return not losslessly, None
+    weights = residual(verdict.recovers_from(q.probs), p.probs, verdict.residual_scale[0])
+    return False, (weights if position.listed is None else weights[:-1], position.listed)
 
 
 def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     r"""Walk from the text towards a leaf.
 
-    With p' the distribution of a node's drafted child n, which is the draft's row without the fixed children, the rule
-    accepts n as on a chain whose draft has the row p': with u uniform in [0, 1), when :math:`u\,p'(n) < h(n)`. After a
-    rejection the token is drawn in proportion to :math:`(s q - p')_+`, and if it is another child of the node, the walk
-    goes on after that. So each token has the distribution that the rule emits for the draft row p', whatever else is
-    proposed.
+    The p of a node's drafted child is p', the draft's row without the fixed children. If the token that is drawn after
+    a rejection is another child of the node, the walk goes on after that. So each token has the distribution that the
+    rule emits for the draft row p', whatever else is proposed.
 
     Where h does not depend on n, a node's children are kept with probability :math:`h(S) + \sum_{x \notin S}
     \min(h(x), p'(x))`, S the fixed ones: the most for such children (Hu et al., arXiv 2502.18779, for h = q).
@@ -30,16 +55,14 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     trials: list[Trial] = []
     node = ROOT
     while (position := tree.at(node)) is not None:
-        rule, child = judge(position), position.nodes[position.drafted]
-        lazily = tree.lazy and position.is_plain and not judges_untempered(rule)
-        lazily = lazily and not getattr(rule, "needs_relaxed_target", False)
-        test = (_test_lazily if lazily else _test)(position, rule, chance)
-        matched = None
-        if test.recovery is not None:
-            token = chance.token(test.recovery, test.row)
+        rule, child, matched = judge(position), position.nodes[position.drafted], None
+        lazily = tree.lazy and position.is_plain and not isinstance(rule, GreedyRule)
+        relaxed, recovery = (_tested_lazily if lazily else _tested)(position, rule, chance)
+        if recovery is not None:
+            token = chance.token(*recovery)
             matched = position.child_with(token, other_than=child)
-        trials.append(Trial(node, child, test.recovery is None, test.relaxed, matched))
-        if test.recovery is not None and matched is None:
+        trials.append(Trial(node, child, recovery is None, relaxed, matched))
+        if recovery is not None and matched is None:
             return Walk(path, token, trials)
         tree.leave(node)
         node = child if matched is None else matched
@@ -47,32 +70,8 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     return Walk(path, tree.draw_after(node, chance), trials)
 
 
-class _Test(NamedTuple):
-    relaxed: bool = False  # whether the token is kept though the lossless test rejects it
-    recovery: Tensor | None = None  # weights of the next token; None if the drafted one is kept
-    row: SparseProbs | None = None  # lists the tokens of the weights; None for all
-
-
-def _test(position: Position, rule: AcceptanceRule, chance: RandomSource) -> _Test:
-    """Test the drafted child by the distributions that tokens are drawn from, whatever rows sum to."""
-    position, drafted = position.on_support(rule), position.drafted
-    draft, token, child = position.distribution(drafted), position.token_ids[drafted], position.nodes[drafted]
-    p, target = draft[token], position.target
-    losslessly = chance.below(child, ratio(target[token], p))
-    promised = isinstance(rule, Rule) and rule.never_stricter_than_lossless and not rule.needs_whole_draft_row
-    if losslessly and promised:
-        return _Test()
-    judge = position.effective_rule(rule)
-    given = draft.probs if position.is_drawn else None
-    relaxed_prob, scale = judge.judge(target.probs, given, torch.tensor([token]))
-    if chance.below(child, ratio(relaxed_prob.item(), p)):
-        return _Test(not losslessly)
-    recovery = residual(judge.recovery_target(target.probs), draft.probs, scale[0])
-    return _Test(recovery=recovery if position.listed is None else recovery[:-1], row=position.listed)
-
-
-def _test_lazily(position: Position, rule: AcceptanceRule, chance: RandomSource) -> _Test:
-    """Do what `_test` does at a plain position, but take rows as they are and compute no more than the decision needs.
+def _tested_lazily(position: Position, rule: AcceptanceRule, chance: RandomSource) -> tuple[bool, Recovery | None]:
+    """Do what `_tested` does at a plain position, with rows as they are, and compute no more than the decision needs.
 
     A rule that promises to accept whatever the lossless test accepts is asked only where that test fails. A rule that
     needs the target's support only is asked about no more than that. A rule that has to solve for its numbers may say
@@ -81,20 +80,20 @@ def _test_lazily(position: Position, rule: AcceptanceRule, chance: RandomSource)
     (token,), (child,), draft_row, row = position.token_ids, position.nodes, position.draft_row, position.row
     needed = chance.number(child) * (1.0 if draft_row is None else draft_row[token].item())
     losslessly = needed < row.probability(token)
-    if losslessly and getattr(rule, "never_stricter_than_lossless", False):
-        return _Test()
+    if losslessly and getattr(rule, "never_stricter", False):
+        return False, None
     surely_accepts = getattr(rule, "surely_accepts", None)
     if surely_accepts is not None and row.token_ids is None and surely_accepts(needed, row.probs, draft_row, token):
-        return _Test(not losslessly)
-    if getattr(rule, "needs_support_only", False):
+        return not losslessly, None
+    if getattr(rule, "support_only", False):
         row, (place,) = row.including([token])
     else:
         row, place = SparseProbs(row.vocabulary, row.dense()), token
     candidate = torch.tensor([place])
     draft = None if draft_row is None else row.restrict(draft_row)
-    relaxed_prob, scale = rule.judge(row.probs, draft, candidate)
-    if needed < relaxed_prob.item():
-        return _Test(not losslessly)
+    verdict = rule.judge(row.probs, draft, candidate)
+    if needed < verdict.relaxed_prob.item():
+        return not losslessly, None
     if draft is None:
         draft = torch.zeros_like(row.probs).index_fill_(0, candidate, 1.0)
-    return _Test(recovery=residual(rule.recovery_target(row.probs), draft, scale[0]), row=row)
+    return False, (residual(verdict.recovers_from(row.probs), draft, verdict.residual_scale[0]), row)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from cactus_decoding.core.policy.position import NEEDS_RELAXED_TARGET, Position, target_row
 from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.rules.base import row_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.sampling.rows import LazyRows, SparseProbs, draw_one
 from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
@@ -147,14 +148,8 @@ def with_relaxed(walked: Walk, scheme: Scheme, tree: Tree, judge: RuleAt, chance
     return walked._replace(trials=[trial._replace(relaxed=is_relaxed(trial)) for trial in walked.trials])
 
 
-def has_fixed_target(rule: AcceptanceRule) -> bool:
-    """Whether the rule's relaxed target h does not depend on the drafted token."""
-    row = torch.ones(1, 1)
-    return rule.relaxed_target(row, row) is not None
-
-
 def check_relaxed_target(rule: AcceptanceRule, how: str) -> None:
-    if not has_fixed_target(rule):
+    if row_rule(rule) is None:
         raise ValueError(NEEDS_RELAXED_TARGET.format(how=how, rule=rule))
 
 

@@ -17,7 +17,8 @@ from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.relaxed_logits import PositionCosts, lift_cost
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless, Rule
-from cactus_decoding.core.types import Outcome, Visit, judges_untempered
+from cactus_decoding.core.rules.base import GreedyRule, LiftRule, verdict_on
+from cactus_decoding.core.types import Outcome, Visit
 
 REPORT_KEY = "acceptance_report"  # asks for a report in a request, and names it in a response
 # counted for a response that asks for it: nats as a budget charges them, and the rest as in `COUNTERS`
@@ -191,7 +192,9 @@ class RuleCounters:
 
     def add(self, request: Request, outcome: Outcome) -> None:
         judged = _judged(outcome)
-        audited = [] if judges_untempered(request.rule) else [each.nats for each in judged if each.nats is not None]
+        audited = (
+            [] if isinstance(request.rule, GreedyRule) else [each.nats for each in judged if each.nats is not None]
+        )
         step = [
             len(judged),
             sum(visit.kept is not None for visit in judged),
@@ -252,13 +255,13 @@ class ResponseCounts:
 def conditional_nats(visit: Visit) -> float:
     """Return KL(h || q) for the h of the drafted token."""
     rule = visit.rule
-    if isinstance(rule, Lossless) or judges_untempered(rule) or not isinstance(rule, Rule):
+    if isinstance(rule, Lossless):
         return 0.0
     position = Position(visit.rows, visit.rows.proposal.parents[visit.node])
     h = position.relaxed_target(rule)
     if h is not None:
         return kl_of_rows(h, position.target.probs).item()
-    if not rule.lifts_one_token:
+    if not isinstance(rule, LiftRule):
         return 0.0
     target_prob = visit.target_probs[visit.token_id].double()
-    return float(lift_cost(target_prob, visit.verdict.relaxed_prob[0].clamp(max=1.0)))
+    return float(lift_cost(target_prob, verdict_on(visit).relaxed_prob[0].clamp(max=1.0)))

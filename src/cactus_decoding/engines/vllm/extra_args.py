@@ -15,6 +15,7 @@ from cactus_decoding.core.checks import check_number, short_repr, suggestion
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.relaxed_logits import works_as_logits
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, Lossless, parse_rule
 from cactus_decoding.core.rules.base import Rule
@@ -28,7 +29,7 @@ GREEDY_BELOW = 1e-5  # vLLM decodes greedily at a lower temperature, where every
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 CLIENTS_KEY = "client_rules"  # whether requests may ask for a rule and its settings
 RULES_KEY = "outside_rules"  # rules by import path that requests may name, besides the default rule's
-_OFFERED = tuple(name for name, rule in RULES.items() if rule.recovers_from_relaxed_target)
+_OFFERED = tuple(name for name, rule in RULES.items() if works_as_logits(rule))
 REQUEST_KEYS = (*KEYS, REPORT_KEY)
 SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, CLIENTS_KEY, RULES_KEY)
 
@@ -169,7 +170,7 @@ def _parse(spelling: str, importing: bool) -> Rule:
         rule = parse_rule(spelling, importing=importing, listed=_OFFERED)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{RULE_KEY}: {error}") from None
-    if not rule.recovers_from_relaxed_target:
+    if not works_as_logits(rule):
         raise ValueError(
             f"{RULE_KEY} {str(rule)!r} does not work in vLLM, whose own sampler cannot follow it; "
             f"rules that do are {', '.join(_OFFERED)}"

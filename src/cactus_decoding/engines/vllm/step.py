@@ -25,7 +25,7 @@ from cactus_decoding.core.relaxed_logits import (
     relax_rows,
     relax_tokens,
 )
-from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.core.rules.base import LiftRule, Rule
 from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
 
 MAX_ELEMENTS = 1 << 25  # of float64 probabilities that are computed at once
@@ -223,14 +223,14 @@ class RelaxedStep:
         return replace(change, allowed=allowed & free, protected=allowed & ~free)
 
     def _relaxed(self, rule: Rule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
-        if (self._draft is None or rule.lifts_one_token) and not rule.needs_target_row:
+        if isinstance(rule, LiftRule) or (self._draft is None and rule.drafted_only):
             return relax_tokens(rule, self._logits[rows, token_ids], self._totals[rows])
         size = max(1, MAX_ELEMENTS // (self._logits.shape[1] if self._draft is None else self._draft.width))
         parts = [self._by_row(rule, *part) for part in zip(rows.split(size), token_ids.split(size), strict=True)]
         return parts[0] if len(parts) == 1 else RelaxedLogits(*map(torch.cat, zip(*parts, strict=True)))
 
     def _by_row(self, rule: Rule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
-        if self._draft is not None and not rule.lifts_one_token:
+        if self._draft is not None:
             return relax_rows(rule, self._logits[rows, : self._draft.width], self._draft.rows(rows), token_ids)
         logits = self._logits[rows]
         token_logits = logits.gather(1, token_ids.unsqueeze(1)).squeeze(1)

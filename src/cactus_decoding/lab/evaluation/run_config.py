@@ -201,7 +201,7 @@ def ways_to_verify(
     relaxed target does not depend on the drafted token; for relaxed rules also fixed numbers of proposals, in all runs,
     so that those of a rule can be compared. Lossless is verified in every way that a relaxed rule is.
     """
-    from cactus_decoding.core.verification.tree import has_fixed_target
+    from cactus_decoding.core.rules.base import row_rule
 
     if (given := settings.get("verification")) is not None:
         return {rule: [given] for rule in rules}
@@ -209,7 +209,7 @@ def ways_to_verify(
     fixed = all(as_draft_length(length).fixed for length in lengths)
 
     def way(rule: str) -> str:
-        coupled = draws_here and has_fixed_target(as_rule(rule)) and (fixed or _is_lossless(rule))
+        coupled = draws_here and row_rule(as_rule(rule)) is not None and (fixed or _is_lossless(rule))
         return "coupled" if coupled else "token"
 
     ways = {rule: way(rule) for rule in rules}

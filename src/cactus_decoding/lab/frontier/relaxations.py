@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy
 from cactus_decoding.core.rules import RULES, parse_rule
-from cactus_decoding.core.rules.base import Family, registered_rules
+from cactus_decoding.core.rules.base import Family, GreedyRule, registered_rules
 from cactus_decoding.core.rules.outside import outside_class, respelled
 
 EVERYWHERE = RelaxationPolicy()
@@ -30,7 +30,7 @@ class Relaxation(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    family.name: family for rule in RULES.values() if not rule.judges_untempered for family in rule.families
+    family.name: family for rule in RULES.values() if not issubclass(rule, GreedyRule) for family in rule.families
 }
 """Families by name. Rules for temperature 0 have none here: nothing is sampled there."""
 

@@ -13,8 +13,8 @@ from unicodedata import category
 from cactus_decoding.core.files.writing import page_templates
 from cactus_decoding.core.policy.budget import Budget
 from cactus_decoding.core.request import Request
+from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.core.types import judges_untempered
 from cactus_decoding.lab.tracing.file import to_json, tree_to_json
 from cactus_decoding.lab.tracing.trace import Trace, TraceHeader
 
@@ -121,7 +121,7 @@ def metrics_of(trace: Trace) -> list[tuple[str, str, str]]:
     metrics = trace.metrics
     drafting = metrics.seconds - sum(step.verify_seconds + step.target_seconds for step in trace.steps)
     spent = sum(position.emitted_nats for position in trace.positions)
-    greedy = judges_untempered(trace.header.request.rule)
+    greedy = isinstance(trace.header.request.rule, GreedyRule)
     fell_back = [("fell back", str(metrics.fell_back), "positions that the budget could not afford")]
     return [
         ("tokens", str(metrics.generated), f"ended by {trace.finish_reason or 'an interruption'}"),

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.audit import audit_beside, judge_every_token
+from cactus_decoding.core.audit import beside
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import Lossless, as_rule
+from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.core.rules.relaxed_greedy import given_up
-from cactus_decoding.core.types import AcceptanceRule, judges_untempered
+from cactus_decoding.core.types import AcceptanceRule
 from cactus_decoding.lab.tracing.position_rows import PositionRows
 
 _SOLVED, _UNIT = 1e-12, 2.0**-53
@@ -56,37 +57,36 @@ def what_if(rows: PositionRows, rule: AcceptanceRule | str) -> Consequences:
     rule = as_rule(rule)
     if not isinstance(rows, PositionRows):
         raise TypeError(f"rows must be PositionRows, but is {short_repr(rows)}")
-    if judges_untempered(rule) and rows.untempered is None:
+    if isinstance(rule, GreedyRule) and rows.untempered is None:
         name = str(rule).partition(":")[0]
         raise ValueError(f"{name} is a rule for temperature 0 (greedy decoding), but these rows are not of it")
     return consequences(rows.position(), rows.drafted_id, rule)
 
 
 def consequences(position: Position, token_id: int, rule: AcceptanceRule) -> Consequences:
-    target, drawn_from, greedy = (
-        position.target.probs,
-        position.distribution(position.drafted).probs,
-        judges_untempered(rule),
-    )
-    index, whole = position.token_ids.index(token_id), None if position.draft is None else position.draft.probs
-    effective = position.effective_rule(rule)
-    audited = audit_beside(effective, target, whole, drawn_from, position.fixed_token_ids)
-    judge = rule if position.is_plain and not greedy else effective
+    target, drawn_from = position.target.probs, position.distribution(position.drafted).probs
+    index, token = position.token_ids.index(token_id), torch.tensor([token_id])
+    audited = beside(position.audit(rule), drawn_from, position.fixed_token_ids)
     own = position.distribution(index)
     given = None if index < position.num_fixed else own.probs
-    relaxed_prob, scale = (number.item() for number in judge.judge(target, given, torch.tensor([token_id])))
+    if position.is_plain and not isinstance(rule, GreedyRule):  # the rule's own numbers, which may differ from h and 1
+        verdict = rule.judge(target, given, token)
+    else:
+        verdict = position.judge(rule, given, token)
+    relaxed_prob, scale = verdict.relaxed_prob.item(), verdict.residual_scale.item()
     relaxed = position.relaxed_target(rule)
     if relaxed is None:  # where recovery ignores the draft, it may return to n
         anything = math.isinf(scale)
-        relaxed = (1 - relaxed_prob if anything else scale) * judge.recovery_target(target).double()
+        relaxed = (1 - relaxed_prob if anything else scale) * verdict.recovers_from(target).double()
         relaxed[token_id] = relaxed_prob + (relaxed[token_id] if anything else 0)
     is_law = abs(relaxed.sum().item() - 1) <= _SOLVED + len(relaxed) * _UNIT
     conditional = kl_of_rows(relaxed, target).item() if is_law else math.nan
     # rounding leaves a KL of zero a little above it
     emitted_nats = 0.0 if isinstance(rule, Lossless) else audited.kl.item()
-    if greedy:
-        kept = judge_every_token(rule, position.untempered, drawn_from).relaxed_prob > 0
-        costs = torch.where(kept, given_up(position.untempered, torch.arange(len(drawn_from))), 0.0)
+    if isinstance(rule, GreedyRule):
+        every = torch.arange(len(drawn_from))
+        kept = rule.accepts(position.untempered, every)
+        costs = torch.where(kept, given_up(position.untempered, every), 0.0)
         conditional, emitted_nats = costs[token_id].item(), (drawn_from * costs).sum().item()
     draft_prob = own[token_id]
     return Consequences(

@@ -20,8 +20,9 @@ from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.core.types import AcceptanceRule, judges_untempered
+from cactus_decoding.core.types import AcceptanceRule
 
 FEWEST_LOOKED_AT = 8  # the fewest tokens of an answer, however little time is left
 _ROWS = 16  # how many rows are compared at once, in float64
@@ -98,7 +99,7 @@ def _kept(
 
 
 def _chances(rule: AcceptanceRule, target: Tensor, draft: Tensor, sampling: SamplingParams) -> Tensor:
-    judged = SamplingParams() if judges_untempered(rule) else sampling
+    judged = SamplingParams() if isinstance(rule, GreedyRule) else sampling
     rows = [part(logits).double() for part, logits in ((judged, target), (sampling, draft))]
     q, p = (row / row.sum(-1, keepdim=True) for row in rows)
     if isinstance(rule, Lossless):

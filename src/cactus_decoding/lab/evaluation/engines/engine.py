@@ -15,7 +15,8 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.core.types import AcceptanceRule, Outcome, Visit, judges_untempered
+from cactus_decoding.core.rules.base import GreedyRule
+from cactus_decoding.core.types import AcceptanceRule, Outcome, Visit
 
 
 @dataclass
@@ -44,7 +45,7 @@ class AuditedCosts:
 
     def _add(self, rule: AcceptanceRule, visits: list[Visit]) -> None:
         charged = [visit.nats for visit in visits if visit.nats is not None]
-        if judges_untempered(rule):  # at temperature 0 another token is another distribution altogether
+        if isinstance(rule, GreedyRule):  # at temperature 0 another token is another distribution altogether
             nats, tv = charged, [float(cost > 0) for cost in charged]
             largest = [math.inf if moved else 0.0 for moved in tv]
         else:
