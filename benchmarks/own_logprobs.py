@@ -37,7 +37,7 @@ def told(path: Path, question: str, given: Namespace, tokens: int) -> tuple[list
     pair = load_gguf_pair(GgufFile(path, settings), "suffix", kept_prompts=0)
     body = {"messages": [{"role": "user", "content": question}], "max_tokens": tokens, "temperature": 1, "seed": 1}
     usual = {"num_speculative_tokens": given.proposals}
-    asked = read_completion(body | {"logprobs": True}, usual, chat=True)
+    asked = read_completion(body | {"logprobs": True}, usual, chat=True, pair=pair)
     prompt_ids, outcomes = prompts_of(pair, asked)[0], list[Outcome]()
     pieces = answer_to(pair, asked, prompt_ids).pieces(lambda _, each: outcomes.append(each), asked.body.num_logprobs)
     logprobs = [each.logprob for piece in pieces for each in piece.logprobs]

@@ -112,7 +112,8 @@ def behind_the_server(gguf: Any) -> Engine:
         given, outcomes = USUAL | settings, list[Any]()
         own = {name: given.pop(name) for name in ("importance", "importance_scale") if name in given}  # the server's
         names = {"rule": RULE_KEY, "max_new_tokens": "max_tokens"}
-        asked = read_completion({"prompt": PROMPT} | {names.get(k, k): v for k, v in given.items()}, own, chat=False)
+        body = {"prompt": PROMPT} | {names.get(k, k): v for k, v in given.items()}
+        asked = read_completion(body, own, chat=False, pair=pair)
         pair.forget()
         Completion(pair, asked, prompts_of(pair, asked), "m", lambda _, outcome: outcomes.append(outcome)).whole()
         return answer_of(outcomes)

@@ -140,12 +140,15 @@ class Declared:
             raise mistake(error, {self.name: self.field}, what="it", called=names) from None
 
     def from_client(self, value: object, called: str = "") -> Any:
-        """Return the value that a client means; raise `TypeError` or `ValueError` for what clients may not send."""
+        """Return the value that a client means; raise `TypeError` or `ValueError` for what clients may not send.
+
+        Whether the value is in its range is checked where a request is made of it.
+        """
         called, read = called or self.key, self.setting.from_clients
         if read is False:
             raise ValueError(f"{called} is not taken from requests: whoever starts the server sets it")
         if read is True:
-            return self.check(value, called)
+            return value
         try:
             return read(value)
         except (TypeError, ValueError) as error:
@@ -301,9 +304,7 @@ def _flat(part: type[Model], dumped: Mapping[str, Any] | None) -> dict[str, Any]
     return values
 
 
-def build(
-    part: type[Part], given: Mapping[str, Any], called: Mapping[str, str] = NO_NAMES, **made: Any
-) -> Part | None:
+def build(part: type[Part], given: Mapping[str, Any], called: Mapping[str, str] = NO_NAMES, **made: Any) -> Part | None:
     """Return the part that values by flat names ask for, or None where its `switch` has no value.
 
     Each value is checked once, by its part. ``called`` are what a mistake calls settings, if not by their flat names.

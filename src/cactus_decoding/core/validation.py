@@ -53,7 +53,9 @@ def _said(
         check_declared(called.get(name, name), found["input"], fields[name], words)
     except (TypeError, ValueError) as said:
         return said
-    return ValueError(f"{called.get(name, name)} must be {_said_of(fields[name], words)}, but is {short_repr(found['input'])}")
+    return ValueError(
+        f"{called.get(name, name)} must be {_said_of(fields[name], words)}, but is {short_repr(found['input'])}"
+    )
 
 
 def check_declared(name: str, value: object, field: FieldInfo, words: Mapping[type, str] = _WORDS) -> None:

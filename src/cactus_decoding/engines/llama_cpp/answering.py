@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.loop import StopCheck
 from cactus_decoding.core.models.tokenizers import IncrementalDetokenizer
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.request import Request, with_default_proposals
+from cactus_decoding.core.request import Request
 from cactus_decoding.core.session import begin, begin_choice
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.sampling import GrammarMask, LlamaSampling, Penalties, RowProcessor
@@ -45,15 +45,15 @@ class Piece(NamedTuple):
 class LlamaAnswer:
     """A response of GGUF files, with the rows of llama.cpp: what the server and `CactusLlama` begin.
 
-    Without ``max_new_tokens`` in the settings there are as many as fit. Penalties look at the last ``reach`` tokens, or
-    at all, if it is negative. ``visible`` tokens stand for no text and are shown nevertheless.
+    Penalties look at the last ``reach`` tokens, or at all, if it is negative. ``visible`` tokens stand for no text and
+    are shown nevertheless.
     """
 
     def __init__(
         self,
         pair: Pair,
         prompt_ids: list[int],
-        settings: Mapping[str, Any],
+        request: Request,
         processors: Sequence[RowProcessor] = (),
         penalties: Sequence[float] = (1.0, 0.0, 0.0),
         grammar: Any = None,  # a `llama_cpp.LlamaGrammar`
@@ -66,10 +66,7 @@ class LlamaAnswer:
         visible: frozenset[int] = frozenset(),
     ) -> None:
         start, target = len(prompt_ids), pair.target
-        given = with_default_proposals(settings, automatic=pair.chooses)
-        if given.get("max_new_tokens") is None:
-            given["max_new_tokens"] = max((target.max_length or 0) - start, 1)
-        request, rows = Request.from_dict(given), [*processors]
+        rows = [*processors]
         if tuple(penalties) != (1, 0, 0):
             rows.append(Penalties(start, reach, *penalties))
         if grammar is not None:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from cactus_decoding.core.loop import StoppingCriteria
 from cactus_decoding.core.pair import Pair
+from cactus_decoding.core.request import Request, with_default_proposals
 from cactus_decoding.core.session import Session
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer
@@ -94,7 +95,9 @@ class Runtime:
         limit = asked.max_tokens
         settings = llama._defaults | asked.settings | vars(as_sampling_params(*sampling))
         settings |= {"seed": None if seed < 0 or seed == _RANDOM_SEED else seed, "stop": asked.stop}
-        settings |= {"max_new_tokens": None if limit is None or limit <= 0 else limit}
+        if limit is None or limit <= 0:
+            limit = max((pair.target.max_length or 0) - len(prompt_ids), 1)
+        settings = with_default_proposals(settings | {"max_new_tokens": limit}, automatic=pair.chooses)
         processors = [each if isinstance(each, LogitBias) else row_processor(each) for each in asked]
         # llama-cpp-python looks for stop strings itself, in its own texts
         stop = StoppingCriteria(pair.stop_token_ids, (), pair.tokenizer, len(prompt_ids))
@@ -106,7 +109,7 @@ class Runtime:
         answer = LlamaAnswer(
             pair,
             prompt_ids,
-            settings,
+            Request.from_dict(settings),
             processors,
             penalties,
             grammar,

@@ -94,7 +94,7 @@ def test_log_probabilities_are_the_targets_whoever_wrote_the_token(pair, ask, sa
     (choice,) = ask(watch, prompt=QUESTION, **same).whole()["choices"]
     assert {Fate.ACCEPTED, Fate.RECOVERED, Fate.BONUS} == {*fates}
     told, prompt = choice["logprobs"], pair.tokenizer(QUESTION).input_ids
-    asked = read_completion({"prompt": QUESTION} | same, {}, chat=False)
+    asked = read_completion({"prompt": QUESTION} | same, {}, chat=False, pair=pair)
     to_probs = answer_to(pair, asked, prompt).sampling
     twin = pair.target.twin()
     logits = twin.append(prompt + tokens, len(tokens) + 1)

@@ -29,8 +29,7 @@ from cactus_decoding.engines.openai.keys import Marks
 @dataclass(frozen=True)
 class CompletionParams:
     body: CompletionBody | ChatBody
-    # by the names of `Request.from_dict`; without ``max_new_tokens`` for as many tokens as there is room
-    settings: dict[str, Any]
+    request: Request  # of the first choice
     tools: Tools | None
     grammar: Grammar | None  # of the answer; None where anything may be written, or one of some choices
     # answers of which it is one, by the exact probability of each; None for any other
@@ -41,21 +40,28 @@ class CompletionParams:
     def chat(self) -> bool:
         return isinstance(self.body, ChatBody)
 
+    def request_of(self, index: int) -> Request:
+        """Return what is asked for one of the choices of all prompts, which have one seed after the other."""
+        further, request = index % self.body.n, self.request
+        return request.replace(seed=request.seed + further) if further and request.seed is not None else request
+
 
 def read_completion(
     given: Mapping[str, Any],
     defaults: Mapping[str, Any],
     *,
     chat: bool,
+    pair: Pair | None = None,
     marks: CallMarks | None = None,
     thinking: Marks | None = None,
 ) -> CompletionParams:
+    """Return what a body asks of a pair; ``defaults`` are the server's own settings."""
     body = (ChatBody if chat else CompletionBody).read(given)
-    settings, tools = body.settings(defaults, thinking), Tools.of(body.given)
+    request, tools = body.request(defaults, pair, thinking=thinking), Tools.of(body.given)
     form = form_of(body.given, tools, marks)
     grammar, choices = (form, None) if form is None or isinstance(form, Grammar) else (None, form)
     visible = frozenset(marks.special.values()) if marks is not None and tools is not None else frozenset[int]()
-    return CompletionParams(body, settings, tools, grammar, choices, visible)
+    return CompletionParams(body, request, tools, grammar, choices, visible)
 
 
 StepReader = Callable[[Request, Outcome], None]
@@ -271,8 +277,7 @@ def _conversation(tokenizer: Any, body: ChatBody, tools: Tools | None) -> str:
 def answer_to(
     pair: Pair, asked: CompletionParams, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
 ) -> LlamaAnswer:
-    body, seed = asked.body, asked.body.seed
-    settings = asked.settings | {"seed": None if seed is None else seed + index % body.n}
+    body = asked.body
     processors = [LogitBias(body.logit_bias, pair.target.vocabulary_size)] if body.logit_bias else []
     if constraint is None and asked.grammar is not None:
         ends = pair.stop_token_ids
@@ -280,7 +285,7 @@ def answer_to(
     return LlamaAnswer(
         pair,
         prompt_ids,
-        settings,
+        asked.request_of(index),
         processors,
         body.penalties,
         constraint=constraint,
