@@ -18,9 +18,10 @@ from llama_cpp import Llama
 from pairing import benchmark
 
 from cactus_decoding.core.types import Outcome
+from cactus_decoding.engines.llama_cpp.answering import pieces
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
-from cactus_decoding.engines.llama_cpp.server.completion import answer_to, prompts_of, read_completion
+from cactus_decoding.engines.llama_cpp.server.completion import prompts_of, read_completion, response_to
 
 QUESTIONS = (
     "Write a long story about a ship, in many chapters.",
@@ -39,8 +40,9 @@ def told(path: Path, question: str, given: Namespace, tokens: int) -> tuple[list
     usual = {"num_speculative_tokens": given.proposals}
     asked = read_completion(body | {"logprobs": True}, usual, chat=True, pair=pair)
     prompt_ids, outcomes = prompts_of(pair, asked)[0], list[Outcome]()
-    pieces = answer_to(pair, asked, prompt_ids).pieces(lambda _, each: outcomes.append(each), asked.body.num_logprobs)
-    logprobs = [each.logprob for piece in pieces for each in piece.logprobs]
+    response, number = response_to(pair, asked, prompt_ids), asked.body.num_logprobs
+    made = pieces(response, lambda _, each: outcomes.append(each), number)
+    logprobs = [each.logprob for piece in made for each in piece.logprobs]
     answer = [token for outcome in outcomes for token in outcome.token_ids]
     answer = answer[: len(logprobs)]  # of an end token nothing is told
     return prompt_ids, answer, logprobs, sum(outcome.num_accepted for outcome in outcomes)

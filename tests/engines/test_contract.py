@@ -14,7 +14,7 @@ from support.tables import all_of
 
 from cactus_decoding import Metrics, Pair, Request, load_pair
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.core.session import begin
+from cactus_decoding.core.response import begin
 from cactus_decoding.engines.llama_cpp import CactusLlama
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
 from cactus_decoding.engines.openai.keys import RULE_KEY
@@ -66,10 +66,10 @@ class Engine:
         pair, request = self.pair, Request.from_dict(USUAL | settings)
         pair.forget()
         ids = pair.tokenizer(PROMPT).input_ids
-        session = begin(pair.target, pair.drafter, request, ids, tokenizer=pair.tokenizer, first_alone=self.first_alone)
-        for _ in session:
+        response = begin(pair, request, ids, first_alone=self.first_alone)
+        for _ in response:
             pass
-        return session.token_ids, session.metrics
+        return response.token_ids, response.metrics
 
 
 def in_transformers(_: Any) -> Engine:
