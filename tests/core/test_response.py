@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,7 @@ from transformers.generation import logits_process
 
 from cactus_decoding import Metrics, ModelDrafter, NgramDrafter, Request, SamplingParams, parse_rule
 from cactus_decoding.core.loop import decode
+from cactus_decoding.core.models.base import Cancelled
 from cactus_decoding.core.pair import Models
 from cactus_decoding.core.response import begin
 from cactus_decoding.core.sampling.params import SamplingFn
@@ -140,6 +142,31 @@ def test_no_step_is_taken_before_it_is_asked_for_nor_after_it_is_closed(target, 
     response.close()
     assert list(response) == []
     assert response.finish_reason is None
+
+
+def test_one_response_runs_on_its_models_until_it_is_finished_closed_or_dropped(target, draft):
+    models, expected = Models(target, ModelDrafter(draft), None), steps(target, ModelDrafter(draft), ASKED)
+
+    def begun(**given):
+        return begin(models, ASKED, PROMPT, stop=lambda ids: False, **given)
+
+    for leave in (list, lambda response: response.close(), lambda response: None):
+        first = begun()
+        next(first)
+        with pytest.raises(RuntimeError, match="one response at a time"):
+            next(begun())
+        leave(first)
+        del first
+        assert decided([*begun()]) == decided(expected)
+    cancelled = threading.Event()
+    first = begun(cancelled=cancelled)
+    next(first)
+    cancelled.set()
+    with pytest.raises(Cancelled):
+        next(first)
+    assert decided([*begun()]) == decided(expected)  # which the event does not end
+    with pytest.raises(TypeError, match="without a tokenizer"):
+        _ = first.text
 
 
 @all_of(
