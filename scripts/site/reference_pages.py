@@ -25,7 +25,7 @@ class Part(NamedTuple):
 PARTS = {
     "generating": Part(
         "Generating", "Load a pair of models, generate or stream a response, read what was counted.",
-        "core.generate core.session core.request core.pair core.loop core.metrics core.sampling core.constraints",
+        "core.generate core.response core.request core.pair core.loop core.metrics core.sampling core.constraints",
     ),
     "rules": Part(
         "Rules", "Every rule is a frozen dataclass with two pure functions behind one protocol; "

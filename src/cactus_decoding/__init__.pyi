@@ -12,7 +12,6 @@ from .core.drafting.registry import DRAFT_LENGTHS as DRAFT_LENGTHS
 from .core.drafting.registry import DRAFTERS as DRAFTERS
 from .core.drafting.trees.best_first import BestFirstTree as BestFirstTree
 from .core.drafting.trees.shape import StaticTree as StaticTree
-from .core.generate import Response as Response
 from .core.generate import generate as generate
 from .core.generate import stream as stream
 from .core.metrics import Metrics as Metrics
@@ -20,6 +19,7 @@ from .core.pair import Pair as Pair
 from .core.pair import load_pair as load_pair
 from .core.policy.budget import Budget as Budget
 from .core.request import Request as Request
+from .core.response import Response as Response
 from .core.rules import RULES as RULES
 from .core.rules import BigLittle as BigLittle
 from .core.rules import Cactus as Cactus

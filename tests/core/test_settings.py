@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
-from cactus_decoding import Budget, Request, SamplingParams, speculative_generate
+from cactus_decoding import Budget, Request, SamplingParams, parse_rule, speculative_generate
 from cactus_decoding.cli.app import MISTAKE, app, run
 from cactus_decoding.cli.help import commands_of
 from cactus_decoding.core.declared import Declared, settings_of, switch
@@ -203,17 +203,18 @@ def test_what_clients_may_send_is_among_the_settings_of_their_answer(name: str, 
     setting = SETTINGS[name]
     value = SENT.get(name, OF_KINDS.get(setting.kind))
     prompt = {"messages": [{"role": "user", "content": "Hi"}]} if chat else {"prompt": "Hi"}
-    read = read_completion(prompt | {RULE_KEY: "cactus:delta=1", setting.key: value}, beside(name), chat=chat).settings
+    read = read_completion(prompt | {RULE_KEY: "cactus:delta=1", setting.key: value}, beside(name), chat=chat).request
     meant = Request.from_dict(beside(name) | {name: tuple(value) if name == "stop" else value}).as_dict()[name]
     assert meant != Request.from_dict(beside(name)).as_dict()[name]
-    assert Request.from_dict(read).as_dict()[name] == meant
+    assert read.as_dict()[name] == meant
 
 
 def test_a_rule_that_the_server_was_started_with_may_be_named() -> None:
     with pytest.raises(ValueError, match=r"acceptance_rule: rule 'somewhere:Nowhere' is not taken from here"):
         read_completion({"prompt": "Hi", RULE_KEY: "somewhere:Nowhere"}, {}, chat=False)
     for spelling in ("lossless", "cactus:delta=1"):
-        assert read_completion({"prompt": "Hi", RULE_KEY: spelling}, {}, chat=False).settings["rule"] == spelling
+        read = read_completion({"prompt": "Hi", RULE_KEY: spelling}, {}, chat=False).request
+        assert read.rule == parse_rule(spelling)
 
 
 @pytest.mark.parametrize("value", ["\ud800", "cactus:delta=\udfff", "digits|\ud800"])

@@ -12,7 +12,7 @@ import torch
 from support.tables import all_of
 
 from cactus_decoding import Metrics, Pair, Request, load_pair
-from cactus_decoding.core.session import begin
+from cactus_decoding.core.response import begin
 from cactus_decoding.engines.llama_cpp import CactusLlama
 from cactus_decoding.engines.llama_cpp.server.completion import Completion, prompts_of, read_completion
 from cactus_decoding.engines.openai.keys import RULE_KEY
@@ -61,10 +61,10 @@ class Engine:
         pair, request = self.pair, Request.from_dict(USUAL | settings)
         pair.forget()
         ids = pair.tokenizer(PROMPT).input_ids
-        session = begin(pair.target, pair.drafter, request, ids, tokenizer=pair.tokenizer, first_alone=self.first_alone)
-        for _ in session:
+        response = begin(pair, request, ids, first_alone=self.first_alone)
+        for _ in response:
             pass
-        return session.token_ids, session.metrics
+        return response.token_ids, response.metrics
 
 
 def in_transformers(_: Any) -> Engine:
@@ -106,7 +106,8 @@ def behind_the_server(gguf: Any) -> Engine:
     def ask(settings: dict[str, Any]) -> Answer:
         given, outcomes = USUAL | settings, list[Any]()
         names = {"rule": RULE_KEY, "max_new_tokens": "max_tokens"}
-        asked = read_completion({"prompt": PROMPT} | {names.get(k, k): v for k, v in given.items()}, {}, chat=False)
+        body = {"prompt": PROMPT} | {names.get(k, k): v for k, v in given.items()}
+        asked = read_completion(body, {}, chat=False, pair=pair)
         pair.forget()
         Completion(pair, asked, prompts_of(pair, asked), "m", lambda _, outcome: outcomes.append(outcome)).whole()
         return answer_of(outcomes)

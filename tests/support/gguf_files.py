@@ -84,7 +84,7 @@ def completions(pair: Pair, **usual: Any) -> Callable[..., Completion]:
     """Return a function from a request's fields to what a server with some settings answers."""
 
     def completion(on_step: Any = lambda *_: None, **body: Any) -> Completion:
-        asked = read_completion(body, usual, chat="messages" in body)
+        asked = read_completion(body, usual, chat="messages" in body, pair=pair)
         return Completion(pair, asked, prompts_of(pair, asked), "m", on_step)
 
     return completion

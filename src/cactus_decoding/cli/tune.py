@@ -69,12 +69,13 @@ def tune(
     target, *drafts = models or [BUNDLED, *(f"{BUNDLED}:{name}" for name in DRAFTS)]
     drafts = [name for name in dict.fromkeys(drafts) if name.partition(":")[0] not in LOOK_UPS]
     check_model_names(target, *drafts)  # first, as a mistyped name needs no torch
+    from cactus_decoding.core.drafting.lengths import FixedLength
     from cactus_decoding.core.request import Request
     from cactus_decoding.core.rules import Lossless
 
     asked = Request.from_dict(settings)  # with the rule, which says what it needs
     rules = list(dict.fromkeys([Lossless(), asked.rule]))
-    request = Request.from_dict(settings | {"rule": "lossless", "num_speculative_tokens": 0})
+    request = asked.replace(rule=Lossless(), num_speculative_tokens=FixedLength(0))
     from cactus_decoding.core.files.writing import check_writable
     from cactus_decoding.lab.evaluation.tasks.sources import file_of, parse_task
     from cactus_decoding.lab.tuning.answers import thread_counts

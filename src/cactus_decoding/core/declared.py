@@ -29,7 +29,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from cactus_decoding.core.checks import short_repr
-from cactus_decoding.core.validation import choices_of, kinds_of, mistake
+from cactus_decoding.core.validation import NO_NAMES, choices_of, kinds_of, mistake
 
 if TYPE_CHECKING:
     from pydantic import ValidationInfo
@@ -136,15 +136,19 @@ class Declared:
         try:
             return self._adapter.validate_python(value)
         except ValidationError as error:
-            raise mistake(error, {self.name: self.field}, what="it", called=called) from None
+            names = {self.name: called} if called else NO_NAMES
+            raise mistake(error, {self.name: self.field}, what="it", called=names) from None
 
     def from_client(self, value: object, called: str = "") -> Any:
-        """Return the value that a client means; raise `TypeError` or `ValueError` for what clients may not send."""
+        """Return the value that a client means; raise `TypeError` or `ValueError` for what clients may not send.
+
+        Whether the value is in its range is checked where a request is made of it.
+        """
         called, read = called or self.key, self.setting.from_clients
         if read is False:
             raise ValueError(f"{called} is not taken from requests: whoever starts the server sets it")
         if read is True:
-            return self.check(value, called)
+            return value
         try:
             return read(value)
         except (TypeError, ValueError) as error:
@@ -208,10 +212,14 @@ class Model(BaseModel):
         known = type(self).model_fields
         if len(values) > len(known):
             raise TypeError(f"{_a(type(self))} takes at most {len(known)} values, but is given {len(values)}")
+        self._fill(NO_NAMES, **dict(zip(known, values, strict=False)), **given)
+
+    def _fill(self, called: Mapping[str, str], /, **given: Any) -> None:
+        """Check the fields, which happens here and nowhere else; ``called`` are what a mistake calls them."""
         try:
-            super().__init__(**dict(zip(known, values, strict=False)), **given)
+            super().__init__(**given)
         except ValidationError as error:
-            raise mistake(error, known, what=_a(type(self))) from None
+            raise mistake(error, type(self).model_fields, what=_a(type(self)), called=called) from None
 
     @classmethod
     def model_validate(cls, obj: Any, **settings: Any) -> Self:
@@ -296,8 +304,11 @@ def _flat(part: type[Model], dumped: Mapping[str, Any] | None) -> dict[str, Any]
     return values
 
 
-def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | None:
-    """Return the part that values by flat names ask for, or None where its `switch` has no value."""
+def build(part: type[Part], given: Mapping[str, Any], called: Mapping[str, str] = NO_NAMES, **made: Any) -> Part | None:
+    """Return the part that values by flat names ask for, or None where its `switch` has no value.
+
+    Each value is checked once, by its part. ``called`` are what a mistake calls settings, if not by their flat names.
+    """
     key = switch(part)
     wanted = given.get(key) if key else None
     if key and (wanted is None or isinstance(wanted, part)):
@@ -309,10 +320,12 @@ def build(part: type[Part], given: Mapping[str, Any], **made: Any) -> Part | Non
             continue
         if within is None:
             if each.flat in given:
-                made[each.name] = each.check(given[each.flat], each.flat)
+                made[each.name] = given[each.flat]
         elif not each.optional or switch(within) or any(given.get(name) is not None for name in settings_of(within)):
-            made[each.name] = build(within, given)
-    return part(**made)
+            made[each.name] = build(within, given, called)
+    filled = part.__new__(part)
+    filled._fill({each.name: called.get(each.flat, each.flat) for each in fields_of(part)}, **made)
+    return filled
 
 
 def _check_absent(part: type[Model], given: Mapping[str, Any], key: str) -> None:

@@ -8,71 +8,12 @@ from typing import TYPE_CHECKING, Any, Unpack
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.choices import enum_choices
 from cactus_decoding.core.constraints.base import Constraint, as_grammar
-from cactus_decoding.core.constraints.thinking import Thinking
-from cactus_decoding.core.loop import cut_at_stop
 from cactus_decoding.core.request import Request, RequestSettings, with_default_proposals
-from cactus_decoding.core.session import Session, begin, begin_choice, within
+from cactus_decoding.core.response import Response as Response
+from cactus_decoding.core.response import begin
 
 if TYPE_CHECKING:
     from cactus_decoding.core.pair import Pair
-
-
-class Response(Session):
-    """A response that grows as its steps are taken.
-
-    From its first step until it is finished, closed, or no longer referred to, no other response runs on its pair: the
-    first step of another one raises `RuntimeError`.
-
-    Attributes:
-        request: what was asked for.
-        prompt_token_ids: the tokens of the prompt.
-        token_ids: tokens so far, a stop token included.
-        fates: how each of them came about.
-        finish_reason: ``stop`` or ``length`` once it is finished, else None.
-        metrics: counts and seconds so far.
-        choices: how likely each answer was, as `Choice`, where it is one of several.
-    """
-
-    def __init__(self, pair: Pair, session: Session) -> None:
-        super().__init__(session.request, session.prompt_token_ids, within(pair.reserve, session.outcomes))
-        self._pair = pair
-
-    @property
-    def budget_left(self) -> float | None:
-        """Nats that are left of the budget; None without a budget."""
-        budget = self.request.budget
-        return None if budget is None else max(budget.limit - self.metrics.nats, 0.0)
-
-    @property
-    def pass_times(self) -> dict[str, Any] | None:
-        """Measured seconds of forward passes, and their ``source``: with ``auto``, from the first step on.
-
-        None for other draft lengths.
-        """
-        return self._pair.pass_times(self.request.draft_length)
-
-    @property
-    def text(self) -> str:
-        """The text so far, without special tokens, cut before a stop string."""
-        return self._text_of(self.token_ids)
-
-    @property
-    def reasoning_content(self) -> str | None:
-        """The thinking part so far, without its marks; None where the model's chat template knows none."""
-        thinking = Thinking.of(self._pair.tokenizer, self.prompt_token_ids)
-        return None if thinking is None else self._text_of(thinking.thought(self.token_ids)).strip("\n")
-
-    @property
-    def content(self) -> str:
-        """The answer after the thinking part so far; where there is none, all the text."""
-        thinking = Thinking.of(self._pair.tokenizer, self.prompt_token_ids)
-        start = 0 if thinking is None else thinking.answer_start(self.token_ids)
-        text = "" if start is None else self._text_of(self.token_ids[start:])
-        return text.lstrip("\n") if start else text
-
-    def _text_of(self, token_ids: Sequence[int]) -> str:
-        text = self._pair.tokenizer.decode(list(token_ids), skip_special_tokens=True)
-        return cut_at_stop(text, self.request.stop)
 
 
 def stream(
@@ -100,21 +41,14 @@ def stream(
         raise TypeError("choices and response_format exclude each other: each says what the response looks like")
     if choices is not None and thinking_budget is not None:
         raise TypeError("choices and thinking_budget exclude each other: choices are whole answers")
-    prompt_ids, tokenizer = tokens_of(pair, prompt), pair.tokenizer
+    prompt_ids = tokens_of(pair, prompt)
     answers = enum_choices(response_format) if choices is None else choices
     if answers is not None:
-        return Response(pair, begin_choice(pair.target, request, prompt_ids, answers, tokenizer=tokenizer))
-    session = begin(
-        pair.target,
-        pair.drafter,
-        request,
-        prompt_ids,
-        tokenizer=tokenizer,
-        constraint=constraint_of(pair, response_format),
-        thinking_budget=thinking_budget,
-    )
+        return begin(pair, request, prompt_ids, choices=answers)
+    constraint = constraint_of(pair, response_format)
+    response = begin(pair, request, prompt_ids, constraint=constraint, thinking_budget=thinking_budget)
     pair.prepare(request.draft_length)
-    return Response(pair, session)
+    return response
 
 
 def constraint_of(pair: Pair, response_format: Mapping[str, Any] | Constraint | None) -> Constraint | None:

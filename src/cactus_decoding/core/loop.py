@@ -75,7 +75,7 @@ def decode(
 ) -> Generator[Outcome]:
     """Yield the outcome of each step until a token ends the response or the sequence has ``max_length`` tokens.
 
-    `session.begin` checks the arguments. ``to_probs`` is what the draft samples with; with ``first_alone`` the first
+    `response.begin` checks the arguments. ``to_probs`` is what the draft samples with; with ``first_alone`` the first
     step drafts nothing, so that there is a token before the draft has read the prompt. ``forced`` tokens are proposed
     beside what is drafted, and the draft length hears nothing of them; with ``fixed_blocks`` they take places of what
     is drafted. See `LengthFactory.start` for ``free``.

@@ -27,7 +27,6 @@ from cactus_decoding.core.models.base import BaseCachedModel, SavedRoom
 from cactus_decoding.core.models.tokenizers import Tokenizer, compare_vocabularies
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
-from cactus_decoding.core.session import check_models, stop_token_ids
 from cactus_decoding.core.spelling import read_kept_prompts
 from cactus_decoding.core.types import Drafter, DraftLength, LogitsToProbs, Proposal, check_drafter
 from cactus_decoding.zoo import BUNDLED
@@ -67,7 +66,64 @@ class Reservation(AbstractContextManager["Reservation"]):
 
 
 @dataclass(eq=False)
-class Pair:
+class Models:
+    """A target and what drafts for it, lent to one response at a time; without a tokenizer, a response has no text."""
+
+    target: BaseCachedModel
+    drafter: Drafter
+    tokenizer: Tokenizer | None
+    _reservations: list[ref[Reservation]] = field(default_factory=list, init=False, repr=False)
+
+    def reserve(self) -> Reservation:
+        """Reserve the models for one response until it is left or garbage-collected.
+
+        Raises:
+            RuntimeError: while another response runs on them.
+        """
+        held = Reservation()
+        # no lock, which an interruption could leave locked: threads agree on who was the first to append
+        self._reservations.append(ref(held, self._reservations.remove))
+        earlier = takewhile(lambda each: each is not held, [each() for each in self._reservations[:]])
+        if any(each.active for each in earlier if each is not None):
+            held.active = False
+            raise RuntimeError(
+                "a pair serves one response at a time, and another one has begun on it: finish that one or close() it "
+                "first, or run this one on pair.twin(), which has the same models with caches of their own"
+            )
+        return held
+
+    def cancel_by(self, event: threading.Event | None) -> None:
+        """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
+        for cache in self._caches:
+            cache.cancel_by(event)
+
+    @property
+    def _caches(self) -> list[BaseCachedModel]:
+        drafts = getattr(self.drafter, "model_cache", None)
+        return [self.target] if drafts is None else [self.target, drafts]
+
+    def check(self, request: Request) -> None:
+        """Raise `TypeError` or `ValueError` where a request does not go with the models."""
+        request.check_drafter(self.drafter)
+        if request.tree is not None:
+            self.target.check_reads_trees()
+
+    def pass_times(self, length: DraftLength) -> dict[str, Any] | None:
+        """Return the pass times by which a draft length chooses, and their ``source``, as plain values.
+
+        None for one that uses none, or has not measured them yet.
+        """
+        return length.decided_by(self.target, self.drafter) if isinstance(length, LengthFactory) else None
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """The tokens that end a sequence: those that the target names, or else its tokenizer's."""
+        given, theirs = self.target.stop_token_ids, getattr(self.tokenizer, "eos_token_id", None)
+        return given if given is not None else [] if theirs is None else [int(theirs)]
+
+
+@dataclass(eq=False)
+class Pair(Models):
     """Models loaded and fitted to each other; one response at a time runs on it.
 
     Attributes:
@@ -85,12 +141,9 @@ class Pair:
         ValueError: for ``kept_prompts`` out of range, or text that is neither a number nor a size.
     """
 
-    target: BaseCachedModel
-    drafter: Drafter
     tokenizer: Tokenizer
     bundled: bool = False
     kept_prompts: int | str = 1
-    _reservations: list[ref[Reservation]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check_drafter(self.drafter)
@@ -108,16 +161,7 @@ class Pair:
         Raises:
             RuntimeError: while another response runs on the pair.
         """
-        held = Reservation()
-        # no lock, which an interruption could leave locked: threads agree on who was the first to append
-        self._reservations.append(ref(held, self._reservations.remove))
-        earlier = takewhile(lambda each: each is not held, [each() for each in self._reservations[:]])
-        if any(each.active for each in earlier if each is not None):
-            held.active = False
-            raise RuntimeError(
-                "a pair serves one response at a time, and another one has begun on it: finish that one or close() it "
-                "first, or run this one on pair.twin(), which has the same models with caches of their own"
-            )
+        held = super().reserve()
         if not self.kept_prompts:
             try:
                 self._empty()
@@ -145,16 +189,6 @@ class Pair:
             held.active = False
         if left:
             self._empty()
-
-    def cancel_by(self, event: threading.Event | None) -> None:
-        """Let another thread end a response: where the event is set, what is read next raises `Cancelled`."""
-        for cache in self._caches:
-            cache.cancel_by(event)
-
-    @property
-    def _caches(self) -> list[BaseCachedModel]:
-        drafts = getattr(self.drafter, "model_cache", None)
-        return [self.target] if drafts is None else [self.target, drafts]
 
     def _empty(self) -> None:
         self.target.reset()
@@ -199,17 +233,6 @@ class Pair:
             self.target.reset()
         return usual[0], usual[1]
 
-    def check(self, request: Request) -> None:
-        """Raise `TypeError` or `ValueError` where a request does not go with the models."""
-        check_models(self.target, self.drafter, request)
-
-    def pass_times(self, length: DraftLength) -> dict[str, Any] | None:
-        """Return the pass times by which a draft length chooses, and their ``source``, as plain values.
-
-        None for one that uses none, or has not measured them yet.
-        """
-        return length.decided_by(self.target, self.drafter) if isinstance(length, LengthFactory) else None
-
     def twin(self) -> Pair:
         """Return a pair with the same weights and its own caches, so that two responses can take turns.
 
@@ -236,11 +259,6 @@ class Pair:
         dtype = torch.float32 if self.bundled else "auto"
         model = loading.load_cached("draft", name, dtype, self.target.device, local=local)
         return replace(self, drafter=ModelDrafter(model, self.target.vocabulary_size, differing))
-
-    @property
-    def stop_token_ids(self) -> list[int]:
-        """The target's end-of-sequence tokens."""
-        return stop_token_ids(self.target, self.tokenizer)
 
 
 def load_pair(

@@ -18,6 +18,7 @@ from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPo
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.schemes import VERIFICATIONS, read_scheme
 from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, check_drafter
+from cactus_decoding.core.validation import NO_NAMES
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.relaxation import FittedPolicy
@@ -437,8 +438,10 @@ class Request(Model):
         return request
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Request:
+    def from_dict(cls, values: Mapping[str, Any], called: Mapping[str, str] = NO_NAMES) -> Request:
         """Return the request of flat names: those of `as_dict`, or ``budget`` in the place of its parts.
+
+        ``called`` are what a mistake calls them, where that is something else, such as a key of a server's.
 
         Raises:
             TypeError: for an unknown name, or a value of the wrong type.
@@ -457,7 +460,7 @@ class Request(Model):
             values = _without_what_follows(values)
         else:
             made["budget"] = values.get("budget")
-        request = build(cls, values, **made)
+        request = build(cls, values, called, **made)
         assert request is not None
         return request
 

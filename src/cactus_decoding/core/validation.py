@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 from cactus_decoding.core.checks import check_choice, check_integer, check_number, short_repr, suggestion
 
 _WORDS: dict[type, str] = {bool: "True or False", str: "a text"}
+NO_NAMES: Mapping[str, str] = {}
 
 
 def mistake(
@@ -21,15 +22,25 @@ def mistake(
     fields: Mapping[str, FieldInfo],
     *,
     what: str,
-    called: str = "",
+    called: Mapping[str, str] = NO_NAMES,
     words: Mapping[type, str] = _WORDS,
 ) -> TypeError | ValueError:
-    """Return the error that says in one sentence what pydantic found first.
+    """Return the error that says in one sentence what pydantic found first; its ``param`` is the field's name.
 
-    ``what`` is what the fields belong to, with its article; ``called`` is what the sentence calls a field, if not by
-    its name; ``words`` are what it calls types.
+    ``what`` is what the fields belong to, with its article; ``called`` are what the sentence calls fields, if not by
+    their names; ``words`` are what it calls types.
     """
     found = error.errors(include_url=False)[0]
+    said = _said(found, fields, what, called, words)
+    if found["loc"]:
+        name = str(found["loc"][0])
+        vars(said).setdefault("param", called.get(name, name))
+    return said
+
+
+def _said(
+    found: Any, fields: Mapping[str, FieldInfo], what: str, called: Mapping[str, str], words: Mapping[type, str]
+) -> TypeError | ValueError:
     raised = found.get("ctx", {}).get("error")
     if isinstance(raised, TypeError | ValueError):  # by a check of our own
         return raised
@@ -39,10 +50,12 @@ def mistake(
     if found["type"] == "missing":
         return TypeError(f"{what} must have {name}")
     try:
-        check_declared(called or name, found["input"], fields[name], words)
+        check_declared(called.get(name, name), found["input"], fields[name], words)
     except (TypeError, ValueError) as said:
         return said
-    return ValueError(f"{called or name} must be {_said_of(fields[name], words)}, but is {short_repr(found['input'])}")
+    return ValueError(
+        f"{called.get(name, name)} must be {_said_of(fields[name], words)}, but is {short_repr(found['input'])}"
+    )
 
 
 def check_declared(name: str, value: object, field: FieldInfo, words: Mapping[type, str] = _WORDS) -> None:

@@ -246,7 +246,7 @@ def test_another_thread_cancels_a_response_and_the_next_one_is_whole(ours):
 
 def test_a_cancelled_response_ends_before_the_draft_s_next_pass(made, monkeypatch):
     llama, event, read, after = made("worded", num_speculative_tokens=4), threading.Event(), Context.read, []
-    drafts = llama._runtime.pair.drafter.model_cache._text.context
+    drafts = llama._pair.drafter.model_cache._text.context
 
     def noted(self, portions):
         after.extend(portions if event.is_set() else [])

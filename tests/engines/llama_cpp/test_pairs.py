@@ -37,7 +37,7 @@ def seats(gguf):
 
 
 def answer(seats, body):
-    asked = read_completion({"max_tokens": 40} | body, USUAL, chat="messages" in body)
+    asked = read_completion({"max_tokens": 40} | body, USUAL, chat="messages" in body, pair=seats.pairs[0])
     prompts = prompts_of(seats.pairs[0], asked)
     with seats.take(prompts[0], threading.Event()) as pair:
         whole = Completion(pair, asked, prompts, "m").whole()
@@ -98,7 +98,7 @@ def test_a_pair_that_an_answer_was_left_on_is_whole_for_the_next(seats, parallel
     """Its generator is suspended, and still referred to."""
     places = seats(parallel, kept_prompts=2 * parallel)
     expected = answer(places, REQUESTS[0])
-    asked, left = read_completion(REQUESTS[1] | {"max_tokens": 40}, USUAL, chat=False), []
+    asked, left = read_completion(REQUESTS[1] | {"max_tokens": 40}, USUAL, chat=False, pair=places.pairs[0]), []
     for pair in places.pairs:
         prompts = prompts_of(pair, asked)
         with places.take(prompts[0], threading.Event()) as taken:

@@ -109,7 +109,7 @@ def test_a_grammar_masks_what_llama_cpp_masks(theirs, ours):
     grammar = LlamaGrammar.from_string(GRAMMAR, verbose=False)
     digit = theirs.tokenize(b"7", add_bos=False)[-1]
     row = torch.randn(theirs.n_vocab(), generator=torch.Generator().manual_seed(2))
-    mask = GrammarMask(ours._runtime._weights, grammar, len(PROMPT))
+    mask = GrammarMask(ours._pair.target.model, grammar, len(PROMPT))
     sampling = LlamaSampling(SamplingParams(), [mask])
     expected = {n: chain(theirs, row, [digit] * n, **settings(grammar=grammar)) for n in range(4)}
     for n in (0, 2, 3, 1, 0):  # forth and back, as rejections go
@@ -122,7 +122,7 @@ def test_a_grammar_masks_what_llama_cpp_masks(theirs, ours):
 def test_rows_behind_a_forbidden_token_are_left_alone(theirs, ours):
     grammar = LlamaGrammar.from_string(GRAMMAR, verbose=False)
     forbidden = theirs.tokenize(b"?", add_bos=False)[-1]
-    mask, row = GrammarMask(ours._runtime._weights, grammar, len(PROMPT)), torch.randn(theirs.n_vocab())
+    mask, row = GrammarMask(ours._pair.target.model, grammar, len(PROMPT)), torch.randn(theirs.n_vocab())
     before = mask(PROMPT, row)
     assert torch.equal(mask([*PROMPT, forbidden], row), row)
     assert torch.equal(mask([*PROMPT, forbidden, forbidden], row), row)
@@ -131,4 +131,4 @@ def test_rows_behind_a_forbidden_token_are_left_alone(theirs, ours):
 
 def test_a_grammar_that_cannot_be_read_is_refused(ours):
     with pytest.raises(ValueError, match="cannot read the grammar"):
-        GrammarMask(ours._runtime._weights, LlamaGrammar(_grammar="frob"), 0)
+        GrammarMask(ours._pair.target.model, LlamaGrammar(_grammar="frob"), 0)

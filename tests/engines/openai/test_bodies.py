@@ -57,7 +57,7 @@ def test_any_value_is_taken_or_refused_in_a_sentence_that_names_the_field(kind):
     for name in kind.model_fields:
         for value in values:
             try:
-                kind.read(least(kind) | {name: value}).settings({})
+                kind.read(least(kind) | {name: value}).request({})
                 taken += 1
             except (TypeError, ValueError) as error:
                 said = str(error)

@@ -1,24 +1,22 @@
-"""One answer as it grows: text that is settled, and what the target thought of each token."""
+"""Responses of GGUF files: how they begin, the text that is settled, and what the target thought of each token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from itertools import count
 from typing import Any, NamedTuple
 
 import torch
 
-from cactus_decoding.core.constraints.base import Constraint
 from cactus_decoding.core.constraints.thinking import Thinking
 from cactus_decoding.core.drafting.model import ModelDrafter
-from cactus_decoding.core.loop import StopCheck
 from cactus_decoding.core.models.tokenizers import IncrementalDetokenizer
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.request import Request, with_default_proposals
-from cactus_decoding.core.session import begin, begin_choice
+from cactus_decoding.core.request import Request
+from cactus_decoding.core.response import Response, begin
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.sampling import GrammarMask, LlamaSampling, Penalties, RowProcessor
-from cactus_decoding.engines.openai.counters import ResponseCounts
 
 _PENALISED = 64  # how many of the last tokens penalties look at, as in llama.cpp
 MIN_LOGPROB = -9999.0  # what clients are told in the place of minus infinity, which JSON does not have
@@ -42,124 +40,103 @@ class Piece(NamedTuple):
     reasoning: str = ""
 
 
-class LlamaAnswer:
-    """A response of GGUF files, with the rows of llama.cpp: what the server and `CactusLlama` begin.
+def begin_gguf(
+    pair: Pair,
+    request: Request,
+    prompt_ids: list[int],
+    processors: Sequence[RowProcessor] = (),
+    penalties: Sequence[float] = (1.0, 0.0, 0.0),
+    grammar: Any = None,  # a `llama_cpp.LlamaGrammar`
+    *,
+    reach: int = _PENALISED,
+    **more: Any,
+) -> Response:
+    """Begin a response with the rows of llama.cpp: what the server and `CactusLlama` do.
 
-    Without ``max_new_tokens`` in the settings there are as many as fit. Penalties look at the last ``reach`` tokens, or
-    at all, if it is negative. ``visible`` tokens stand for no text and are shown nevertheless.
+    Penalties look at the last ``reach`` tokens, or at all, if it is negative. ``more`` are arguments of `begin`.
     """
+    rows = [*processors]
+    if tuple(penalties) != (1, 0, 0):
+        rows.append(Penalties(len(prompt_ids), reach, *penalties))
+    if grammar is not None:
+        rows.append(GrammarMask(pair.target.model, grammar, len(prompt_ids)))
+    return begin(
+        pair,
+        request,
+        prompt_ids,
+        sampling=LlamaSampling(request.sampling, rows),
+        order=LlamaSampling(request.sampling),
+        first_alone=isinstance(pair.drafter, ModelDrafter),
+        **more,
+    )
 
-    def __init__(
-        self,
-        pair: Pair,
-        prompt_ids: list[int],
-        settings: Mapping[str, Any],
-        processors: Sequence[RowProcessor] = (),
-        penalties: Sequence[float] = (1.0, 0.0, 0.0),
-        grammar: Any = None,  # a `llama_cpp.LlamaGrammar`
-        *,
-        constraint: Constraint | None = None,
-        choices: Sequence[str] | None = None,
-        thinking_budget: int | None = None,
-        reach: int = _PENALISED,
-        stop: StopCheck | None = None,
-        visible: frozenset[int] = frozenset(),
-    ) -> None:
-        start, target = len(prompt_ids), pair.target
-        given = with_default_proposals(settings, automatic=pair.chooses)
-        if given.get("max_new_tokens") is None:
-            given["max_new_tokens"] = max((target.max_length or 0) - start, 1)
-        request, rows = Request.from_dict(given), [*processors]
-        if tuple(penalties) != (1, 0, 0):
-            rows.append(Penalties(start, reach, *penalties))
-        if grammar is not None:
-            rows.append(GrammarMask(target.model, grammar, start))
-        self.sampling = LlamaSampling(request.sampling, rows)
-        tokenizer = pair.tokenizer
-        if choices is not None:
-            order = LlamaSampling(request.sampling)
-            self.session = begin_choice(
-                target, request, prompt_ids, choices, tokenizer=tokenizer, sampling=self.sampling, order=order
-            )
-        else:
-            self.session = begin(
-                target,
-                pair.drafter,
-                request,
-                prompt_ids,
-                tokenizer=tokenizer,
-                sampling=self.sampling,
-                stop=stop,
-                constraint=constraint,
-                thinking_budget=thinking_budget,
-                first_alone=isinstance(pair.drafter, ModelDrafter),
-            )
-        self.counts, self._pair, self._ends = ResponseCounts(), pair, frozenset(pair.stop_token_ids)
-        self._tokenizer: Any = _Showing(pair.tokenizer, visible) if visible else pair.tokenizer
 
-    @property
-    def num_tokens(self) -> int:
-        """How many tokens it has so far, end tokens left out."""
-        return sum(token not in self._ends for token in self.session.token_ids)
+def pieces(
+    response: Response,
+    on_step: Callable[[Request, Outcome], None],
+    logprobs: int | None = None,
+    *,
+    apart: bool = False,
+    visible: frozenset[int] = frozenset(),
+) -> Generator[Piece]:
+    """Yield what each step adds; the last piece, and only that, has a finish reason. Closing it frees the pair.
 
-    def pieces(
-        self, on_step: Callable[[Request, Outcome], None], logprobs: int | None = None, *, apart: bool = False
-    ) -> Generator[Piece]:
-        """Yield what each step adds; the last piece, and only that, has a finish reason. Closing it frees the pair."""
-        request = self.session.request
-        detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(self._tokenizer, request.stop)
-        known, sent, number = list[TokenLogprobs](), 0, count()
-        thinking = Thinking.of(self._pair.tokenizer, self.session.prompt_token_ids) if apart else None
-        thoughts: IncrementalDetokenizer[int] = IncrementalDetokenizer(self._pair.tokenizer)
-        thinks, begun, answers = thinking is not None and thinking.begins == "opened", False, False
-        with self._pair.reserve():
-            for outcome in self.session:
-                on_step(request, outcome)
-                self.counts.add(outcome)
-                parts, thought = [], []
-                for place, token in enumerate(outcome.token_ids):
-                    if token in self._ends:
-                        continue
-                    opens = thinking is not None and token == thinking.opening and not begun
-                    begun = True
-                    if opens or (thinking is not None and thinks and token == thinking.closing):
-                        thought += thoughts.finish()
-                        thinks = opens
-                        continue
-                    if logprobs is not None:
-                        start = detokenizer.num_characters
-                        known.append(self._logprobs(outcome, place, token, logprobs, start))
-                    if thinks:
-                        thought += thoughts.push(token, next(number))
-                    else:
-                        parts += detokenizer.push(token, next(number))
-                if outcome.finish_reason is not None:
+    ``logprobs`` are how many of the likeliest tokens to name at each place. A thinking part stands ``apart``.
+    ``visible`` tokens stand for no text and are shown nevertheless.
+    """
+    request, ends = response.request, frozenset(response.pair.stop_token_ids)
+    tokenizer: Any = response.pair.tokenizer
+    shown: Any = _Showing(tokenizer, visible) if visible else tokenizer
+    detokenizer: IncrementalDetokenizer[int] = IncrementalDetokenizer(shown, request.stop)
+    known, sent, number = list[TokenLogprobs](), 0, count()
+    thinking = Thinking.of(tokenizer, response.prompt_token_ids) if apart else None
+    thoughts: IncrementalDetokenizer[int] = IncrementalDetokenizer(tokenizer)
+    thinks, begun, answers = thinking is not None and thinking.begins == "opened", False, False
+    with closing(response):
+        for outcome in response:
+            on_step(request, outcome)
+            parts, thought = [], []
+            for place, token in enumerate(outcome.token_ids):
+                if token in ends:
+                    continue
+                opens = thinking is not None and token == thinking.opening and not begun
+                begun = True
+                if opens or (thinking is not None and thinks and token == thinking.closing):
                     thought += thoughts.finish()
-                    parts += detokenizer.finish()
-                settled = max([part.fate + 1 for part in (*parts[-1:], *thought[-1:])], default=sent)
-                if outcome.finish_reason == "length" or outcome.token_ids[-1] in self._ends:
-                    settled = len(known)  # no stop string has cut any
-                text, reasoning = ("".join(part.text for part in each) for each in (parts, thought))
-                if thinking is not None and not answers:  # line breaks between the parts are of neither
-                    text = text.lstrip("\n")
-                    answers = bool(text)
-                if text or reasoning or outcome.finish_reason is not None:
-                    yield Piece(text, known[sent:settled], outcome.finish_reason, reasoning)
-                    sent = max(sent, settled)
+                    thinks = opens
+                    continue
+                if logprobs is not None:
+                    start = detokenizer.num_characters
+                    known.append(_logprobs(response, outcome, place, token, logprobs, start))
+                if thinks:
+                    thought += thoughts.push(token, next(number))
+                else:
+                    parts += detokenizer.push(token, next(number))
+            if outcome.finish_reason is not None:
+                thought += thoughts.finish()
+                parts += detokenizer.finish()
+            settled = max([part.fate + 1 for part in (*parts[-1:], *thought[-1:])], default=sent)
+            if outcome.finish_reason == "length" or outcome.token_ids[-1] in ends:
+                settled = len(known)  # no stop string has cut any
+            text, reasoning = ("".join(part.text for part in each) for each in (parts, thought))
+            if thinking is not None and not answers:  # line breaks between the parts are of neither
+                text = text.lstrip("\n")
+                answers = bool(text)
+            if text or reasoning or outcome.finish_reason is not None:
+                yield Piece(text, known[sent:settled], outcome.finish_reason, reasoning)
+                sent = max(sent, settled)
 
-    @torch.inference_mode()
-    def _logprobs(self, outcome: Outcome, place: int, token: int, number: int, start: int) -> TokenLogprobs:
-        """Return a token's, in the row that it was sampled from; at temperature 0 in that before the temperature."""
-        greedy, node = self.session.request.sampling.temperature == 0, place - 1
-        row = outcome.rows.untempered_after(node) if greedy else outcome.rows.target_after(node)
-        logprobs = row.double().log().clamp(min=MIN_LOGPROB)
-        values, ids = logprobs.topk(min(number, len(logprobs)))
-        top = [(self._bytes(i), value) for i, value in zip(ids.tolist(), values.tolist(), strict=True)]
-        return TokenLogprobs(self._bytes(token), float(logprobs[token]), top, start)
 
-    def _bytes(self, token: int) -> bytes:
-        tokenizer: Any = self._pair.tokenizer
-        return bytes(tokenizer.piece(token))
+@torch.inference_mode()
+def _logprobs(response: Response, outcome: Outcome, place: int, token: int, number: int, start: int) -> TokenLogprobs:
+    """Return a token's, in the row that it was sampled from; at temperature 0 in that before the temperature."""
+    tokenizer: Any = response.pair.tokenizer
+    greedy, node = response.request.sampling.temperature == 0, place - 1
+    row = outcome.rows.untempered_after(node) if greedy else outcome.rows.target_after(node)
+    logprobs = row.double().log().clamp(min=MIN_LOGPROB)
+    values, ids = logprobs.topk(min(number, len(logprobs)))
+    top = [(bytes(tokenizer.piece(i)), value) for i, value in zip(ids.tolist(), values.tolist(), strict=True)]
+    return TokenLogprobs(bytes(tokenizer.piece(token)), float(logprobs[token]), top, start)
 
 
 class _Showing:

@@ -14,12 +14,12 @@ from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.request import DECODING
 from cactus_decoding.core.spelling import read_kept_prompts
-from cactus_decoding.engines.llama_cpp.runtime import CallProcessors
+from cactus_decoding.engines.llama_cpp.runtime import CallProcessors, begin_call, tokens_of
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the class must not wait for it
+    from cactus_decoding.core.pair import Pair
     from cactus_decoding.core.request import Request
     from cactus_decoding.core.types import Choice, Drafter, Outcome
-    from cactus_decoding.engines.llama_cpp.runtime import Runtime
 
 CALL_SETTINGS = ("budget", *DECODING)  # of a `Request`: what calls take besides, and the constructor for all calls
 _CALL = (*CALL_SETTINGS, "cancelled", "choices", "thinking_budget")
@@ -72,7 +72,7 @@ class CactusLlama(Llama):
         from cactus_decoding.core.metrics import Metrics
         from cactus_decoding.core.request import Request
         from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
-        from cactus_decoding.engines.llama_cpp.runtime import Runtime
+        from cactus_decoding.engines.llama_cpp.runtime import pair_of
 
         self._defaults = {name: options.pop(name) for name in CALL_SETTINGS if name in options}
         # llama_cpp.Llama takes every name without a word
@@ -99,28 +99,28 @@ class CactusLlama(Llama):
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         self.choices: tuple[Choice, ...] = ()
         self.pass_times: dict[str, Any] | None = None
-        self._runtime: Runtime | None = Runtime(self, draft, kept_prompts)
+        self._pair: Pair | None = pair_of(self, draft, kept_prompts)
 
     def prepare(self) -> None:
         """Measure what passes cost here, if that is not known; without, the first response waits for it."""
-        if self._runtime is None:
+        if self._pair is None:
             raise ValueError("this CactusLlama is closed")
-        if self._runtime.pair.chooses:
+        if self._pair.chooses:
             from cactus_decoding.core.drafting.automatic import AutoLength
 
-            self._runtime.pair.prepare(AutoLength())
-            self.pass_times = self._runtime.pair.pass_times(AutoLength())
+            self._pair.prepare(AutoLength())
+            self.pass_times = self._pair.pass_times(AutoLength())
 
     def close(self) -> None:
         """Free the models; nothing can be generated afterwards."""
-        self._runtime = None
+        self._pair = None
         if "_stack" in vars(self):  # llama_cpp.Llama also closes what was refused before it was made
             super().close()
 
     def forget(self) -> None:
         """Forget all texts: the next call reads its whole prompt."""
-        if self._runtime is not None:
-            self._runtime.pair.forget()
+        if self._pair is not None:
+            self._pair.forget()
 
     def eval(self, tokens: Sequence[int]) -> None:
         """Read tokens as `llama_cpp.Llama` does, which overwrites what was kept."""
@@ -173,7 +173,7 @@ class CactusLlama(Llama):
         asked: Any = logits_processor
         if not isinstance(asked, CallProcessors):
             asked = CallProcessors(logits_processor or (), settings)
-        if self._runtime is None:
+        if self._pair is None:
             raise ValueError("this CactusLlama is closed")
         refused = {"typical_p": typical_p != 1, "mirostat_mode": mirostat_mode != 0, "reset=False": not reset}
         if names := [name for name, given in refused.items() if given]:
@@ -181,7 +181,9 @@ class CactusLlama(Llama):
                 f"CactusLlama does not do {names[0]}: it would not know the distribution that is sampled from"
             )
         sampling, penalties = (temp, top_k, top_p, min_p), (repeat_penalty, frequency_penalty, presence_penalty)
-        return self._runtime.generate(self, tokens, asked, sampling, penalties, grammar, stopping_criteria)
+        response = begin_call(self._pair, self, tokens, asked, sampling, penalties, grammar)
+        self.choices = ()
+        return tokens_of(response, self, stopping_criteria)
 
     def create_completion(self, *arguments: Any, **options: Any) -> Any:
         """Complete a prompt: the arguments are those of `llama_cpp.Llama.create_completion`, and `CALL_SETTINGS`.

@@ -1,4 +1,4 @@
-"""What runs under a `CactusLlama`: its weights and context in a pair, and a call's arguments as a request."""
+"""What runs under a `CactusLlama`: its weights and context in a pair, and a call's arguments as a response."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from torch import Tensor
 
 from cactus_decoding.core.loop import StoppingCriteria
 from cactus_decoding.core.pair import Pair
-from cactus_decoding.core.session import Session
+from cactus_decoding.core.request import Request, with_default_proposals
+from cactus_decoding.core.response import Response
 from cactus_decoding.core.types import Drafter
-from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer
+from cactus_decoding.engines.llama_cpp.answering import begin_gguf
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.passes import SequenceSlot
@@ -69,81 +70,77 @@ class ScoredModel(LlamaCppModel):
         return logits[count - rows :]
 
 
-class Runtime:
-    """The pair of a `CactusLlama`, on the context that llama-cpp-python has made."""
+def pair_of(llama: Any, draft: str | Path | Drafter, kept_prompts: int | str) -> Pair:
+    """Return the pair of a `CactusLlama`, on the context that llama-cpp-python has made."""
+    weights = GgufModel("target", llama.model_path, llama.model)
+    tokenizer = GgufTokenizer(weights)
+    text = SequenceSlot(Context(weights, llama.ctx))
+    target = ScoredModel(weights, text, llama.scores if llama._logits_all else None)
+    return Pair(target, load_drafter(draft, target, tokenizer), tokenizer, kept_prompts=kept_prompts)
 
-    def __init__(self, llama: Any, draft: str | Path | Drafter, kept_prompts: int | str) -> None:
-        self._weights = GgufModel("target", llama.model_path, llama.model)
-        tokenizer = GgufTokenizer(self._weights)
-        text = SequenceSlot(Context(self._weights, llama.ctx))
-        target = ScoredModel(self._weights, text, llama.scores if llama._logits_all else None)
-        self.pair = Pair(target, load_drafter(draft, target, tokenizer), tokenizer, kept_prompts=kept_prompts)
 
-    def generate(
-        self,
-        llama: Any,
-        tokens: Sequence[int],
-        asked: CallProcessors,
-        sampling: tuple[float, int, float, float],
-        penalties: tuple[float, float, float],
-        grammar: Any,
-        stopping_criteria: Any,
-    ) -> Generator[int]:
-        """Return a response's tokens, for arguments of `CactusLlama.generate`, which are checked first."""
-        prompt_ids, pair, seed = [int(token) for token in tokens], self.pair, int(llama._seed)
-        limit = asked.max_tokens
-        settings = llama._defaults | asked.settings | vars(as_sampling_params(*sampling))
-        settings |= {"seed": None if seed < 0 or seed == _RANDOM_SEED else seed, "stop": asked.stop}
-        settings |= {"max_new_tokens": None if limit is None or limit <= 0 else limit}
-        processors = [each if isinstance(each, LogitBias) else row_processor(each) for each in asked]
+def begin_call(
+    pair: Pair,
+    llama: Any,
+    tokens: Sequence[int],
+    asked: CallProcessors,
+    sampling: tuple[float, int, float, float],
+    penalties: tuple[float, float, float],
+    grammar: Any,
+) -> Response:
+    """Return the response to a call, for arguments of `CactusLlama.generate`."""
+    prompt_ids, seed, limit = [int(token) for token in tokens], int(llama._seed), asked.max_tokens
+    settings = llama._defaults | asked.settings | vars(as_sampling_params(*sampling))
+    settings |= {"seed": None if seed < 0 or seed == _RANDOM_SEED else seed, "stop": asked.stop}
+    if limit is None or limit <= 0:
+        limit = max((pair.target.max_length or 0) - len(prompt_ids), 1)
+    settings = with_default_proposals(settings | {"max_new_tokens": limit}, automatic=pair.chooses)
+    if asked.choices is not None and grammar is not None:
+        raise ValueError("choices and grammar exclude each other: each says what the answer looks like")
+    if asked.thinking_budget is not None and grammar is not None:
+        raise ValueError("thinking_budget and grammar exclude each other: llama.cpp's grammars begin at once")
+    return begin_gguf(
+        pair,
+        Request.from_dict(settings),
+        prompt_ids,
+        [each if isinstance(each, LogitBias) else row_processor(each) for each in asked],
+        penalties,
+        grammar,
+        reach=llama.last_n_tokens_size,
         # llama-cpp-python looks for stop strings itself, in its own texts
-        stop = StoppingCriteria(pair.stop_token_ids, (), pair.tokenizer, len(prompt_ids))
-        reach = llama.last_n_tokens_size
-        if asked.choices is not None and grammar is not None:
-            raise ValueError("choices and grammar exclude each other: each says what the answer looks like")
-        if asked.thinking_budget is not None and grammar is not None:
-            raise ValueError("thinking_budget and grammar exclude each other: llama.cpp's grammars begin at once")
-        answer = LlamaAnswer(
-            pair,
-            prompt_ids,
-            settings,
-            processors,
-            penalties,
-            grammar,
-            choices=asked.choices,
-            thinking_budget=asked.thinking_budget,
-            reach=reach,
-            stop=stop,
-        )
-        llama.choices = ()
-        return self._tokens_of(answer.session, llama, asked, stopping_criteria)
+        stop=StoppingCriteria(pair.stop_token_ids, (), pair.tokenizer, len(prompt_ids)),
+        choices=asked.choices,
+        thinking_budget=asked.thinking_budget,
+        cancelled=asked.cancelled,
+    )
 
-    def _tokens_of(self, session: Session, llama: Any, asked: CallProcessors, stopping_criteria: Any) -> Generator[int]:
-        prompt_ids, ends = session.prompt_token_ids, frozenset(self.pair.stop_token_ids)
-        llama.metrics, written = session.metrics, 0
-        llama.input_ids[: len(prompt_ids)] = prompt_ids
-        reservation, llama.n_tokens = self.pair.reserve(), len(prompt_ids)
-        try:
-            self.pair.cancel_by(asked.cancelled)
-            for outcome in session:
-                llama.metrics, llama.choices = session.metrics, session.choices
-                if llama.on_step is not None:
-                    llama.on_step(session.request, outcome)
-                for i, token in enumerate(outcome.token_ids):
-                    if stopping_criteria is not None and stopping_criteria(
-                        llama._input_ids, outcome.rows.logits[i].numpy()
-                    ):
-                        return
-                    written += token not in ends
-                    llama.usage = {
-                        "prompt_tokens": len(prompt_ids),
-                        "completion_tokens": written,
-                        "total_tokens": len(prompt_ids) + written,
-                    }
-                    yield token
-                    llama.input_ids[llama.n_tokens] = token
-                    llama.n_tokens += 1
-        finally:
-            self.pair.cancel_by(None)
-            reservation.active, llama._requires_eval = False, True
-            llama.pass_times = self.pair.pass_times(session.request.draft_length)
+
+def tokens_of(response: Response, llama: Any, stopping_criteria: Any) -> Generator[int]:
+    """Yield a response's tokens, and keep the attributes of a `CactusLlama` up to date."""
+    prompt_ids, ends = response.prompt_token_ids, frozenset(response.pair.stop_token_ids)
+    llama.metrics, written, length = response.metrics, 0, len(prompt_ids)
+    llama.input_ids[:length] = prompt_ids
+    try:
+        for outcome in response:
+            llama.metrics, llama.choices, llama.n_tokens = response.metrics, response.choices, length
+            if llama.on_step is not None:
+                llama.on_step(response.request, outcome)
+            for i, token in enumerate(outcome.token_ids):
+                if stopping_criteria is not None and stopping_criteria(
+                    llama._input_ids, outcome.rows.logits[i].numpy()
+                ):
+                    return
+                written += token not in ends
+                llama.usage = {
+                    "prompt_tokens": len(prompt_ids),
+                    "completion_tokens": written,
+                    "total_tokens": len(prompt_ids) + written,
+                }
+                yield token
+                llama.input_ids[length] = token
+                length += 1
+                llama.n_tokens = length
+    finally:
+        response.close()
+        llama._requires_eval = True
+        llama.pass_times = response.pass_times

@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     InstanceOf,
     PlainValidator,
+    SkipValidation,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
@@ -29,7 +30,7 @@ from pydantic import (
 
 from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Declared
-from cactus_decoding.core.request import SETTINGS, Request
+from cactus_decoding.core.request import SETTINGS, Request, with_default_proposals
 from cactus_decoding.core.validation import mistake
 from cactus_decoding.engines.openai.keys import (
     ALLOWED,
@@ -44,6 +45,10 @@ from cactus_decoding.engines.openai.keys import (
 )
 from cactus_decoding.engines.openai.reading import NoJSONError, parse_body
 
+if TYPE_CHECKING:
+    from cactus_decoding.core.pair import Pair
+
+_KEY_OF = {name: each.key for name, each in SETTINGS.items()}
 MAX_BODY_SEED = 2**32 - 2  # what every server takes: 32 bits, of which the last asks llama.cpp to draw a seed
 MAX_PROMPTS, MAX_CHOICES, MAX_LOGPROBS, MAX_PROPOSALS = 32, 16, 20, 64
 _COMPLETION_TOKENS = 16  # OpenAI's own limit of a completion, where a request says nothing; conversations have none
@@ -256,8 +261,7 @@ class Body(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            with errors_about(str(next(iter(error.errors()[0]["loc"]), ""))):
-                raise mistake(error, cls.model_fields, what="a request", words=_JSON_WORDS) from None
+            raise mistake(error, cls.model_fields, what="a request", words=_JSON_WORDS) from None
 
     @property
     def given(self) -> dict[str, Any]:
@@ -347,18 +351,19 @@ class _Written(Body):
         """For repeated tokens: llama.cpp's factor, per time, and once."""
         return self.repeat_penalty, self.frequency_penalty, self.presence_penalty
 
-    def settings(self, defaults: Mapping[str, Any], thinking: Marks | None = None) -> dict[str, Any]:
-        """Return what is asked for by the names of `Request.from_dict`, where it is checked as a whole.
+    def request(
+        self, defaults: Mapping[str, Any], pair: Pair | None = None, *, thinking: Marks | None = None
+    ) -> Request:
+        """Return what is asked of a pair, which is checked here: the first choice's; others have the next seeds.
 
-        Sampling that is not asked for is OpenAI's and vLLM's, temperature 1 and no cuts, whatever the defaults say.
-        Without ``max_new_tokens`` an answer may be as long as there is room for.
+        ``defaults`` are the server's own settings, by the names of `Request.from_dict`. Sampling that is not asked for
+        is OpenAI's and vLLM's, temperature 1 and no cuts, whatever they say. Without a limit an answer may be as long
+        as there is room for.
         """
         given = self.given
-        settings = {
-            **defaults,
-            **read_keys({key: given[key] for key in KEYS if key in given}, defaults, thinking=thinking),
-        }
-        settings |= {
+        asked = read_keys({key: given[key] for key in KEYS if key in given}, defaults, thinking=thinking)
+        settings = {name: value for name, value in defaults.items() if name != "budget" or "budget_nats" not in asked}
+        settings |= asked | {
             name: getattr(self, each.key)
             for name, each in SETTINGS.items()
             if each.setting.from_clients and OF_ENGINES.intersection(each.groups)
@@ -366,20 +371,25 @@ class _Written(Body):
         settings["max_new_tokens"] = self.max_new_tokens  # for which a conversation has two keys
         if self.max_new_tokens is None:
             del settings["max_new_tokens"]
+            if pair is not None and pair.target.max_length is not None:
+                settings["max_new_tokens"] = pair.target.max_length
         if not self.speculative or self.num_speculative_tokens is not None:
             settings["num_speculative_tokens"] = self.num_speculative_tokens or 0
-        Request.from_dict(settings)
-        return settings
+        automatic = pair is not None and pair.chooses
+        return Request.from_dict(with_default_proposals(settings, automatic=automatic), _KEY_OF)
 
 
 def _field_of(setting: Declared) -> Any:
-    """Return a request's setting as a body's field; what clients may send of it, `read_keys` decides."""
+    """Return a request's setting as a body's field, which is checked where the `Request` is made.
+
+    What clients may send of it, `read_keys` decides.
+    """
     kind: Any = Any
     if setting.key == RULE_KEY:
         kind = Text
     elif setting.setting.from_clients is True:
         annotation: Any = setting.field.annotation
-        kind = Annotated[annotation | None, *setting.field.metadata]
+        kind = Annotated[annotation | None, *setting.field.metadata, SkipValidation]
     default = setting.default if OF_ENGINES.intersection(setting.groups) else None
     return kind, Field(default=default, description=setting.doc)
 

@@ -35,7 +35,7 @@ def read_keys(
 
     Clients may send what the settings' fields allow (``from_clients``). Whoever starts the server may give any pattern
     (``any_pattern``). ``thinking`` are the marks between which the server's model thinks, if a reasoning parser knows
-    them.
+    them. What a value may be is checked where a request is made of the settings (``called`` of `Request.from_dict`).
 
     Example:
         >>> settings = read_keys({"acceptance_rule": "lossless", "protect": "none", "n": 2}, {"protect": "digits"})
@@ -46,7 +46,7 @@ def read_keys(
     settings: dict[str, Any] = {}
     for key, value in given.items():
         declared = _ASKED[key]
-        name = BUDGET_KEY if key == BUDGET_KEY else declared.flat
+        name = declared.flat
         if value == NONE and key == switch(declared.part):
             # what else is said of it will be refused: it is that of nothing
             settings |= {each: given.get(each) for each in POLICY_KEYS if SETTINGS[each].part is declared.part}

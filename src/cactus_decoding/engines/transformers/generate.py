@@ -27,9 +27,10 @@ from cactus_decoding.core.drafting.registry import proposals_of
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.gone import replacement
 from cactus_decoding.core.metrics import Metrics
+from cactus_decoding.core.pair import Models
 from cactus_decoding.core.request import DECODING, Request
+from cactus_decoding.core.response import begin
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.core.session import begin
 from cactus_decoding.core.types import Drafter
 from cactus_decoding.engines.transformers.assistance import ASSISTANT_SETTINGS, Assistance
 from cactus_decoding.engines.transformers.cached_model import CachedModel
@@ -161,31 +162,29 @@ def speculative_generate(
     request = Request.from_dict(settings | {"max_new_tokens": max(stop.max_length - len(prompt_ids), 1)})
     target, reach = CachedModel(model), position_limit(model, len(prompt_ids))
     proposer = assistance.choose_drafter() if request.draft_length.max_draft_tokens else NgramDrafter()
-    session = begin(
-        target,
-        read_in_blocks(model, proposer, len(prompt_ids)),
+    response = begin(
+        Models(target, read_in_blocks(model, proposer, len(prompt_ids)), tokenizer),
         request,
         prompt_ids,
-        tokenizer=tokenizer,
         sampling=rows,
         stop=stop,
         generator=random_source(generator, seed, target.device),
         max_length=reach.end or sys.maxsize,
     )
     try:
-        for outcome in session:
+        for outcome in response:
             if streamer is not None:
                 for token in outcome.token_ids:
                     streamer.put(torch.tensor([token]))
     finally:
         if metrics is not None:
-            vars(metrics).update(vars(metrics + session.metrics))  # the caller's own object
+            vars(metrics).update(vars(metrics + response.metrics))  # the caller's own object
     assistance.remember(request.draft_length)
     if streamer is not None:
         streamer.end()
-    if session.finish_reason == "length" and len(prompt_ids) + len(session.token_ids) < stop.max_length:
+    if response.finish_reason == "length" and len(prompt_ids) + len(response.token_ids) < stop.max_length:
         warnings.warn(f"the response ends at the target's {reach.end} positions, {reach.cause}", stacklevel=2)
-    sequences = torch.cat([input_ids, input_ids.new_tensor([session.token_ids])], dim=1)
+    sequences = torch.cat([input_ids, input_ids.new_tensor([response.token_ids])], dim=1)
     return GenerateDecoderOnlyOutput(sequences=sequences) if generation_config.return_dict_in_generate else sequences
 
 

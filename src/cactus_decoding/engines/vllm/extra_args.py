@@ -12,6 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from cactus_decoding.core.checks import check_number, short_repr, suggestion
+from cactus_decoding.core.declared import build
+from cactus_decoding.core.policy.budget import Budget
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
@@ -30,6 +32,7 @@ METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 CLIENTS_KEY = "client_rules"  # whether requests may ask for a rule and its settings
 RULES_KEY = "outside_rules"  # rules by import path that requests may name, besides the default rule's
 _OFFERED = tuple(name for name, rule in RULES.items() if works_as_logits(rule))
+_BUDGET = {"budget_nats": BUDGET_KEY}
 REQUEST_KEYS = (*KEYS, REPORT_KEY)
 SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, CLIENTS_KEY, RULES_KEY)
 
@@ -59,7 +62,8 @@ def request_of(
     if default is None and "rule" not in settings:
         key, value = next((key, asked[key]) for key in KEYS if asked.get(key) is not None)
         raise ValueError(f"{key} is given ({short_repr(value)}) without {RULE_KEY}, and the server has no default rule")
-    rule, budget = settings.pop("rule", None), settings.pop("budget", defaults.budget)
+    rule, nats = settings.pop("rule", None), {name: settings.pop(name) for name in [*settings] if name in _BUDGET}
+    budget = build(Budget, nats, _BUDGET) if nats else defaults.budget
     others = {name: settings.pop(name) for name in [*settings] if name in Request.model_fields}
     policy = relaxation_policy(**defaults.policy.as_dict() | settings)
     rule = defaults.rule if rule is None else _parse(rule, any_pattern)

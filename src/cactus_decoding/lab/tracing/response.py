@@ -14,10 +14,11 @@ from cactus_decoding.core.drafting.lookup import LookUpDrafter
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import plain_json
-from cactus_decoding.core.generate import Response, stream
+from cactus_decoding.core.generate import stream
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request, RequestSettings
+from cactus_decoding.core.response import Response
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY
 from cactus_decoding.lab.tracing.positions import PositionReader
 from cactus_decoding.lab.tracing.trace import Trace, TracedStep, TraceHeader

@@ -13,7 +13,8 @@ from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
-from cactus_decoding.engines.llama_cpp.server.completion import _log_once, answer_to, read_completion
+from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling, LogitBias, Penalties
+from cactus_decoding.engines.llama_cpp.server.completion import _log_once, read_completion
 from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools
 from cactus_decoding.engines.openai.tool_calls import HERMES, TOOL_CALL_FORMATS
 from cactus_decoding.zoo.word_problems import EXAMPLES
@@ -94,8 +95,10 @@ def test_log_probabilities_are_the_targets_whoever_wrote_the_token(pair, ask, sa
     (choice,) = ask(watch, prompt=QUESTION, **same).whole()["choices"]
     assert {Fate.ACCEPTED, Fate.RECOVERED, Fate.BONUS} == {*fates}
     told, prompt = choice["logprobs"], pair.tokenizer(QUESTION).input_ids
-    asked = read_completion({"prompt": QUESTION} | same, {}, chat=False)
-    to_probs = answer_to(pair, asked, prompt).sampling
+    asked = read_completion({"prompt": QUESTION} | same, {}, chat=False, pair=pair)
+    processors = [Penalties(len(prompt), 64, *asked.body.penalties)]
+    processors += [LogitBias(asked.body.logit_bias, pair.target.vocabulary_size)] if asked.body.logit_bias else []
+    to_probs = LlamaSampling(asked.request.sampling, processors)
     twin = pair.target.twin()
     logits = twin.append(prompt + tokens, len(tokens) + 1)
     for i, token in enumerate(tokens[: len(told["tokens"])]):

@@ -1,8 +1,12 @@
 """Requests to the server: what a completion is then asked for, and a sentence for every mistake."""
 
+import sys
+
 import pytest
 from support.tables import all_of
 
+from cactus_decoding import Request, SamplingParams
+from cactus_decoding.core.sampling import params
 from cactus_decoding.engines.llama_cpp.server.completion import read_completion
 
 USER = {"role": "user", "content": "Hi"}
@@ -19,11 +23,30 @@ def read(usual=(), *, chat=False, **body):
 
 def test_what_is_not_asked_for_is_what_vllm_takes():
     asked = read()
-    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
     # of everything else the server's own settings decide
-    assert asked.settings == sampling | {"stop": (), "seed": None, "max_new_tokens": 16}
+    assert asked.request == Request(sampling=SamplingParams(1.0), max_new_tokens=16)
     assert (asked.body.stream, asked.body.n, asked.body.num_logprobs) == (False, 1, None)
-    assert "max_new_tokens" not in read({"max_new_tokens": 9}, chat=True).settings
+    assert read({"max_new_tokens": 9}, chat=True).request == Request()
+
+
+@all_of("chat", [False, True])
+def test_each_value_is_checked_once_and_the_request_of_the_first_choice_travels(chat):
+    checks = []
+
+    def profile(frame, event, _):
+        if event == "call" and frame.f_code is params._temperature.__code__:
+            checks.append(frame.f_locals["given"])
+
+    sys.setprofile(profile)
+    try:
+        asked = read(chat=chat, temperature=0.7, n=3, seed=5)
+        requests = [asked.request_of(index) for index in range(6)]
+    finally:
+        sys.setprofile(None)
+    assert checks == [0.7]
+    assert requests[0] is asked.request
+    assert requests == [asked.request.replace(seed=seed) for seed in (5, 6, 7)] * 2  # of two prompts
+    assert {read(chat=chat, n=3).request_of(index).seed for index in range(3)} == {None}
 
 
 def test_names_of_openai_and_ours_become_those_of_a_completion():
@@ -31,10 +54,10 @@ def test_names_of_openai_and_ours_become_those_of_a_completion():
         chat=True, max_completion_tokens=5, acceptance_rule="cactus:delta=1", budget=0.5, protect="json|digits"
     )
     own = {"rule": "cactus:delta=1", "budget": 0.5, "protect": "digits|json", "max_new_tokens": 5}
-    assert {name: asked.settings.get(name) for name in own} == own
+    assert asked.request == Request.from_dict(own)
     assert read(prompt=[[1, 2], [3]]).body.prompt == [[1, 2], [3]]
     assert [read(prompt=each).body.prompt for each in ("a", ["a", "b"], [1, 2])] == [["a"], ["a", "b"], [[1, 2]]]
-    assert read(stop="x").settings["stop"] == ("x",)
+    assert read(stop="x").request.stop == ("x",)
     assert (read(logprobs=0).body.num_logprobs, read(n=3).body.n) == (0, 3)
     assert read(acceptance_report=True).body.acceptance_report
     told = [{"logprobs": True}, {"logprobs": True, "top_logprobs": 4}, {"logprobs": False}, {"top_logprobs": 0}]
@@ -46,7 +69,7 @@ def test_names_of_openai_and_ours_become_those_of_a_completion():
 
 def meant(asked):
     """Return what a request asks for: fields that change nothing are no part of it."""
-    return asked.body.model_dump(exclude={"response_format"}), asked.settings, asked.tools, asked.grammar
+    return asked.body.model_dump(exclude={"response_format"}), asked.request, asked.tools, asked.grammar
 
 
 def test_what_clients_send_besides_is_taken_and_changes_nothing():
@@ -63,9 +86,10 @@ def test_what_clients_send_besides_is_taken_and_changes_nothing():
 
 def test_a_server_s_settings_can_be_taken_back():
     usual = {"rule": "clamped:width=1", "protect": r"\d+", "protect_threshold": 0.1, "relax_within": ["<a>", "</a>"]}
-    assert read(usual, protect=r"\d+").settings["protect"] == r"\d+"  # the server's own pattern may be named
-    asked = read(usual, protect="none", relax_within="none")
-    assert [asked.settings[name] for name in ("protect", "protect_threshold", "relax_within")] == [None] * 3
+    # the server's own pattern may be named
+    assert read(usual, protect=r"\d+").request.policy == Request.from_dict(usual).policy
+    asked = read(usual, protect="none", relax_within="none").request
+    assert (asked.rule, asked.policy) == (Request.from_dict(usual).rule, Request().policy)
 
 
 @all_of(

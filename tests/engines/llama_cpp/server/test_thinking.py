@@ -69,7 +69,7 @@ def test_a_template_that_is_told_not_to_think_answers_at_once(ask):
 def test_relaxing_may_be_limited_to_the_same_marks():
     body = {"messages": CHAT, "acceptance_rule": "clamped:width=1", "relax_within": "thinking"}
     asked = read_completion(body, {}, chat=True, thinking=((7,), (8,)))
-    assert asked.settings["relax_within"] == ((7,), (8,))
+    assert asked.request.as_dict()["relax_within"] == [7, 8]
     with pytest.raises(ValueError, match="the server knows no tokens around a thinking part"):
         read_completion(body, {}, chat=True)
 

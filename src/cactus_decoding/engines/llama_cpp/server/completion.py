@@ -17,20 +17,20 @@ from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
+from cactus_decoding.core.response import Response
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import LlamaAnswer, Piece, TokenLogprobs, text_of
+from cactus_decoding.engines.llama_cpp.answering import Piece, TokenLogprobs, begin_gguf, pieces, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
-from cactus_decoding.engines.openai.counters import REPORT_KEY
+from cactus_decoding.engines.openai.counters import REPORT_KEY, ResponseCounts
 from cactus_decoding.engines.openai.keys import Marks
 
 
 @dataclass(frozen=True)
 class CompletionParams:
     body: CompletionBody | ChatBody
-    # by the names of `Request.from_dict`; without ``max_new_tokens`` for as many tokens as there is room
-    settings: dict[str, Any]
+    request: Request  # of the first choice
     tools: Tools | None
     grammar: Grammar | None  # of the answer; None where anything may be written, or one of some choices
     # answers of which it is one, by the exact probability of each; None for any other
@@ -41,21 +41,28 @@ class CompletionParams:
     def chat(self) -> bool:
         return isinstance(self.body, ChatBody)
 
+    def request_of(self, index: int) -> Request:
+        """Return what is asked for one of the choices of all prompts, which have one seed after the other."""
+        further, request = index % self.body.n, self.request
+        return request.replace(seed=request.seed + further) if further and request.seed is not None else request
+
 
 def read_completion(
     given: Mapping[str, Any],
     defaults: Mapping[str, Any],
     *,
     chat: bool,
+    pair: Pair | None = None,
     marks: CallMarks | None = None,
     thinking: Marks | None = None,
 ) -> CompletionParams:
+    """Return what a body asks of a pair; ``defaults`` are the server's own settings."""
     body = (ChatBody if chat else CompletionBody).read(given)
-    settings, tools = body.settings(defaults, thinking), Tools.of(body.given)
+    request, tools = body.request(defaults, pair, thinking=thinking), Tools.of(body.given)
     form = form_of(body.given, tools, marks)
     grammar, choices = (form, None) if form is None or isinstance(form, Grammar) else (None, form)
     visible = frozenset(marks.special.values()) if marks is not None and tools is not None else frozenset[int]()
-    return CompletionParams(body, settings, tools, grammar, choices, visible)
+    return CompletionParams(body, request, tools, grammar, choices, visible)
 
 
 StepReader = Callable[[Request, Outcome], None]
@@ -73,13 +80,14 @@ class Completion:
         on_step: StepReader = lambda *_: None,
         constraint: Constraint | None = None,
     ) -> None:
-        self._asked, self._on_step, self._tokenizer = asked, on_step, pair.tokenizer
+        self._asked, self._on_step, self._pair = asked, on_step, pair
         self._num_read = sum(map(len, prompts))
-        self._answers = [
-            answer_to(pair, asked, prompts[index // asked.body.n], index, constraint if index == 0 else None)
+        self._responses = [
+            response_to(pair, asked, prompts[index // asked.body.n], index, constraint if index == 0 else None)
             for index in range(len(prompts) * asked.body.n)
         ]
-        self._warning = self._answers[0].session.request.warning
+        self._counts = [ResponseCounts() for _ in self._responses]
+        self._warning = asked.request.warning
         if self._warning is not None:
             _log_once(self._warning)
         kind = "chat.completion" if asked.chat else "text_completion"
@@ -92,43 +100,50 @@ class Completion:
 
     def whole(self) -> dict[str, Any]:
         choices = []
-        for index, answer in enumerate(self._answers):
-            pieces = [*answer.pieces(self._on_step, self._asked.body.num_logprobs, apart=self._asked.chat)]
-            text = "".join(piece.text for piece in pieces)
-            logprobs = [each for piece in pieces for each in piece.logprobs]
-            reasoning = "".join(piece.reasoning for piece in pieces).lstrip("\n")
+        for index, response in enumerate(self._responses):
+            made = [*self._pieces(index)]
+            text = "".join(piece.text for piece in made)
+            logprobs = [each for piece in made for each in piece.logprobs]
+            reasoning = "".join(piece.reasoning for piece in made).lstrip("\n")
             said = self._message(text, reasoning) if self._asked.chat else {"text": self._echo(index) + text}
-            called, finish_reason = "tool_calls" in said.get("message", {}), pieces[-1].finish_reason
+            called, finish_reason = "tool_calls" in said.get("message", {}), made[-1].finish_reason
             finish_reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
             told = {"logprobs": self._logprobs(logprobs), "finish_reason": finish_reason}
-            choices.append({"index": index} | said | told | _probabilities(answer))
+            choices.append({"index": index} | said | told | _probabilities(response))
         return self._head | {"choices": choices, "usage": self._usage} | self._metrics
 
     def chunks(self) -> Generator[dict[str, Any]]:
         """Yield the answer bit by bit; the usage comes last, where it was asked for. Closing it frees the pair."""
         head = self._head | {"object": "chat.completion.chunk"} if self._asked.chat else self._head
-        for index, answer in enumerate(self._answers):
-            last = answer is self._answers[-1] and not self._asked.body.stream_options.include_usage
-            asked = self._asked.body.num_logprobs
-            with closing(answer.pieces(self._on_step, asked, apart=self._asked.chat)) as pieces:
-                for choice in self._deltas(pieces) if self._asked.chat else self._texts(pieces, self._echo(index)):
-                    choice |= _probabilities(answer) if choice["finish_reason"] else {}
+        for index, response in enumerate(self._responses):
+            last = response is self._responses[-1] and not self._asked.body.stream_options.include_usage
+            with closing(self._pieces(index)) as made:
+                for choice in self._deltas(made) if self._asked.chat else self._texts(made, self._echo(index)):
+                    choice |= _probabilities(response) if choice["finish_reason"] else {}
                     chunk = head | {"choices": [{"index": index} | choice]}
                     yield chunk | (self._metrics if last and choice["finish_reason"] else {})
         if self._asked.body.stream_options.include_usage:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
-    def _texts(self, pieces: Iterator[Piece], echo: str) -> Iterator[dict[str, Any]]:
-        for piece in pieces:
+    def _pieces(self, index: int) -> Generator[Piece]:
+        def on_step(request: Request, outcome: Outcome) -> None:
+            self._on_step(request, outcome)
+            self._counts[index].add(outcome)
+
+        response, asked = self._responses[index], self._asked
+        return pieces(response, on_step, asked.body.num_logprobs, apart=asked.chat, visible=asked.visible)
+
+    def _texts(self, made: Iterator[Piece], echo: str) -> Iterator[dict[str, Any]]:
+        for piece in made:
             logprobs = self._logprobs(piece.logprobs)
             yield {"text": echo + piece.text, "logprobs": logprobs, "finish_reason": piece.finish_reason}
             echo = ""
 
-    def _deltas(self, pieces: Iterator[Piece]) -> Iterator[dict[str, Any]]:
+    def _deltas(self, made: Iterator[Piece]) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
         begun, held, thinks, tools = False, list[TokenLogprobs](), False, self._asked.tools
         reader = None if tools is None else tools.reader()
-        for piece in pieces:
+        for piece in made:
             if not begun:
                 begun = True
                 yield _delta({"role": "assistant", "content": ""})
@@ -186,11 +201,13 @@ class Completion:
         if isinstance(body, ChatBody) or not body.echo:
             return ""
         given = body.prompt[index // body.n]
-        return given if isinstance(given, str) else self._tokenizer.decode(given)
+        return given if isinstance(given, str) else self._pair.tokenizer.decode(given)
 
     @property
     def _usage(self) -> dict[str, int]:
-        read, written = self._num_read, sum(answer.num_tokens for answer in self._answers)
+        ends = frozenset(self._pair.stop_token_ids)  # which are left out
+        written = sum(token not in ends for response in self._responses for token in response.token_ids)
+        read = self._num_read
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
     @property
@@ -199,7 +216,7 @@ class Completion:
         if not self._asked.body.acceptance_report:
             return {}
         told = {} if self._warning is None else {"warning": self._warning}
-        reports = [answer.counts.report() | told for answer in self._answers]
+        reports = [counts.report() | told for counts in self._counts]
         return {"metrics": {"speculative_decoding": {REPORT_KEY: reports[0] if len(reports) == 1 else reports}}}
 
 
@@ -208,8 +225,8 @@ def _log_once(warning: str) -> None:
     logging.getLogger(__name__).warning("of a request: %s", warning)
 
 
-def _probabilities(answer: LlamaAnswer) -> dict[str, Any]:
-    choices = [choice.as_dict() for choice in answer.session.choices]
+def _probabilities(response: Response) -> dict[str, Any]:
+    choices = [choice.as_dict() for choice in response.choices]
     return {"choice_probabilities": choices} if choices else {}
 
 
@@ -268,23 +285,21 @@ def _conversation(tokenizer: Any, body: ChatBody, tools: Tools | None) -> str:
     return prompt
 
 
-def answer_to(
+def response_to(
     pair: Pair, asked: CompletionParams, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
-) -> LlamaAnswer:
-    body, seed = asked.body, asked.body.seed
-    settings = asked.settings | {"seed": None if seed is None else seed + index % body.n}
+) -> Response:
+    body = asked.body
     processors = [LogitBias(body.logit_bias, pair.target.vocabulary_size)] if body.logit_bias else []
     if constraint is None and asked.grammar is not None:
         ends = pair.stop_token_ids
         constraint = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, ends).constraint(asked.grammar)
-    return LlamaAnswer(
+    return begin_gguf(
         pair,
+        asked.request_of(index),
         prompt_ids,
-        settings,
         processors,
         body.penalties,
         constraint=constraint,
         choices=asked.choices,
-        visible=asked.visible,
         thinking_budget=body.thinking_budget,
     )

@@ -145,7 +145,7 @@ class LlamaServer:
         pair = self._seats.pairs[0]
         tokenizer: Any = pair.tokenizer
         if body.prompt is None:
-            [ids] = prompts_of(pair, read_completion(body.chat, self._defaults, chat=True))
+            [ids] = prompts_of(pair, read_completion(body.chat, self._defaults, chat=True, pair=pair))
         else:
             ids = list(tokenizer(body.prompt, add_special_tokens=body.add_special_tokens).input_ids)
         texts = [tokenizer.convert_ids_to_tokens(each) for each in ids] if body.return_token_strs else None
@@ -177,7 +177,8 @@ class LlamaServer:
         return StreamedResponse(source, kind, cancelled.set)
 
     def _read(self, body: Mapping[str, Any], *, chat: bool) -> tuple[CompletionParams, Constraint | None]:
-        asked = read_completion(body, self._defaults, chat=chat, marks=self._marks, thinking=self._thinking)
+        pair, marks, thinking = self._seats.pairs[0], self._marks, self._thinking
+        asked = read_completion(body, self._defaults, chat=chat, pair=pair, marks=marks, thinking=thinking)
         if asked.grammar is None:
             return asked, None
         named = asked.grammar.name.split()[-1]

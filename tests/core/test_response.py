@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,10 @@ from transformers.generation import logits_process
 
 from cactus_decoding import Metrics, ModelDrafter, NgramDrafter, Request, SamplingParams, parse_rule
 from cactus_decoding.core.loop import decode
+from cactus_decoding.core.models.base import Cancelled
+from cactus_decoding.core.pair import Models
+from cactus_decoding.core.response import begin
 from cactus_decoding.core.sampling.params import SamplingFn
-from cactus_decoding.core.session import begin
 from cactus_decoding.core.verification.walk import Verifier
 from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling, Penalties
 from cactus_decoding.engines.transformers.generate_arguments import ProcessedProbs
@@ -45,7 +48,7 @@ ROWS = {
 
 
 def steps(target, drafter, request, token_ids=PROMPT, **given):
-    return list(begin(target, drafter, request, token_ids, tokenizer=LETTERS, **given))
+    return list(begin(Models(target, drafter, LETTERS), request, token_ids, **given))
 
 
 @pytest.mark.parametrize("case", ROWS)
@@ -116,10 +119,10 @@ def test_two_tokens_follow_the_distribution_of_a_relaxed_rule_within_its_budget(
     rule, drafter, seen = "clamped:width=2", ModelDrafter(draft), []
     for seed in range(1500):
         request = Request(rule, 0.2, num_speculative_tokens=3, max_new_tokens=6, seed=seed)
-        session = begin(target, drafter, request, PROMPT, tokenizer=LETTERS)
-        while len(session.token_ids) < 2:
-            next(session)
-        seen.append(8 * session.token_ids[0] + session.token_ids[1])
+        response = begin(Models(target, drafter, LETTERS), request, PROMPT)
+        while len(response.token_ids) < 2:
+            next(response)
+        seen.append(8 * response.token_ids[0] + response.token_ids[1])
     for budget, refuted in ((0.2, False), (0.0, True), (1e9, True)):
         law = distribution_of_two((target.model, draft), rule, budget)
         assert rejects(torch.tensor(seen), law) == refuted, budget
@@ -127,18 +130,43 @@ def test_two_tokens_follow_the_distribution_of_a_relaxed_rule_within_its_budget(
 
 def test_no_step_is_taken_before_it_is_asked_for_nor_after_it_is_closed(target, draft):
     target.reset()
-    session = begin(target, ModelDrafter(draft), ASKED, PROMPT, tokenizer=LETTERS, first_alone=True)
-    assert (target.length, session.token_ids, session.metrics) == (0, [], Metrics())
-    first, second = next(session), next(session)
+    response = begin(Models(target, ModelDrafter(draft), LETTERS), ASKED, PROMPT, first_alone=True)
+    assert (target.length, response.token_ids, response.metrics) == (0, [], Metrics())
+    first, second = next(response), next(response)
     assert (first.num_drafted, second.num_drafted) == (0, 4)
-    assert session.prompt_token_ids == PROMPT
-    assert session.fates == [*first.fates, *second.fates]
+    assert response.prompt_token_ids == PROMPT
+    assert response.fates == [*first.fates, *second.fates]
     counted = Metrics.of(first) + Metrics.of(second)
-    assert replace(session.metrics, seconds=0) == counted
-    assert session.metrics.seconds > 0
-    session.close()
-    assert list(session) == []
-    assert session.finish_reason is None
+    assert replace(response.metrics, seconds=0) == counted
+    assert response.metrics.seconds > 0
+    response.close()
+    assert list(response) == []
+    assert response.finish_reason is None
+
+
+def test_one_response_runs_on_its_models_until_it_is_finished_closed_or_dropped(target, draft):
+    models, expected = Models(target, ModelDrafter(draft), None), steps(target, ModelDrafter(draft), ASKED)
+
+    def begun(**given):
+        return begin(models, ASKED, PROMPT, stop=lambda ids: False, **given)
+
+    for leave in (list, lambda response: response.close(), lambda response: None):
+        first = begun()
+        next(first)
+        with pytest.raises(RuntimeError, match="one response at a time"):
+            next(begun())
+        leave(first)
+        del first
+        assert decided([*begun()]) == decided(expected)
+    cancelled = threading.Event()
+    first = begun(cancelled=cancelled)
+    next(first)
+    cancelled.set()
+    with pytest.raises(Cancelled):
+        next(first)
+    assert decided([*begun()]) == decided(expected)  # which the event does not end
+    with pytest.raises(TypeError, match="without a tokenizer"):
+        _ = first.text
 
 
 @all_of(
@@ -156,5 +184,6 @@ def test_no_step_is_taken_before_it_is_asked_for_nor_after_it_is_closed(target, 
 )
 def test_what_cannot_be_answered_is_refused_before_a_step(target, given, error, said):
     given = {"drafter": NgramDrafter(), "request": ASKED, "token_ids": PROMPT, "tokenizer": LETTERS} | given
+    models = Models(target, given.pop("drafter"), given.pop("tokenizer"))
     with pytest.raises(error, match=said):
-        begin(target, **given)
+        begin(models, given.pop("request"), given.pop("token_ids"), **given)
