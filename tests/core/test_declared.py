@@ -179,7 +179,7 @@ def test_settings_are_the_fields_of_a_model_and_its_parts_by_flat_names() -> Non
     flat = {"heat": 1.0, "mode": "fan", "label": "NONE", "tray": 2, "deep_tray": False}
     assert values_of(Kitchen, made) == flat
     assert build(Kitchen, flat) == made
-    assert values_of(Kitchen, Kitchen(1)) == flat | {"tray": None}
+    assert values_of(Kitchen, Kitchen(1)) == flat | {"tray": None, "deep_tray": None}
     assert build(Kitchen, {"heat": 1}) == Kitchen(1)
     assert build(Kitchen, {"heat": 1, "tray": Tray(3)}) == Kitchen(1, tray=Tray(3))
 
@@ -199,4 +199,4 @@ def test_what_is_wrong_of_a_part_goes_by_its_flat_name(given: dict[str, Any], ki
 
 def test_a_default_shared_by_models_cannot_be_changed() -> None:
     assert Kitchen(1).tray is None
-    assert values_of(Tray, None) == {"tray": None, "deep_tray": False}
+    assert values_of(Tray, None) == {"tray": None, "deep_tray": None}

@@ -203,7 +203,7 @@ AT_ONCE = 0.005  # what is done so soon after the last one was done before
 def duration(seconds: float) -> str:
     """Return a time for people.
 
-    >>> about(50), about(1000), about(12000)
+    >>> duration(50), duration(1000), duration(12000)
     ('about 1 min', 'about 17 min', 'about 3 h 20 min')
     """
     minutes = max(1, round(seconds / 60))

@@ -41,8 +41,11 @@ def check_law(
     inside, log_ratio = target > 0, output.log() - target.log()
     assert_close(result.kl, torch.where(output > 0, output * log_ratio, 0.0).sum(-1), slack)
     assert_close(result.max_log_ratio, torch.where(inside, log_ratio, -math.inf).amax(-1), slack)
-    # compared as a ratio: a token that is hardly ever emitted is a difference of equal numbers, with no digits to log
-    assert_close(result.min_log_ratio.exp(), torch.where(inside, log_ratio, math.inf).amin(-1).exp(), slack)
+    # compared as a ratio: a token that is hardly ever emitted is a difference of equal numbers, with no digits to log.
+    # What rounding leaves of it is a part of 1, and not of the token's own probability
+    rounding = 4 * torch.finfo(torch.float64).eps / float(target[inside].min())
+    least = torch.where(inside, log_ratio, math.inf).amin(-1).exp()
+    assert_close(result.min_log_ratio.exp(), least, slack + rounding)
     for emitted in (output, result.output_probs, judge_every_token(rule, target, draft).relaxed_prob):
         assert (emitted[~inside] == 0).all()
     if isinstance(rule, RowRule):

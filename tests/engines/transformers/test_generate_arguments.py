@@ -76,9 +76,9 @@ def test_the_fast_way_takes_the_tokens_of_the_slow_one(settings, rule, monkeypat
 def asked_of(monkeypatch, **given):
     seen, begin = [], adapter.begin
 
-    def watched(target, drafter, request, token_ids, **more):
+    def watched(models, request, token_ids, **more):
         seen.append((request, more["sampling"]))
-        return begin(target, drafter, request, token_ids, **more)
+        return begin(models, request, token_ids, **more)
 
     monkeypatch.setattr(adapter, "begin", watched)
     custom = partial(speculative_generate, drafter=ModelDrafter(tiny_llama(1)), tokenizer=letter_tokenizer("abcdefgh"))

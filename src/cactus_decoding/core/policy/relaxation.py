@@ -12,7 +12,6 @@ from cactus_decoding.core.declared import Model, build, settings_of, values_of
 from cactus_decoding.core.policy.phases import Phases, PhaseState
 from cactus_decoding.core.policy.protection import Protection, may_relax
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.core.types import AcceptanceRule
 
 if TYPE_CHECKING:
@@ -100,5 +99,7 @@ class FittedPolicy:
             return False
         if self.protection is None or self.token_ids is None:
             return True
+        from cactus_decoding.core.rules.base import GreedyRule  # with torch, which settings alone do not need
+
         mass = position.mass(self.token_ids, untempered=isinstance(rule, GreedyRule))
         return may_relax(mass, self.protection.threshold)

@@ -18,9 +18,9 @@ def parse_body(text: str | bytes, what: str) -> Any:
     So nothing that comes after is too deep for Python's recursion, and every text can be written as UTF-8.
 
     Example:
-        >>> parse_json('{"a": [1]}', "a request")
+        >>> parse_body('{"a": [1]}', "a request")
         {'a': [1]}
-        >>> parse_json("[" * 300 + "]" * 300, "a request")
+        >>> parse_body("[" * 300 + "]" * 300, "a request")
         Traceback (most recent call last):
         ValueError: a request may nest 256 objects and lists, but this one has more
     """
