@@ -15,8 +15,8 @@ from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules import parse_rule
-from cactus_decoding.engines.openai.counters import BudgetMeter
 from cactus_decoding.engines.vllm import step as stepping
+from cactus_decoding.engines.vllm.counters import BudgetMeter
 from cactus_decoding.engines.vllm.state import FollowedResponse, append_padding_token
 from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep, afforded, allowed
 

@@ -13,7 +13,7 @@ from support.tables import all_of
 from cactus_decoding import parse_rule
 from cactus_decoding.core.relaxed_logits import relax_rows
 from cactus_decoding.core.rules.base import LiftRule
-from cactus_decoding.engines.openai.counters import BudgetMeter
+from cactus_decoding.engines.vllm.counters import BudgetMeter
 from cactus_decoding.engines.vllm.step import Group, Layout, Protected, RelaxedStep
 from cactus_decoding.engines.vllm.v1 import DraftProbs
 

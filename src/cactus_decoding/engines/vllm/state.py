@@ -14,7 +14,7 @@ from torch import Tensor
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
+from cactus_decoding.engines.vllm.counters import BudgetMeter, Counters
 from cactus_decoding.engines.vllm.extra_args import (
     ServerConfig,
     asks_for_report,

@@ -26,7 +26,7 @@ from cactus_decoding.core.relaxed_logits import (
     relax_tokens,
 )
 from cactus_decoding.core.rules.base import LiftRule, Rule
-from cactus_decoding.engines.openai.counters import BudgetMeter, Counters
+from cactus_decoding.engines.vllm.counters import BudgetMeter, Counters
 
 MAX_ELEMENTS = 1 << 25  # of float64 probabilities that are computed at once
 

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.openai.counters import Counters
+from cactus_decoding.engines.vllm.counters import Counters
 from cactus_decoding.engines.vllm.extra_args import ServerConfig, server_vocabulary
 from cactus_decoding.engines.vllm.patches import replace
 from cactus_decoding.engines.vllm.reports import install_worker

@@ -103,7 +103,8 @@ def run_metered(rule: str) -> dict[str, list]:
     from prometheus_client import REGISTRY
 
     from cactus_decoding import parse_rule
-    from cactus_decoding.engines.openai.counters import COUNTERS, Counters
+    from cactus_decoding.engines.openai.counters import COUNTERS
+    from cactus_decoding.engines.vllm.counters import Counters
     from cactus_decoding.engines.vllm.extra_args import ServerConfig
     from cactus_decoding.engines.vllm.v2 import SlotRules
 

@@ -11,8 +11,9 @@ from support.decisions import afforded_in_turn, as_given
 
 from cactus_decoding import Budget, Proposal, Request, parse_rule
 from cactus_decoding.core.relaxed_logits import costs_of, relax_tokens
-from cactus_decoding.engines.openai import counters
-from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, BudgetMeter, Counters, conditional_nats
+from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, conditional_nats
+from cactus_decoding.engines.vllm import counters
+from cactus_decoding.engines.vllm.counters import BudgetMeter, Counters
 from cactus_decoding.engines.vllm.step import afforded
 
 
