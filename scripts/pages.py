@@ -78,15 +78,15 @@ def columns(
     return table([head for head, _ in pairs], cells, names, notes)
 
 
-def with_ends(interval: Iterable[Any], digits: int = 2, scale: float = 1.0, sign: str = "", unknown: str = "") -> str:
-    """Return a number, with the ends of its interval where it has any, or else with what is said instead.
+def with_ends(interval: Iterable[Any], digits: int = 2, scale: float = 1.0, sign: str = "") -> str:
+    """Return a number, with the ends of its interval where it has any.
 
     >>> with_ends([0.5, 0.25, 0.75]), with_ends([0.5, None, None], 1), with_ends(["inf", "inf", "inf"])
     ('0.50 (0.25 to 0.75)', '0.5', '∞')
     """
     value, *ends = (math.nan if each is None else scale * float(each) for each in interval)
     said, low, high = (f"{each:{sign}.{digits}f}" for each in (value, *ends))
-    return "∞" if math.isinf(value) else f"{said}{unknown}" if math.isnan(ends[0]) else f"{said} ({low} to {high})"
+    return "∞" if math.isinf(value) else said if math.isnan(ends[0]) else f"{said} ({low} to {high})"
 
 
 def read(name: str, key: str = "results") -> Any:

@@ -49,12 +49,12 @@ def metric(name: str, digits: int) -> Cell:
     return lambda run: with_interval(run.metrics[name], digits)
 
 
-def against(base: Callable[[RunSummary], RunSummary], what: str, digits: int = 3) -> Cell:
+def against(base: Callable[[RunSummary], RunSummary], what: str) -> Cell:
     """Return the cell of a comparison of a run with another one; see `compared`."""
 
     def cell(run: RunSummary) -> str:
         other = base(run)
-        return "–" if run is other else with_interval(compared(run.group, other.group)[what], digits)
+        return "–" if run is other else with_interval(compared(run.group, other.group)[what], 3)
 
     return cell
 

@@ -197,7 +197,7 @@ def test_a_drafter_that_must_be_asked_in_each_step_is_not_left_out(pair):
 
     own = Pair(CachedModel(pair.target.model), Own(), pair.tokenizer)
     assert generate(own, "a b", max_new_tokens=3, seed=0).request.num_speculative_tokens == FixedLength(6)
-    with pytest.raises(ValueError, match="auto leaves its drafter out of some steps, which a Own does not bear"):
+    with pytest.raises(ValueError, match="auto leaves its drafter out of some steps, but a Own must be asked in"):
         generate(own, "a b", num_speculative_tokens="auto")
 
 

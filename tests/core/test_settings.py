@@ -134,7 +134,7 @@ def test_a_setting_stands_wherever_it_can_be_made(name: str) -> None:
         own = {"sampling", "answer"} & set(setting.groups)
         assert setting.key in KEYS or own
         assert setting.key in REQUEST_KEYS or own
-        read_completion({"prompt": "Hi", setting.key: None}, {}, chat=False)  # which is as good as absent
+        read_completion({"prompt": "Hi", setting.key: None}, {}, chat=False)  # the same as leaving it out
 
 
 def test_what_no_call_of_another_library_takes_is_its_own() -> None:

@@ -27,12 +27,11 @@ from cactus_decoding import (
     SuffixDrafter,
 )
 from cactus_decoding.core.drafting.registry import as_draft_length, as_tree
-from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.engines.transformers.early_exit import EarlyExit
 from cactus_decoding.engines.transformers.forward import GeneralForward
 from support.chi_square import rejects
-from support.loop_runs import PROMPT, decided, run, tokens
+from support.loop_runs import PROMPT, check_proposal, decided, run, tokens
 from support.pass_times import PASS_TIMES
 from support.tiny_architectures import tiny_gpt2, tiny_mistral, word_tokenizer
 from support.tiny_models import tiny_llama

@@ -8,9 +8,9 @@ import torch
 
 from cactus_decoding import SamplingParams, parse_rule
 from cactus_decoding.core.drafting.registry import as_draft_length
-from cactus_decoding.core.loop import decode
+from cactus_decoding.core.loop import check_limit, check_nodes, decode
 from cactus_decoding.core.policy.budget import as_budget
-from cactus_decoding.core.types import Outcome
+from cactus_decoding.core.types import Outcome, Proposal
 from cactus_decoding.core.verification.walk import Verifier
 
 PROMPT = [1, 2, 3]
@@ -49,3 +49,9 @@ def decided(steps: list[Outcome]) -> list[tuple]:
 
 def tokens(steps: list[Outcome]) -> list[int]:
     return [token for step in steps for token in step.token_ids]
+
+
+def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
+    """Raise `ValueError` for what the loop refuses of a drafter."""
+    check_nodes(proposal, vocabulary)
+    check_limit(proposal, limit)

@@ -72,9 +72,9 @@ def say_what_changes_nothing(request: Request) -> None:
 
 def prepare_length(pair: Pair, length: DraftLength) -> None:
     """Have a draft length measure what it needs, and say so first, because that takes seconds."""
-    from cactus_decoding.core.drafting.lengths import LengthFactory
+    from cactus_decoding.core.drafting.automatic import AutoLength
 
-    if isinstance(length, LengthFactory) and pair.pass_times(length) is None:
+    if isinstance(length, AutoLength) and pair.pass_times(length) is None:
         typer.echo("Timing passes (a few seconds, once) …", err=True)
     pair.prepare(length)
 

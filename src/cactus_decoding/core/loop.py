@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cactus_decoding.core.drafting.lengths import LengthFactory, TimedLength
+from cactus_decoding.core.drafting.automatic import AutoLength
+from cactus_decoding.core.drafting.automatic.choosing import LengthChooser
 from cactus_decoding.core.models.base import BaseCachedModel, append_proposal, keep_path
 from cactus_decoding.core.sampling.rows import check_drawn, one_hot
 from cactus_decoding.core.types import (
@@ -78,11 +79,11 @@ def decode(
     `response.begin` checks the arguments. ``to_probs`` is what the draft samples with; with ``first_alone`` the first
     step drafts nothing, so that there is a token before the draft has read the prompt. ``forced`` tokens are proposed
     beside what is drafted, and the draft length hears nothing of them; with ``fixed_blocks`` they take places of what
-    is drafted. See `LengthFactory.start` for ``free``.
+    is drafted. See `AutoLength.start` for ``free``.
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
-        if isinstance(length, LengthFactory):
+        if isinstance(length, AutoLength):
             length, drafter = length.start(target, drafter, max_length - len(ids), free=free)
         target.forget_if_changed()
         target.recall(ids)
@@ -120,7 +121,7 @@ def decode(
                 check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
                 keep_path(target, len(ids), proposal, outcome.path)
                 kept = [node - len(before) for node in outcome.path if node - len(before) in counted]
-                if isinstance(length, TimedLength):
+                if isinstance(length, LengthChooser):
                     length.timed(unread + len(proposal.token_ids), passing - started, timer() - passing)
                 length.end_step(len(kept))
                 verified, num_emitted = clock(), 0
@@ -185,12 +186,6 @@ def with_marks(proposal: Proposal, text: list[int], forced: ForcedTokens) -> Pro
     return replace(proposal, forced=frozenset(n for n, (parent, token) in enumerate(edges) if only[parent] == [token]))
 
 
-def check_proposal(proposal: Proposal, limit: int, vocabulary: int) -> None:
-    """Raise `ValueError` for what a drafter must not propose: models would fail on it without saying why."""
-    check_nodes(proposal, vocabulary)
-    check_limit(proposal, limit)
-
-
 def check_limit(proposal: Proposal, limit: int) -> None:
     asked = proposal.depth if proposal.branches else len(proposal.token_ids) - len(proposal.forced)
     if asked > max(limit, 0):
@@ -198,6 +193,7 @@ def check_limit(proposal: Proposal, limit: int) -> None:
 
 
 def check_nodes(proposal: Proposal, vocabulary: int) -> None:
+    """Raise `ValueError` for what a drafter must not propose: models would fail on it without saying why."""
     token_ids, probs, parents, drawn = proposal.token_ids, proposal.probs, proposal.parents, proposal.drawn
     if len(parents) != len(token_ids) or not all(-1 <= parent < node for node, parent in enumerate(parents)):
         raise ValueError(f"a drafter's parents must be places before those of their children, but are {parents}")

@@ -16,7 +16,8 @@ from weakref import ref
 import torch
 
 from cactus_decoding import zoo
-from cactus_decoding.core.drafting.lengths import FixedLength, LengthFactory
+from cactus_decoding.core.drafting.automatic import AutoLength
+from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.lookup import SuffixDrafter
 from cactus_decoding.core.drafting.measuring import PROMPTS, text_to_time
 from cactus_decoding.core.drafting.model import ModelDrafter
@@ -113,7 +114,7 @@ class Models:
 
         None for one that uses none, or has not measured them yet.
         """
-        return length.decided_by(self.target, self.drafter) if isinstance(length, LengthFactory) else None
+        return length.decided_by(self.target, self.drafter) if isinstance(length, AutoLength) else None
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -204,7 +205,7 @@ class Pair(Models):
 
         While another response runs on the pair, the first step does that instead.
         """
-        if not isinstance(length, LengthFactory):
+        if not isinstance(length, AutoLength):
             return
         try:
             held = self.reserve()

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, PlainSerializer, PlainValidator
 
 from cactus_decoding.core.checks import short_repr, suggestion
 from cactus_decoding.core.declared import Model, Setting, build, settings_of, values_of
-from cactus_decoding.core.drafting.lengths import FixedLength, LengthFactory
+from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.trees.shape import TreeShape
 from cactus_decoding.core.keywords import RequestKeywords
 from cactus_decoding.core.keywords import RequestSettings as RequestSettings
@@ -371,11 +371,12 @@ class Request(Model):
         A draft length that chooses by itself proposes nothing where there is no room. Nor does any other where the
         text has outgrown the draft's window, which therefore has to hold the proposals only.
         """
+        from cactus_decoding.core.drafting.automatic import AutoLength
         from cactus_decoding.core.models.base import check_fits
 
         length = self.draft_length
         most = getattr(length, "first_draft_tokens", length.max_draft_tokens)  # schedules may begin with fewer
-        proposals = 0 if isinstance(length, LengthFactory) else most
+        proposals = 0 if isinstance(length, AutoLength) else most
         check_fits("target", target, num_tokens, proposals)
         if proposals:
             check_fits("draft", draft, 0, proposals)
@@ -386,15 +387,19 @@ class Request(Model):
 
     def check_drafter(self, drafter: Drafter) -> None:
         """Raise `TypeError` for what is no drafter, and `ValueError` for one that does not go with the proposals."""
+        from cactus_decoding.core.drafting.automatic import AutoLength
+
         check_drafter(drafter)
         if self.tree is not None and not drafter.grows_trees:
             raise ValueError(
                 f"a {type(drafter).__name__} proposes chains only, but tree is {self.tree}: give "
                 "num_speculative_tokens, or a draft model"
             )
-        if isinstance(self.draft_length, LengthFactory) and not drafter.may_be_left_out:
-            what = f"{self.draft_length} leaves its drafter out of some steps, which a {type(drafter).__name__}"
-            raise ValueError(f"{what} does not bear: give a number, or a draft model, suffix or ngram")
+        if isinstance(self.draft_length, AutoLength) and not drafter.may_be_left_out:
+            raise ValueError(
+                f"{self.draft_length} leaves its drafter out of some steps, but a {type(drafter).__name__} must be "
+                "asked in every one: give a number, or a draft model, suffix or ngram"
+            )
         if self.needs_fixed_blocks and not drafter.fixed_blocks:
             raise ValueError(NEEDS_BLOCKS.format(how=self.verification))
 

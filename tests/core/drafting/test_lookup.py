@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.loop_runs import check_proposal
 from support.tiny_models import tiny_llama
 from torch import Tensor
 
@@ -12,7 +13,6 @@ from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.drafting.suffix_index import SuffixIndex
 from cactus_decoding.core.drafting.trees.growing import GrowingTree, choose_children, grow
 from cactus_decoding.core.drafting.trees.shape import LookupTree, TreeShape
-from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.core.types import Proposal
 
 TEXT = [1, 2, 3, 4, 1, 2, 5, 4, 1, 2, 3, 6, 1, 2]

@@ -10,7 +10,6 @@ from support.tables import all_of
 from cactus_decoding import parse_rule, verify_block
 from cactus_decoding.core.rules.base import row_rule
 
-ROW = torch.ones(1, 1)
 OTHERS = [text for text in SPELLINGS if row_rule(parse_rule(text)) is None]
 
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.spelling import spell
-from cactus_decoding.core.types import Drafter, DraftLength
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from cactus_decoding.core.models.base import BaseCachedModel
-
-StepSeconds = Callable[[Callable[[], float]], tuple[float, float]]
-"""Returns the seconds of a step without proposals by a clock, and of one with one."""
 
 
 class StatelessLength:
@@ -35,17 +28,6 @@ class StatelessLength:
 
     def end_step(self, num_accepted: int) -> None:
         pass
-
-
-class TimedLength(StatelessLength, ABC):
-    """Is told how long its steps take."""
-
-    @abstractmethod
-    def timed(self, width: int, drafting: float, passing: float) -> None:
-        """Called before `end_step` with the seconds of drafting, and of the target's pass and the decision.
-
-        The target has read ``width`` tokens, those that a constraint forced and the unread ones of a prompt included.
-        """
 
 
 @dataclass(frozen=True)
@@ -73,27 +55,6 @@ class FixedLength(StatelessLength):
 
     def begin_step(self) -> int:
         return self.max_draft_tokens
-
-
-class LengthFactory(StatelessLength, ABC):
-    """Makes an object for each response that chooses its proposals; its drafter may be left out of steps."""
-
-    @abstractmethod
-    def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
-        """Measure what responses on these models need to know; the caches of both are empty afterwards."""
-
-    @abstractmethod
-    def decided_by(self, target: BaseCachedModel, drafter: Drafter) -> dict[str, Any] | None:
-        """Return the values by which responses on these models are decided, if they are known yet."""
-
-    @abstractmethod
-    def start(
-        self, target: BaseCachedModel, drafter: Drafter, num_tokens: int, *, free: bool = False
-    ) -> tuple[DraftLength, Drafter]:
-        """Return what chooses and what proposes in a response of up to so many tokens.
-
-        Where it is ``free``, its choices may depend on how long steps take: no seed has to repeat them.
-        """
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cache
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from cactus_decoding.core.drafting.lengths import FixedLength, StepSeconds
+from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.lookup import LookUpDrafter
 from cactus_decoding.core.drafting.timing import Clock, PassTimes
 from cactus_decoding.core.files.home import user_cache
@@ -27,6 +27,8 @@ from cactus_decoding.core.models.base import BaseCachedModel
 from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.core.types import Drafter
 
+StepSeconds = Callable[[Callable[[], float]], tuple[float, float]]
+"""Returns the seconds of a step without proposals by a clock, and of one with one."""
 PASS_WIDTHS = (1, 2, 4, 8, 16, 3, 12)
 """Numbers of tokens in the measured passes: kernels work on blocks, so that times between them are not on a line. The
 first ones matter most."""

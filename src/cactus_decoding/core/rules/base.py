@@ -129,7 +129,7 @@ class Rule(ABC):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def _say(self, **promises: bool | tuple[str, ...]) -> None:
+    def _say(self, **promises: bool) -> None:
         for name, value in promises.items():
             object.__setattr__(self, name, value)
 

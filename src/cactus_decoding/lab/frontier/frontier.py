@@ -27,6 +27,7 @@ from cactus_decoding.lab.evaluation.score import expected_tokens
 from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, chunks
 from cactus_decoding.lab.frontier.relaxations import EVERYWHERE, Relaxation
 
+SCHEMA, KIND = 1, "frontier"
 DEFAULT_MEMORY = 2**29
 LOOSEST = "clamped:width=500.0"  # accepts as much as any rule can, at almost the least KL for that
 _LOSSLESS = Lossless()
@@ -94,7 +95,8 @@ class Frontier:
             largest = max(largest, float(result.max_log_ratio.max()))
         sums = sums_by(per_position[rows.visited], self._problem_of_proposal[rows.visited], problems)
         acceptance, kl, tv = (ratio_of_sums(sums[:, i], self._positions) for i in range(3))
-        tokens = self.tokens(accepted)
+        per_step = expected_tokens(accepted, rows.step, rows.ends)
+        tokens = sums_by(per_step, rows.problem, problems)
         lengths = tuple(ratio_of_sums(tokens[:, i], self.steps) for i in range(tokens.shape[1]))
         kept = [self.kept_by_children(rule, policy, max_children, drawn=drawn) for drawn in (True, False)]
         return Point(Relaxation(str(rule), policy), family, knob, acceptance, kl, tv, largest, lengths, *kept)
@@ -111,10 +113,6 @@ class Frontier:
                 kept[places[visited], count - 1] = chance
         sums = sums_by(kept[rows.visited], self._problem_of_proposal[rows.visited], rows.problems)
         return tuple(ratio_of_sums(sums[:, i], self._positions) for i in range(max_children))
-
-    def tokens(self, accepted: Tensor) -> Tensor:
-        per_step = expected_tokens(accepted, self.rows.step, self.rows.ends)
-        return sums_by(per_step, self.rows.problem, self.rows.problems)
 
     def relaxable(self, policy: RelaxationPolicy) -> Tensor:
         """Return at which recorded proposals a policy lets a rule relax, ``[proposals]``, as a verifier decides it.
@@ -184,8 +182,8 @@ def frontier(
 
 def as_result(points: Sequence[Point], rows: RecordedRows, provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "schema": 1,
-        "kind": "frontier",
+        "schema": SCHEMA,
+        "kind": KIND,
         "settings": dict(rows.settings),
         "visited": rows.positions,
         "steps": len(rows.problem),
@@ -218,9 +216,6 @@ def _kept_beside(rule: AcceptanceRule, target: Tensor, draft: Tensor, num_fixed:
         first = torch.zeros_like(rest).scatter(-1, fixed[:, :1], 1.0)
         rest = torch.where(rest.sum(-1, keepdim=True) > 0, rest, first)
     return audit_beside(rule, target, draft, rest, fixed).acceptance
-
-
-SCHEMA, KIND = 1, "frontier"
 
 
 def read_frontier(path: str | Path) -> dict[str, Any]:

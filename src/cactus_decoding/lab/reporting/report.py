@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -343,10 +343,10 @@ def report_to_html(report: Report) -> str:
     return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
-def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) -> str:
+def to_markdown(report: Report) -> str:
     parts = []
     for section in report.sections:
-        parts.append(heading(escape(section.title)))
+        parts.append(f"## {escape(section.title)}")
         parts += [f"{escape(name)}: {escape(verdict(summaries))}" for name, summaries in section.pairs.items()]
         for name, summaries in section.pairs.items():
             columns = columns_of(summaries)
@@ -363,7 +363,7 @@ def to_markdown(report: Report, heading: Callable[[str], str] = "## {}".format) 
     if report.rejections is not None:
         lines = [f"| {' | '.join(KINDS)} |", "|---|---:|---:|"]
         lines += [f"| {' | '.join(map(escape, row))} |" for row in report.rejections.rows]
-        parts += [heading(escape(report.rejections.caption)), READING, "\n".join(lines)]
+        parts += [f"## {escape(report.rejections.caption)}", READING, "\n".join(lines)]
     return "\n\n".join([*parts, EXPLANATION]) + "\n"
 
 

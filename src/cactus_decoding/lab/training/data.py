@@ -135,10 +135,10 @@ def split(sequences: Sequence[TokenSequence], held_out: int, seed: int) -> DataS
     return DataSplit(*([each for group in part for each in group] for part in parts))
 
 
-def collate(sequences: Sequence[TokenSequence], pad_token_id: int = 0) -> dict[str, Tensor]:
+def collate(sequences: Sequence[TokenSequence]) -> dict[str, Tensor]:
     shape = len(sequences), max(len(each.token_ids) for each in sequences)
-    input_ids = torch.full(shape, pad_token_id)
-    labels, mask = torch.full(shape, IGNORED), torch.zeros(shape, dtype=torch.long)
+    input_ids, mask = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+    labels = torch.full(shape, IGNORED)
     for row, (token_ids, prompt_length) in enumerate(sequences):
         ids, start = torch.tensor(token_ids), max(prompt_length, 1)
         input_ids[row, : len(ids)], mask[row, : len(ids)] = ids, 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.loop_runs import check_proposal
 
 from cactus_decoding.core.drafting.trees.growing import choose_children
-from cactus_decoding.core.loop import check_proposal
 from cactus_decoding.core.types import Proposal
 
 

@@ -58,7 +58,6 @@ OTHERS = {
     "a description": ("/openapi.json", None),
 }
 ROUTES = ANSWERS | OTHERS
-STREAMS = [name for name in ANSWERS if "stream" in name]
 MOST = 8  # calls of a request of which each fails once
 # what is new each time, and fractions, whose last digits depend on how much is read at once
 _NEW = re.compile(r'"(chatcmpl|cmpl|resp|msg|fc|rs|call)[-_][0-9A-Za-z]+"|"created(_at)?": \d+|-?\d+\.\d+(e-\d+)?')

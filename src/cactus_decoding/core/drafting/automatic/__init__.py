@@ -11,9 +11,9 @@ import torch
 from cactus_decoding.core.declared import Setting, check_fields
 from cactus_decoding.core.drafting.automatic.choosing import LengthChooser
 from cactus_decoding.core.drafting.automatic.experience import Experience, experience_of
-from cactus_decoding.core.drafting.lengths import LengthFactory, StepSeconds
+from cactus_decoding.core.drafting.lengths import StatelessLength
 from cactus_decoding.core.drafting.lookup import LookUpDrafter, NgramDrafter, SuffixDrafter
-from cactus_decoding.core.drafting.measuring import known_times, pass_times, place_of_pair
+from cactus_decoding.core.drafting.measuring import StepSeconds, known_times, pass_times, place_of_pair
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.suffix_index import Match
 from cactus_decoding.core.drafting.timing import PassTimes
@@ -25,7 +25,7 @@ __all__ = ["AutoLength"]
 
 
 @dataclass(frozen=True)
-class AutoLength(LengthFactory):
+class AutoLength(StatelessLength):
     """Chooses in each step what brings most tokens per second: no proposals, copying from the text, or drafting.
 
     Pass times are measured once for a pair of models, a machine and a number of threads, and kept in a file. From then
@@ -73,12 +73,16 @@ class AutoLength(LengthFactory):
         return None if times is None else {"source": times.source} | times.as_dict()
 
     def prepare(self, target: BaseCachedModel, drafter: Drafter, steps: StepSeconds) -> None:
+        """Measure what responses on these models need to know; the caches of both are empty afterwards."""
         self.times(target, drafter, steps)
 
     def start(
         self, target: BaseCachedModel, drafter: Drafter, num_tokens: int, *, free: bool = False
     ) -> tuple[DraftLength, Drafter]:
-        """Return what chooses and what proposes in a response of up to so many tokens."""
+        """Return what chooses and what proposes in a response of up to so many tokens.
+
+        Where it is ``free``, choices may depend on how long steps take: no seed has to repeat them.
+        """
         copies, learns = isinstance(drafter, LookUpDrafter), free or self.learns == "always"
         times = self.times(target, drafter)
         if learns:

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from cactus_decoding.core.drafting.automatic.experience import STAKE, CopyChances, DraftChances, Experience, Rate
-from cactus_decoding.core.drafting.lengths import TimedLength, confidence
+from cactus_decoding.core.drafting.lengths import StatelessLength, confidence
 from cactus_decoding.core.drafting.suffix_index import Match
 
 Way = Literal["nothing", "copy", "draft"]
@@ -52,7 +52,7 @@ class LengthChoice:
 _NOTHING = LengthChoice("nothing", 0, 1.0)
 
 
-class LengthChooser(TimedLength):
+class LengthChooser(StatelessLength):
     r"""Chooses the proposals of each step of one response so that the most tokens come per second.
 
     With r the tokens per second so far, a step of T expected tokens and C seconds is worth :math:`T - r C`, and the
@@ -202,6 +202,10 @@ class LengthChooser(TimedLength):
             self._confidences += [1.0] * (num_drafted - len(self._confidences))
 
     def timed(self, width: int, drafting: float, passing: float) -> None:
+        """Called before `end_step` with the seconds of drafting, and of the target's pass and the decision.
+
+        The target has read ``width`` tokens, those that a constraint forced and the unread ones of a prompt included.
+        """
         if width == self._num_drafted + 1 and passing > 0:  # else it also read a prompt, or what a constraint forced
             self._timed = drafting, passing
 

@@ -32,7 +32,7 @@ class LlamaCppSettings:
 
 
 def usual_threads() -> int:
-    """Return how many threads torch would take, as a rule, for whom nobody waits here."""
+    """Return how many threads torch would usually take, without waiting for its import."""
     given = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if given.isdecimal() and int(given):
         return int(given)
