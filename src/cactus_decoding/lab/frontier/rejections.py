@@ -45,7 +45,8 @@ def rejections(rows: RecordedRows, vocabulary: Vocabulary, memory: int = DEFAULT
     draft proposed (``drafted``), and those of the second what was written instead (``written``). ``rejected`` is
     :math:`1 - \alpha`. Kinds without a rejection are left out.
 
-    Nothing is sampled. Of rows whose tails were merged, at most `TAIL` of a position is counted for another kind.
+    Nothing is sampled. Of rows whose tails were merged, at most `MERGED_TAIL` of a position is counted for another
+    kind.
     """
     names = [*KINDS, OTHER]
     tokens = range(rows.target.vocabulary)

@@ -96,7 +96,7 @@ def windows(acceptance: Tensor, mask: Tensor, num_speculative_tokens: int) -> Te
 
 
 class Loss(ABC):
-    """Base of the losses: frozen dataclasses whose fields are their parameters, annotated with `pydantic.Field`."""
+    """Base of the losses: frozen dataclasses whose fields are their parameters, annotated with `Setting`."""
 
     name: ClassVar[str]
     reads_target: ClassVar[bool] = True  # if not, training saves the target's passes
