@@ -122,7 +122,7 @@ def _rounded(value: Any) -> Any:
     return round_to(value, 7) if math.isfinite(value) else value
 
 
-def lift_picture(name: str, shown: list[str], result: dict[str, Any]) -> str:
+def lift_picture(shown: list[str], result: dict[str, Any]) -> str:
     """Return h(n) against q(n), both logarithmic."""
     figure = new_figure(SIZE)
     panel = figure.subplots()
@@ -130,7 +130,7 @@ def lift_picture(name: str, shown: list[str], result: dict[str, Any]) -> str:
     drawn: dict[str, list[str]] = {}
     for rule in shown:  # what recovery does cannot be seen here: such rules share a line
         drawn.setdefault(json.dumps(result["lift"][rule]), []).append(rule)
-    for number, rules in enumerate(drawn.values() if name != "lossless" else ()):
+    for number, rules in enumerate(drawn.values()):
         places, lifted = zip(*result["lift"][rules[0]], strict=True)
         shown = [h if h > 0 else 1e-9 for h in lifted]  # zero lies below the picture
         panel.plot(places, shown, **_look(rules[0]) | {"marker": "", "linestyle": DASHES[number], "linewidth": 1.8},
@@ -221,11 +221,10 @@ def main() -> None:
         write(given.results, _rounded(compute(every)), {"vocabulary": VOCABULARY, "seed": SEED, "knobs": KNOBS})
     result = read(given.results)
     for name, spellings in shown.items():
-        put(given.pages / f"{name}.md", {
-            "audit": table(name, spellings, result),
-            f"pictures/{name}_lift.svg": lift_picture(name, spellings, result),
-            f"pictures/{name}_cost.svg": cost_picture(name, result),
-        })  # fmt: skip
+        made = {"audit": table(name, spellings, result), f"pictures/{name}_cost.svg": cost_picture(name, result)}
+        if name != "lossless":  # which lifts nothing
+            made[f"pictures/{name}_lift.svg"] = lift_picture(spellings, result)
+        put(given.pages / f"{name}.md", made)
     put(given.pages / "index.md", {"rules": rule_table()})
     rules = [rule for name in shown if not issubclass(RULES[name], GreedyRule) for rule in shown[name]]
     put(given.long, {"truncated": audited(rules, result, "top-p 0.95")})
