@@ -22,7 +22,7 @@ app = Application(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-USE, MEASURE, LEARN = "Use", "Measure", "Learn"
+USE, MEASURE, TRAIN = "Use", "Measure", "Train"
 app.add(USE, {
     "generate": ("generate:generate",
         "Continue a prompt by drafting and verifying, with every token styled by how it came about."),
@@ -33,7 +33,7 @@ app.add(USE, {
     "demo": ("demo:demo",
         "Answer word problems that the bundled models never saw: without a draft, lossless, and relaxed."),
     "serve": ("serve:serve",
-        "Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."),
+        "Serve a GGUF file, or a model in vLLM, over an OpenAI-compatible API, with a rule chosen per request."),
     "rules": ("rules:rules",
         "List the acceptance rules, how to spell them, and what each guarantees per position."),
 })  # fmt: skip
@@ -50,7 +50,7 @@ app.add(MEASURE, {
     "report": ("report:report",
         "Show what rules cost and what they buy: pictures and tables, every number with its interval."),
 })  # fmt: skip
-app.add(LEARN, {
+app.add(TRAIN, {
     "train-draft": ("train_draft:train_draft",
         "Train a draft so that its target accepts more of it; say by how much."),
 })  # fmt: skip

@@ -100,7 +100,7 @@ def serve(
     *,
     settings: options.Settings,
 ) -> int:  # fmt: skip
-    """Serve a model with relaxed acceptance, chosen per request, over an OpenAI-compatible API."""
+    """Serve a GGUF file, or a model in vLLM, over an OpenAI-compatible API, with a rule chosen per request."""
     from cactus_decoding.core.checks import check_choice, check_number, suggestion
     from cactus_decoding.core.rules import parse_rule
 
