@@ -27,13 +27,16 @@ for line in sys.stdin:
 """
 
 
+def worker_for(script, source, does):
+    script.write_text(source)
+    process = WorkerProcess(script, b"{}", does)
+    yield process
+    process.close()
+
+
 @pytest.fixture
 def process(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    made = WorkerProcess(script, b"{}", "does as it is told")
-    yield made
-    made.close()
+    yield from worker_for(tmp_path / "script.py", SCRIPT, "does as it is told")
 
 
 def test_who_waits_takes_no_processor_time_and_who_works_is_ended(process):
@@ -65,11 +68,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def echo(tmp_path):
-    script = tmp_path / "echo.py"
-    script.write_text(ECHO)
-    made = WorkerProcess(script, b"{}", "echoes")
-    yield made
-    made.close()
+    yield from worker_for(tmp_path / "echo.py", ECHO, "echoes")
 
 
 def test_nobody_gets_the_reply_to_what_was_interrupted(echo, monkeypatch):

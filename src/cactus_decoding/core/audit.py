@@ -145,9 +145,13 @@ def beside(result: Audit, drawn: Tensor, fixed_token_ids: Tensor) -> Audit:
     return replace(result, acceptance=result.acceptance + (others * result.output_probs).sum(-1))
 
 
+def _min_relaxed_prob(rule: AcceptanceRule, target: Tensor) -> Tensor | float:
+    return rule.min_relaxed_prob(target) if isinstance(rule, Rule) else 0.0
+
+
 def audit_rows(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Audit:
     """Do what `audit` does for float64 rows that sum to 1; only NaN is refused, with `ValueError`."""
-    least = rule.min_relaxed_prob(target) if isinstance(rule, Rule) else 0.0
+    least = _min_relaxed_prob(rule, target)
     return audit_verdicts(lambda token_ids: rule.judge(target, draft, token_ids), target, draft, least)
 
 
@@ -185,7 +189,7 @@ def acceptance(rule: AcceptanceRule, target: Tensor, draft: Tensor) -> Tensor:
 
     .. math:: \sum_x \min(p(x), h_x(x))
     """
-    columns = _columns_in_doubt(rule.min_relaxed_prob(target) if isinstance(rule, Rule) else 0.0, draft)
+    columns = _columns_in_doubt(_min_relaxed_prob(rule, target), draft)
     relaxed_prob, *_ = rule.judge(target, draft, columns.expand(*target.shape[:-1], -1))
     drafted = draft.index_select(-1, columns)
     return draft.sum(-1) - (drafted - relaxed_prob).clamp_min(0).sum(-1)
