@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.tasks import judging
-from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.evaluation.tasks.task import (
+from cactus_decoding.lab.evaluation.tasks.reading import (
     EXTRACTORS,
     boxed,
     canonical_number,
@@ -20,6 +19,7 @@ from cactus_decoding.lab.evaluation.tasks.task import (
     final_number,
     last_number,
 )
+from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.zoo.word_problems import extract_answer
 from cactus_decoding.zoo.word_problems.generator import unlike_stories
 
@@ -83,6 +83,14 @@ def test_a_pattern_that_takes_too_long_finds_nothing_and_the_next_text_is_search
     monkeypatch.setattr(judging, "JUDGING_SECONDS", 0.5)
     assert find("it is " + "a" * 60) is None
     assert find("it is a.") == "a"
+
+
+def test_an_expression_that_takes_too_long_is_no_number_and_the_next_one_is_worked_out(monkeypatch):
+    assert final_number(r"\boxed{\frac{1}{4}}") == "0.25"
+    monkeypatch.setattr(judging, "MATH_SECONDS", 0.5)
+    assert judging.same_value("9", r"\boxed{9^{9^{9^9}}}") is False
+    monkeypatch.undo()
+    assert final_number(r"\boxed{\frac{1}{5}}") == "0.2"
 
 
 @given(TEXTS)

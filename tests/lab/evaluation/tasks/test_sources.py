@@ -8,7 +8,6 @@ import pytest
 from support.tables import all_of
 
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
-from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, extractor, final_number
 from cactus_decoding.zoo.word_problems import split_of
 
 # in the format of the published files; the stories are ours
@@ -137,22 +136,3 @@ def test_solved_problems_stand_before_each_question_and_are_not_asked(file):
     others = parse_task(f"gsm8k:path={path},shots=1,examples={file(SUMS[::-1], 'train.jsonl')}")
     assert len(others.problems) == 6
     assert others.problems[0].prompt.startswith("Question: What is 5 + 5?\nAnswer: It is 10.\n#### 10\n\nQuestion:")
-
-
-@pytest.mark.parametrize(
-    ("extract", "texts"),
-    [
-        # in a box, after hashes, or last
-        (final_number, {
-            r"so \boxed{18} eggs. Check: 9 * 2": "18", r"\(\boxed{\$1,250.50}\)": "1250.5", r"\boxed{x} is 5": "5",
-            r"\boxed{3} no: $$\boxed{-4\text{ m}}$$ 7": "-4", "#### 12\nQuestion: 5 + 6": "12", "none": None,
-            "The answer is 7.": "7", "**Answer:** $25 per day.": "25",
-        }),
-        (extractor("last_number"), {
-            "-5 and 7": "7", "1,234,567.50!": "1234567.5", "12,34": "34", ".5": "0.5", "in 1999.": "1999",
-        }),
-    ],
-)  # fmt: skip
-def test_numbers_are_read_from_answers(extract, texts):
-    assert {text: extract(text) for text in texts} == texts
-    assert [each("") for each in EXTRACTORS.values()] == [None] * len(EXTRACTORS)

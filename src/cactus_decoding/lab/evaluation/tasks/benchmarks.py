@@ -15,7 +15,8 @@ from cactus_decoding.core.files.jsonl import read_objects, text_field
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.sandbox import run_program
 from cactus_decoding.lab.evaluation.tasks.judging import follows, problem_of
-from cactus_decoding.lab.evaluation.tasks.task import Task, after_hashes, final_number
+from cactus_decoding.lab.evaluation.tasks.reading import after_hashes, final_number
+from cactus_decoding.lab.evaluation.tasks.task import Task
 from cactus_decoding.zoo.word_problems import format_prompt
 
 IN_A_BOX = "\n\nReason step by step, and put the final answer within \\boxed{}."

@@ -19,11 +19,23 @@ from cactus_decoding.core.worker import WorkerProcess
 
 JUDGING_SECONDS = 60.0
 """How much processor time a judgement may take, the first one including the import of what judges."""
+MATH_SECONDS = 5.0
+"""The same of an expression."""
 
 
 def last_match(pattern: str, text: str) -> str | None:
     """Return the last match's first group, or all of it if there are none; None too where searching takes too long."""
     return _asked({"pattern": pattern, "text": text}).get("found") or None
+
+
+def value_of(latex: str) -> str | None:
+    """Return the value of a LaTeX expression if it is a rational number; None too where working it out takes long."""
+    return _asked({"latex": latex}, MATH_SECONDS).get("value")
+
+
+def same_value(answer: str, text: str) -> bool:
+    """Return whether math-verify finds in a text the value of an answer; it does not where that cannot be told."""
+    return _asked({"answer": answer, "text": text}, MATH_SECONDS).get("right") is True
 
 
 def follows(document: dict[str, Any], text: str, metric: str, data: list[str]) -> bool:
@@ -39,11 +51,12 @@ def problem_of(document: dict[str, Any], data: list[str]) -> str:
     return str(_asked({"document": document, "text": "", "metric": "", "data": data}).get("error", ""))
 
 
-def _asked(message: dict[str, Any]) -> dict[str, Any]:
+def _asked(message: dict[str, Any], seconds: float | None = None) -> dict[str, Any]:
+    seconds = seconds or JUDGING_SECONDS
     try:
-        return _worker().ask(message, JUDGING_SECONDS)
+        return _worker().ask(message, seconds)
     except TimeoutError:
-        return {"error": f"it takes longer than {JUDGING_SECONDS:g} seconds"}
+        return {"error": f"it takes longer than {seconds:g} seconds"}
     except ChildProcessError:
         return {"error": "the process that judges has ended"}
 
@@ -59,6 +72,8 @@ def _judged(asked: dict[str, Any]) -> dict[str, Any]:
     if "pattern" in asked:
         last = deque(re.finditer(asked["pattern"], asked["text"]), maxlen=1)
         return {"found": (last[0].groups() or (last[0][0],))[0]} if last else {}
+    if "metric" not in asked:
+        return _worked_out(asked)
     import langdetect
     import nltk
 
@@ -71,6 +86,23 @@ def _judged(asked: dict[str, Any]) -> dict[str, Any]:
     if unknown := [kind for kind in document["instruction_id_list"] if kind not in INSTRUCTION_DICT]:
         return {"error": f"lm-evaluation-harness has no instruction {unknown[0]!r}"}
     return {"right": bool(process_results(document, [asked["text"]]).get(asked["metric"]))}
+
+
+def _worked_out(asked: dict[str, Any]) -> dict[str, Any]:
+    from math_verify import parse, verify
+
+    def parsed(text: str) -> Any:
+        return parse(text, parsing_timeout=None)  # this process has a limit of its own
+
+    if "latex" not in asked:
+        answer = asked["answer"]
+        gold = parsed(answer if "$" in answer or "\\boxed" in answer else rf"\boxed{{{answer}}}")
+        return {"right": bool(gold) and verify(gold, parsed(asked["text"]), timeout_seconds=None)}
+    import sympy
+
+    found = parsed(rf"\boxed{{{asked['latex']}}}")
+    value = sympy.nsimplify(found[0].doit(), rational=True) if found and isinstance(found[0], sympy.Expr) else None
+    return {"value": str(value)} if isinstance(value, sympy.Rational) else {}
 
 
 def _work() -> None:

@@ -17,7 +17,17 @@ from cactus_decoding.core.spelling import parse
 from cactus_decoding.lab.evaluation.chat import from_settings
 from cactus_decoding.lab.evaluation.engines.engine import Problem
 from cactus_decoding.lab.evaluation.tasks.benchmarks import Gsm8k, HumanEval, IfEval, SpecBench
-from cactus_decoding.lab.evaluation.tasks.task import EXTRACTORS, Extractor, Task, after_hashes, extractor, task_in_chat
+from cactus_decoding.lab.evaluation.tasks.judging import same_value
+from cactus_decoding.lab.evaluation.tasks.reading import (
+    EXTRACTORS,
+    Extractor,
+    after_hashes,
+    canonical_number,
+    check_math,
+    extractor,
+    final_number,
+)
+from cactus_decoding.lab.evaluation.tasks.task import Task, task_in_chat
 from cactus_decoding.zoo.word_problems import word_problems
 
 logger = logging.getLogger(__name__)
@@ -54,6 +64,19 @@ class WordProblems:
 
 
 @dataclass(frozen=True)
+class Mathematics:
+    """Judges whether a text's answer has the value of the problem's, by math-verify where it is no plain number."""
+
+    def check(self) -> None:
+        check_math()
+
+    def __call__(self, problem: Problem, text: str) -> bool:
+        assert problem.answer is not None
+        wanted = canonical_number(problem.answer)
+        return (wanted is not None and final_number(text) == wanted) or same_value(problem.answer, text)
+
+
+@dataclass(frozen=True)
 class JsonLines:
     """Any JSON Lines of objects with a ``prompt``, and optionally an ``answer``, an ``id`` and a ``group``."""
 
@@ -71,12 +94,16 @@ class JsonLines:
             raise ValueError(f"template must contain {{prompt}}, but is {self.template!r}")
 
     def _extractor(self) -> Extractor | None:
+        if self.extract == "math" and not self.pattern:
+            return str.strip
         return None if self.extract in ("", "none") else extractor(self.extract, self.pattern)
 
     def task(self, limit: int | None, *, chat: bool = False) -> Task:
         stop = (self.stop.replace("\\n", "\n"),) if self.stop else ()
-        problems = tuple(islice(self._problems(), limit))
-        return Task(f"jsonl:{self.name or Path(self.path).stem}", problems, self._extractor(), stop)
+        problems, name = tuple(islice(self._problems(), limit)), f"jsonl:{self.name or Path(self.path).stem}"
+        if self.extract == "math":
+            return Task(name, problems, stop=stop, judge=Mathematics())
+        return Task(name, problems, self._extractor(), stop)
 
     def _problems(self) -> Iterator[Problem]:
         extract, template = self._extractor(), self.template.replace("\\n", "\n")
@@ -86,7 +113,7 @@ class JsonLines:
             if not self.extract and "answer" in value:
                 raise ValueError(
                     f"{where}: there is an answer, but it is not said how it is read: add extract=last_number (or "
-                    f"{', '.join(name for name in EXTRACTORS if name != 'last_number')}, regex) to the task, or "
+                    f"{', '.join(name for name in EXTRACTORS if name != 'last_number')}, math, regex) to the task, or "
                     "extract=none to ask without a score"
                 )
             if extract is not None:

@@ -1,118 +1,18 @@
-"""What a task asks, how an answer is found in a text, and how it is judged."""
+"""What a task asks, and how answers are judged."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
-from functools import partial
 from itertools import islice
-from types import MappingProxyType
 from typing import Any
 
-from cactus_decoding.core.checks import suggestion
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem, Prompt, prompt_text
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
-from cactus_decoding.lab.evaluation.tasks.judging import last_match
-
-Extractor = Callable[[str], str | None]
-
-_NUMBER = re.compile(r"-?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)")
-_HASHES = re.compile(r"####\s*\$?(-?[\d,]*\.?\d+)")
-_LETTER = re.compile(r"\b([A-J])\b")
-_BOXED_NUMBER = re.compile(rf"\\boxed\{{[^{{}}\d]*?({_NUMBER.pattern})")
-_BOXED = re.compile(r"\\boxed\{([^{}]*)\}")
-_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
-_WRITTEN_OUT = 4_000  # digits of an integer: models also write 1e9999999
-
-
-def canonical_number(text: str) -> str | None:
-    """Return a number in its canonical spelling, ``1250.5`` for ``1,250.50``, or None if the text is no number.
-
-    An integer of very many digits is spelled with an exponent, so that it takes no longer than the text.
-    """
-    try:
-        value = Decimal(text.replace(",", "").strip())
-    except InvalidOperation:
-        return None
-    if not value.is_finite():
-        return None
-    whole = value == value.to_integral_value() and value.adjusted() < _WRITTEN_OUT
-    return f"{value.to_integral_value() or Decimal(0):f}" if whole else str(value.normalize(_EXACT))
-
-
-def after_hashes(text: str) -> str | None:
-    """Return the number after the first ``####``."""
-    found = _HASHES.search(text)
-    return canonical_number(found.group(1)) if found else None
-
-
-def last_number(text: str) -> str | None:
-    found = _NUMBER.findall(text)
-    return canonical_number(found[-1]) if found else None
-
-
-def letter(text: str) -> str | None:
-    """Return the last capital from A to J that stands alone: the answer to a multiple choice."""
-    found = _LETTER.findall(text)
-    return found[-1] if found else None
-
-
-def final_number(text: str) -> str | None:
-    r"""Return the number in the last ``\boxed{...}``, else the one after the first ``####``, else the last one."""
-    found = _BOXED_NUMBER.findall(text)
-    return canonical_number(found[-1]) if found else after_hashes(text) or last_number(text)
-
-
-def boxed(text: str) -> str | None:
-    r"""Return what the last ``\boxed{...}`` holds, a number in its canonical spelling."""
-    found = _BOXED.findall(text)
-    return (canonical_number(found[-1]) or found[-1].strip() or None) if found else None
-
-
-def exact(text: str) -> str | None:
-    """Return the whole text without space at its ends."""
-    return text.strip() or None
-
-
-def first_line(text: str) -> str | None:
-    lines = text.strip().splitlines()
-    return lines[0].strip() if lines else None
-
-
-EXTRACTORS = MappingProxyType(
-    {
-        "hashes": after_hashes,
-        "last_number": last_number,
-        "letter": letter,
-        "boxed": boxed,
-        "final_number": final_number,
-        "exact": exact,
-        "first_line": first_line,
-    }
-)
-"""Extractors by name; ``regex`` is another, with a pattern."""
-
-
-def extractor(name: str, pattern: str = "") -> Extractor:
-    if name != "regex":
-        if name not in EXTRACTORS:
-            known = (*EXTRACTORS, "regex", "none")
-            raise ValueError(f"extract must be one of {', '.join(known)}, but is {name!r}{suggestion(name, known)}")
-        if pattern:
-            raise ValueError(f"a pattern goes with extract=regex only, but extract is {name!r}")
-        return EXTRACTORS[name]
-    if not pattern:
-        raise ValueError("extract=regex needs a pattern, as in extract=regex,pattern=is ([0-9]+)")
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from None
-    return partial(last_match, pattern)
+from cactus_decoding.lab.evaluation.tasks.reading import WITH_BOXES, check_math
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,6 +55,8 @@ class Task:
     def check(self, engine: Engine, config: RunConfig) -> None:
         """Raise `ValueError` if a problem cannot be answered or judged, before any is answered."""
         getattr(self.judge, "check", lambda: None)()
+        if self.extract in WITH_BOXES:
+            check_math()
         for problem in self.problems[: config.problems]:
             try:
                 engine.check_prompt(prompt_of(problem, config.chat), config.request)

@@ -1,0 +1,241 @@
+r"""How an answer is read from a text: numbers, letters of a multiple choice, and what stands in a ``\boxed{}``.
+
+Plain numbers are read here, expressions by math-verify. docs/answers.md lists texts with what is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
+from fractions import Fraction
+from functools import partial
+from types import MappingProxyType
+
+from cactus_decoding.core.checks import suggestion
+from cactus_decoding.core.extras import needing
+from cactus_decoding.lab.evaluation.tasks.judging import last_match, value_of
+
+Extractor = Callable[[str], str | None]
+
+_MINUS = "[-\u2212\u2013\uff0d]"  # also the sign of Unicode, a dash and a wide hyphen
+_CURRENCY = r"\\?[$€£¥₹]"
+_NUMBER = re.compile(
+    # a minus belongs to a number unless it stands between two things
+    rf"(?:(?P<before>(?<![\w)\]}}%.,]){_MINUS})?(?P<currency>{_CURRENCY}[ ]?)?(?(currency)(?P<after>{_MINUS})?))"
+    r"(?P<digits>\d{1,3}(?:[,\u202f]\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<!\d)\.\d+)"
+    rf"(?:[eE](?P<exponent>(?:{_MINUS}|\+)?\d+)(?!\w)"
+    rf"|[ ]?(?:×|x|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?\{{?(?P<power>{_MINUS}?\d+)\}}?"
+    r"|/(?P<under>(?<=\d/)\d{1,15})(?![\d/]|\.\d))?"
+)
+_FRACTION = re.compile(r"(-?\d{1,15})/(\d{1,15})")
+_HASHES = re.compile(rf"####[ \t]*(?:\*\*)?(?={_MINUS}?(?:{_CURRENCY})?[ ]?{_MINUS}?\.?\d)")
+_BOX = re.compile(r"\\boxed\s*\{")
+_SPACES = re.compile(r"\\[,;:! ]|\\quad|~")
+_WORDING = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|operatorname)\s*\{([^{}]*)\}")
+_PLAIN = re.compile(
+    rf"(?:[^\W\d_][^\d+*/^=\\-]*[\s:])?(?P<number>{_NUMBER.pattern})\s*[.,]?\s*"
+    r"(?:\\?%|\^?\\circ|\^\{\\circ\}|°)?(?:\s*[^\W\d_][^\d+*/^=\\]*)?"
+)
+"""A number in a box, perhaps after words, and with a unit or words behind it."""
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+_WRITTEN_OUT = 4_000  # digits of an integer: models also write 1e9999999
+
+
+def canonical_number(text: str) -> str | None:
+    """Return a number in its canonical spelling, ``1250.5`` for ``1,250.50``, or None if the text is no number.
+
+    A fraction becomes a decimal, or has its lowest terms where none is exact. An integer of very many digits is spelled
+    with an exponent, so that it takes no longer than the text.
+
+    Example:
+        >>> canonical_number("1,250.50"), canonical_number("6/8"), canonical_number("2/6"), canonical_number("six")
+        ('1250.5', '0.75', '1/3', None)
+    """
+    if found := _FRACTION.fullmatch(text.strip()):
+        return _spelled(found[1], found[2])
+    try:
+        value = Decimal(text.replace(",", "").strip())
+    except InvalidOperation:
+        return None
+    if not value.is_finite():
+        return None
+    whole = value == value.to_integral_value() and value.adjusted() < _WRITTEN_OUT
+    return f"{value.to_integral_value() or Decimal(0):f}" if whole else str(value.normalize(_EXACT))
+
+
+def _spelled(above: str, below: str) -> str | None:
+    if not int(below):
+        return None
+    value = Fraction(int(above), int(below))
+    rest = value.denominator
+    for factor in (2, 5):
+        while rest % factor == 0:
+            rest //= factor
+    if rest > 1:
+        return f"{value.numerator}/{value.denominator}"
+    exact = Context(prec=100).divide(Decimal(value.numerator), Decimal(value.denominator))
+    return canonical_number(str(exact))
+
+
+def _value(found: re.Match[str]) -> str | None:
+    """Return the number that `_NUMBER` has found."""
+    sign = "-" if found["before"] or found["after"] else ""
+    digits = re.sub(r"[,\u202f]", "", found["digits"])
+    if found["under"] and found.string[: found.start()].endswith("/"):  # a date
+        return canonical_number(found["under"])
+    if found["under"]:
+        return canonical_number(f"{sign}{digits}/{found['under']}") or canonical_number(found["under"])
+    exponent = re.sub(_MINUS, "-", found["exponent"] or found["power"] or "")
+    return canonical_number(f"{sign}{digits}" + (f"e{exponent}" if exponent else ""))
+
+
+def after_hashes(text: str) -> str | None:
+    """Return the number after the first ``####``."""
+    found = _HASHES.search(text)
+    number = _NUMBER.search(text, found.end()) if found else None
+    return _value(number) if number else None
+
+
+def last_number(text: str) -> str | None:
+    found = None
+    for found in _NUMBER.finditer(text):  # noqa: B007
+        pass
+    return _value(found) if found else None
+
+
+def last_box(text: str) -> str | None:
+    r"""Return what the last ``\boxed{...}`` holds that is closed and not empty, with its braces.
+
+    Example:
+        >>> last_box(r"\boxed{\frac{1}{2}} and \boxed{")
+        '\\frac{1}{2}'
+    """
+    begun: list[int] = []
+    depth, opened = 0, list[tuple[int, int]]()
+    begins = {match.end() - 1 for match in _BOX.finditer(text)}
+    for match in re.finditer(r"[{}]", text):
+        if match[0] == "{":
+            depth += 1
+            if match.start() in begins:
+                opened.append((depth, match.end()))
+        elif depth:
+            if opened and opened[-1][0] == depth:
+                start = opened.pop()[1]
+                if text[start : match.start()].strip():
+                    begun = [start, match.start()]
+            depth -= 1
+    return text[begun[0] : begun[1]].strip() if begun else None
+
+
+def _tidy(latex: str) -> str:
+    """Return what a box holds without what only sets it."""
+    text = _SPACES.sub(" ", latex.replace("{,}", ",").replace("\\!", ""))
+    text = _WORDING.sub(r" \1 ", text).replace("$", " $").replace("\\ $", " $")
+    text = re.sub(r"(?<=\d)[ ]?,[ ]?(?=\d{3}\b)", ",", " ".join(text.split()))
+    return re.sub(r"(?<!\d)\d{1,3}(?: \d{3})+(?!\d)", lambda each: each[0].replace(" ", ","), text)
+
+
+def _boxed_number(latex: str) -> str | None:
+    """Return the number that a box holds, which math-verify works out where it is not written plainly."""
+    text = re.sub(rf"^({_MINUS})\s+", r"\1", _tidy(latex).rpartition("=")[2].strip())
+    if _PLAIN.fullmatch(text):
+        return last_number(text)
+    if ":" in text or not re.search(r"\d", text):
+        return None
+    return canonical_number(value_of(latex.rpartition("=")[2]) or "")
+
+
+def final_number(text: str) -> str | None:
+    r"""Return the number in the last ``\boxed{...}``, else the one after the first ``####``, else the last one.
+
+    A box that holds something else is an answer, which is no number.
+    """
+    box = last_box(text)
+    return _boxed_number(box) if box else after_hashes(text) or last_number(text)
+
+
+def boxed(text: str) -> str | None:
+    r"""Return what the last ``\boxed{...}`` holds, a number in its canonical spelling."""
+    box = last_box(text)
+    return box and (_boxed_number(box) or _tidy(box).replace(" $", "$").strip() or None)
+
+
+_OPTION = (
+    r"(?<![\w'’])(?:(?P<letter>[B-HJ])(?!\w|['’]\w)"
+    # words that are letters: an article before a word, a pronoun before a verb
+    r"|(?P<article>A)(?!\w|['’]\w)(?![ ]+(?!(?:is|was|because|since|as|and|or|but|for|by|if|would|has|can)\b)[a-z])"
+    r"|(?P<pronoun>I)(?!\w|['’]\w)(?![ ]+(?!(?:is|because|since|and|or|but)\b)[a-z]))"
+)
+_ANY = re.compile(_OPTION)
+_STATED = re.compile(
+    r"(?i:\banswer|\bchoice|\boption)[\s*_\"'`]*(?i:is|would be|must be|:|=)[\s:=*_(\[\"'`]*" + _OPTION
+)
+_FIRST = re.compile(r"[\s*_(\[\"'`]*" + _OPTION)
+
+
+def letter(text: str) -> str | None:
+    r"""Return the answer to a multiple choice, a capital from A to J that stands alone and is no word.
+
+    It is the one in the last ``\boxed{}``, else what the last "answer is" or "answer:" says (or choice, or option),
+    else the one that begins the text, else the last one. A before a word is an article and I a pronoun, unless a word
+    follows that neither can have, as in "A is right".
+
+    Example:
+        >>> letter("The answer is B because I said so"), letter("B. A good choice"), letter("I do not know")
+        ('B', 'B', None)
+    """
+    box = last_box(text)
+    if box and (found := re.fullmatch(r"[\s(]*([A-J])\b[\s).:]*.*", _tidy(box))):
+        return found[1]
+    ways = ([*_STATED.finditer(text)][-1:], [*filter(None, [_FIRST.match(text)])], [*_ANY.finditer(text)][-1:])
+    found = next((each[0] for each in ways if each), None)
+    return found and next(filter(None, found.groupdict().values()))
+
+
+def exact(text: str) -> str | None:
+    """Return the whole text without space at its ends."""
+    return text.strip() or None
+
+
+def first_line(text: str) -> str | None:
+    lines = text.strip().splitlines()
+    return lines[0].strip() if lines else None
+
+
+EXTRACTORS = MappingProxyType(
+    {
+        "hashes": after_hashes,
+        "last_number": last_number,
+        "letter": letter,
+        "boxed": boxed,
+        "final_number": final_number,
+        "exact": exact,
+        "first_line": first_line,
+    }
+)
+"""Extractors by name; ``regex`` is another, with a pattern."""
+WITH_BOXES = (boxed, final_number)
+"""What reads boxes, and so needs math-verify."""
+
+
+def check_math() -> None:
+    with needing("answers in \\boxed{} are read by math-verify", "eval"):
+        import math_verify  # noqa: F401
+
+
+def extractor(name: str, pattern: str = "") -> Extractor:
+    if name != "regex":
+        if name not in EXTRACTORS:
+            known = (*EXTRACTORS, "math", "regex", "none")
+            raise ValueError(f"extract must be one of {', '.join(known)}, but is {name!r}{suggestion(name, known)}")
+        if pattern:
+            raise ValueError(f"a pattern goes with extract=regex only, but extract is {name!r}")
+        return EXTRACTORS[name]
+    if not pattern:
+        raise ValueError("extract=regex needs a pattern, as in extract=regex,pattern=is ([0-9]+)")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from None
+    return partial(last_match, pattern)
