@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md, and those of docs/studies/tables/proposals.md.
+"""Writes the tables of docs/performance.md, docs/vllm.md and docs/studies/tables/proposals.md.
 
 python scripts/performance_tables.py
 """
@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import proposal_tables
+import vllm_tables
 from pages import ROOT, Cell, columns, insert, read, table, with_ends
 from results import parse
 
 from cactus_decoding.core.files.writing import write_atomically
 
-PAGES = [ROOT / "docs" / "performance.md", ROOT / "docs/studies/tables/proposals.md"]
+PAGES = [ROOT / "docs" / name for name in ("performance.md", "vllm.md", "studies/tables/proposals.md")]
 OURS = "ours|lossless"
 PEERS = {
     "generate": "transformers' `generate`",
@@ -76,7 +77,9 @@ COLUMNS: dict[str, tuple[Callable[[], Iterable[Any]], dict[str, Cell]]] = {
     }),
 }  # fmt: skip
 """Tables of which each row is one thing that was measured."""
-TABLES: dict[str, Callable[[], str]] = proposal_tables.TABLES | {
+TABLES: dict[str, Callable[[], str]] = {
+    **proposal_tables.TABLES,
+    **vllm_tables.TABLES,
     **{name: lambda rows=rows, heads=heads: columns(rows(), heads) for name, (rows, heads) in COLUMNS.items()},
     "draft_lengths": draft_lengths,
 }

@@ -86,7 +86,12 @@ def check_argument_names(given: dict[str, Any]) -> None:
 
 
 def engine_config(
-    target: str, draft: str, num_speculative_tokens: int, given: dict[str, Any], max_num_seqs: int = 1
+    target: str,
+    draft: str,
+    num_speculative_tokens: int,
+    given: dict[str, Any],
+    max_num_seqs: int = 1,
+    draft_sampling: str = "probabilistic",
 ) -> Any:
     """Return vLLM's configuration without starting an engine; raise `ValueError` where vLLM refuses it.
 
@@ -98,7 +103,7 @@ def engine_config(
 
     speculation = None
     if num_speculative_tokens:
-        speculation = speculative_config(draft, num_speculative_tokens, "probabilistic")
+        speculation = speculative_config(draft, num_speculative_tokens, draft_sampling)
         if draft == "ngram":  # what our own n-gram draft looks up
             own = NgramDrafter()
             speculation |= {"prompt_lookup_min": own.min_ngram_size, "prompt_lookup_max": own.max_ngram_size}

@@ -1,0 +1,108 @@
+"""The tables of what rules bring in vLLM on a pair of models: docs/vllm.md and docs/performance.md have them.
+
+python scripts/performance_tables.py writes them, from what `benchmarks/vllm_table.py` measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from pages import ROOT, table, with_ends
+
+FILE = ROOT / "docs" / "results" / "vllm_real_pair.json"
+NOT_MEASURED = "*Not measured yet.*"
+NO_DRAFT, LOSSLESS = "no draft", "lossless"
+SAMPLINGS = {"plain": "temperature 1", "paper": "the Cactus paper's"}
+LOOPS = {"vllm": "vLLM", "transformers": "this package's loop"}
+Row = Mapping[str, Any]
+Summary = Mapping[str, Any]
+
+
+def in_short(found: Summary) -> str:
+    """Return each rule at its best number of proposals over no draft, with a column for each load."""
+    best = [row for row in found["best"] if row["loop"] == "vllm"]
+    loads = sorted({row["at_once"] for row in best})
+
+    def cells(rule: str, sampling: str) -> list[str]:
+        rows = {row["at_once"]: row for row in best if (row["rule"], row["sampling"]) == (rule, sampling)}
+        return [_over(rows[load]) if load in rows else "" for load in loads]
+
+    head = ["sampling", "decoding", *(f"{load} at once" for load in loads)]
+    ways = dict.fromkeys((row["sampling"], row["rule"]) for row in best)
+    return table(head, [[SAMPLINGS[name], rule, *cells(rule, name)] for name, rule in ways], names=2)
+
+
+def _over(row: Row) -> str:
+    if row["rule"] == NO_DRAFT:
+        return f"{row['tokens_per_second'][0]:.1f} tokens/s"
+    return f"{_ends(row, 'over_no_draft')}, {_drafted(row)}" if "over_no_draft" in row else ""
+
+
+def _ends(row: Row, name: str, digits: int = 2) -> str:
+    return with_ends(row[name], digits) if row.get(name) and row[name][0] is not None else ""
+
+
+def _drafted(row: Row) -> str:
+    return f"{row['proposals']} {row['drafting']}" if row["proposals"] else ""
+
+
+def at_best(found: Summary) -> str:
+    """Return each rule at its best number of proposals, with everything that is known of it."""
+    head = ["loop", "sampling", "at once", "decoding", "proposals", "tokens/s", "÷ no draft", "÷ lossless",
+            "tokens per step", "seconds per answer", "÷ lossless's", "tokens per answer", "cut"]  # fmt: skip
+    rows = [
+        [
+            LOOPS[row["loop"]], SAMPLINGS[row["sampling"]], row["at_once"], row["rule"], _drafted(row),
+            _ends(row, "tokens_per_second", 1), _ends(row, "over_no_draft"), _ends(row, "over_lossless"),
+            f"{row['tokens_per_step'][0]:.2f}" if row["tokens_per_step"] else "",
+            _ends(row, "seconds_per_answer", 1), _ends(row, "time_over_lossless"),
+            f"{row['tokens_per_answer'][0]:.0f}", f"{100 * row['cut']:.0f} %",
+        ]
+        for row in _in_order(found["best"])
+    ]  # fmt: skip
+    return table(head, rows, names=2)
+
+
+def by_number(found: Summary) -> str:
+    """Return tokens per second over no draft, with a column for each number of proposals."""
+    cells = [row for row in found["cells"] if row["rule"] != NO_DRAFT]
+    counts = sorted({row["proposals"] for row in cells})
+    ways: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for row in _in_order(cells):
+        way = row["loop"], row["sampling"], row["at_once"], row["drafting"], row["rule"]
+        ways.setdefault(way, {})[row["proposals"]] = row
+
+    def shown(rows: Mapping[int, Row]) -> Iterable[str]:
+        known = (rows.get(count, {}).get("over_no_draft") for count in counts)
+        return ["" if each is None or each[0] is None else f"{each[0]:.2f}" for each in known]
+
+    head = ["loop", "sampling", "drafts", "decoding", "at once", *counts]
+    return table(
+        head,
+        [
+            [LOOPS[loop], SAMPLINGS[sampling], drafting, rule, load, *shown(rows)]
+            for (loop, sampling, load, drafting, rule), rows in ways.items()
+        ],
+        names=4,
+    )
+
+
+def _in_order(rows: Iterable[Row]) -> list[Row]:
+    samplings, loops = [*SAMPLINGS], [*LOOPS]
+    return sorted(rows, key=lambda row: (loops.index(row["loop"]), samplings.index(row["sampling"]), row["at_once"]))
+
+
+def _measured(made: Callable[[Summary], str]) -> Callable[[], str]:
+    def shown() -> str:
+        return made(json.loads(FILE.read_text())["summary"]["all"]) if FILE.exists() else NOT_MEASURED
+
+    return shown
+
+
+TABLES = {
+    "vllm_pair": _measured(in_short),
+    "vllm_pair_best": _measured(at_best),
+    "vllm_pair_numbers": _measured(by_number),
+}
