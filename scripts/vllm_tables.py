@@ -1,17 +1,32 @@
 """The tables of what rules bring in vLLM on a pair of models: docs/vllm.md and docs/performance.md have them.
 
-python scripts/performance_tables.py writes them, from what `benchmarks/vllm_table.py` measured.
+python scripts/performance_tables.py writes them, from what `benchmarks/vllm_table.py` measured, and from answers of
+`cactus eval` to a server.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pages import ROOT, table, with_ends
 
+from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
+
+if str(ROOT) not in sys.path:  # scripts are run from their own folder
+    sys.path.append(str(ROOT))
+
+from studies.stored import read_results
+
 FILE = ROOT / "docs" / "results" / "vllm_real_pair.json"
+SCORES = {
+    "GSM8K": ROOT / "docs" / "results" / "vllm_scores_gsm8k.jsonl",
+    "HumanEval": ROOT / "docs" / "results" / "vllm_scores_humaneval.jsonl",
+}
+"""Kept compressed."""
 NOT_MEASURED = "*Not measured yet.*"
 NO_DRAFT, LOSSLESS = "no draft", "lossless"
 SAMPLINGS = {"plain": "temperature 1", "paper": "the Cactus paper's"}
@@ -94,6 +109,30 @@ def _in_order(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (loops.index(row["loop"]), samplings.index(row["sampling"]), row["at_once"]))
 
 
+def scores() -> str:
+    """Return right answers, length and time of each setting beside lossless at its fastest."""
+    there = {task: path for task, path in SCORES.items() if path.with_name(f"{path.name}.gz").exists()}
+    rows = [[task, *_scored(each)] for task, path in there.items() for each in summarise(read_results(path))]
+    head = ["task", "sampling", "rule", "proposals", "right, %", "difference, points", "cut, %", "tokens per answer",
+            "÷ lossless's", "seconds per answer", "÷ lossless's", "tokens per step"]  # fmt: skip
+    return table(head, rows, names=3) if rows else NOT_MEASURED
+
+
+def _scored(found: RunSummary) -> list[str]:
+    config = found.config
+    figures = (("score", 0, 100), ("score_difference", 0, 100), ("truncated", 0, 100), ("tokens_per_answer", 0, 1),
+               ("length_ratio", 2, 1), ("seconds_per_answer", 1, 1), ("seconds_ratio", 2, 1),
+               ("acceptance_length", 2, 1))  # fmt: skip
+    shown = [_known(found.metrics.get(name), digits, scale) for name, digits, scale in figures]
+    sampling = SAMPLINGS["paper" if config.request.sampling.truncates else "plain"]
+    policy = "" if config.request.policy.everywhere else f", {config.request.policy}"
+    return [sampling, f"`{config.rule}`{policy}", str(config.num_speculative_tokens), *shown]
+
+
+def _known(interval: Interval | None, digits: int, scale: float) -> str:
+    return "" if interval is None else interval.shown(digits, scale=scale)
+
+
 def _measured(made: Callable[[Summary], str]) -> Callable[[], str]:
     def shown() -> str:
         return made(json.loads(FILE.read_text())["summary"]["all"]) if FILE.exists() else NOT_MEASURED
@@ -105,4 +144,5 @@ TABLES = {
     "vllm_pair": _measured(in_short),
     "vllm_pair_best": _measured(at_best),
     "vllm_pair_numbers": _measured(by_number),
+    "vllm_pair_scores": scores,
 }
