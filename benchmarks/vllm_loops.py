@@ -170,8 +170,8 @@ def _vllm(given: Namespace, cells: Sequence[Cell], prompts: Sequence[Prompt]) ->
                 "finish": "length" if completion.finish_reason == "length" else "stop", **clock.others(),
             }  # fmt: skip
 
-    for cell in {(each.rule, each.sampling): each for each in cells}.values():  # the first passes are slow
-        for _ in kept_busy(engine, asked(cell, _WARM_UP_TOKENS), prompts[:1], prompts, cell.at_once):
+    for cell in {each.rule: each for each in cells}.values():  # the first passes are slow
+        for _ in kept_busy(engine, asked(cell, _WARM_UP_TOKENS), prompts[:1], prompts, 1):
             pass
     return answers, {"engine": f"vllm {vllm.__version__}", "on_gpu": _on_gpu()}
 
