@@ -319,6 +319,8 @@ def _log_found(served: ServerEngine, chat: Chat | None) -> None:
     reports = "reports what it did" if found["reports"] else "reports no acceptance by rule"
     how = "plain text" if chat is None else str(chat)
     logger.info("%s serves %s, %s, %s, and is asked by %s", found["address"], served.model, where, reports, how)
+    if not found["counts_tokens"]:
+        logger.info("it does not say how many tokens an answer has: lengths and tokens per second stay unknown")
 
 
 def _log_not_coupled(

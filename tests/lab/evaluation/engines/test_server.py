@@ -15,6 +15,7 @@ from cactus_decoding.engines.openai.client import Reply
 from cactus_decoding.lab.evaluation.engines.engine import AuditedCosts
 from cactus_decoding.lab.evaluation.engines.server import counts_of
 from cactus_decoding.lab.evaluation.runs.results import journal_of, read_results
+from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
@@ -54,7 +55,9 @@ def test_greedy_texts_are_those_of_this_process(run, succeed, server, gguf, tmp_
     assert columns(here, *names) == columns(there, *names)
     (result,) = read_results(there)
     assert result.config.concurrency == 3
-    assert result.provenance["server"] == {"address": server, "model": "ours", "rules": "fields", "reports": True}
+    assert result.provenance["server"] == {
+        "address": server, "model": "ours", "rules": "fields", "reports": True, "counts_tokens": True,
+    }  # fmt: skip
     assert all(0 < first < all_of_it for first, all_of_it in
                zip(result.answers["first_seconds"], result.answers["seconds"], strict=True))  # fmt: skip
 
@@ -110,6 +113,44 @@ def test_a_server_that_reports_nothing_leaves_counts_unknown(succeed, answered, 
     assert result.answers["generated"] == [5, 5, 5]
     assert all(result.answers[name] == [None] * 3 for name in ("steps", "drafted", "accepted", "recovered", "bonus"))
     succeed("report", str(answered), "--output", str(tmp_path / "report.html"))
+
+
+def uncounted(path, body):
+    """Answer as a server that refuses to be asked for usage, and sends none; each of many chunks is a letter."""
+    if "stream_options" in body:
+        return 400, {"error": {"message": "unknown field: stream_options"}}
+    return [event for event in events(" ".join("So it is #### 5")) if not isinstance(event, dict) or event["choices"]]
+
+
+def test_where_a_server_counts_no_tokens_the_speed_is_unknown_and_not_low(run, succeed, tmp_path):
+    out, page = tmp_path / "results.jsonl", tmp_path / "report.html"
+    with scripted(uncounted) as address:
+        given = ("--server", address, *SMALL, "--no-chat", "--all", "--output", str(out))
+        printed, err = succeed("eval", *given)
+    assert "does not say how many tokens an answer has" in err
+    (result,) = read_results(out)
+    assert result.answers["generated"] == [None] * 3
+    assert all(seconds > 0 for seconds in result.answers["seconds"])
+    (summary,) = summarise([result])
+    assert summary.metrics["tokens_per_second"] is summary.metrics["tokens_per_answer"] is None
+    assert summary.known("seconds_per_answer").value > 0
+    assert "seconds per answer" in printed
+    assert "tokens per second" not in printed
+    succeed("report", str(out), "--output", str(page))
+    assert "tokens per second" not in page.read_text().partition("Wall time is per answer")[0]
+
+
+@all_of("extra, tokens", [
+    ({"usage": {"completion_tokens": 9}}, 9), ({}, None), ({"usage": {"completion_tokens": 0}}, None),
+    ({"usage": {"completion_tokens": None}, "timings": {"predicted_n": 4}}, 4),
+    ({"usage": {"completion_tokens": "9"}}, None),
+    ({"usage": {"completion_tokens": -1}}, None), ({"usage": {"completion_tokens": True}}, None),
+    ({"usage": {"total_tokens": 12}}, None), ({"timings": {"predicted_n": 3}}, 3),
+])  # fmt: skip
+def test_tokens_are_those_that_a_server_says_if_they_can_be_right(extra, tokens):
+    metrics, _, unknown = counts_of(Reply("many words of text", "stop", 0.1, 0.5, extra))
+    assert metrics.generated == (tokens or 0)
+    assert ("generated" in unknown) == (tokens is None)
 
 
 def test_an_interrupted_run_goes_on_with_what_is_missing(run, tmp_path):

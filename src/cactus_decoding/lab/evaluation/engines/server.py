@@ -28,6 +28,7 @@ _NEUTRAL: dict[str, float] = {
 """Fields that servers have other defaults of, or models: vLLM takes them from ``generation_config.json``."""
 _TRIES = 2
 """How often a server that is not known yet is asked again."""
+_USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 _COUNTS = ("steps", "drafted", "accepted", "relaxed", "recovered", "bonus")
 
 
@@ -55,7 +56,8 @@ class ServerEngine:
         self._trial: tuple[str, dict[str, Any]] = ("", {})
         self._sampling: dict[str, float] = {}
         self._takes_rules: bool | None = None
-        self._xargs = self.reports = False
+        self._xargs = self.reports = self.counts = False
+        self._usage = _USAGE
 
     def ask_by(self, chat: bool | None, system: str | None) -> Chat | None:
         """Return how prompts are asked: by the server's chat template unless it has none or ``chat`` is false.
@@ -66,21 +68,31 @@ class ServerEngine:
             raise ValueError("--system is the system message of a chat: give --chat too, or leave it out")
         found: Chat | None = None
         if chat is not False:
-            self._trial = self._request(Conversation(("Hello.",), system), 1)
             try:
-                self._try({})
+                self._begin(Conversation(("Hello.",), system))
                 found = Chat(system)
             except (RefusedError, ServerError) as error:
                 if chat or system is not None:
                     raise ValueError(f"{self._client.address} answers no chat: {error}") from None
         if found is None:
-            self._trial = self._request("Question:", 1)
             try:
-                self._try({})
+                self._begin("Question:")
             except RefusedError as error:
                 raise ValueError(f"{self._client.address} answers no completion: {error}") from None
         self._learn()
         return found
+
+    def _begin(self, prompt: Prompt) -> None:
+        """Ask for one token, and for how many there were unless the server refuses that."""
+        refusals = []
+        for self._usage in (_USAGE, {}):
+            self._trial = self._request(prompt, 1)
+            try:
+                self.counts = tokens_of(self._try({})) is not None
+                return
+            except RefusedError as error:
+                refusals.append(error)
+        raise refusals[0]
 
     def _learn(self) -> None:
         """Find out which fields the server takes."""
@@ -99,7 +111,8 @@ class ServerEngine:
     def found(self) -> dict[str, Any]:
         """Return what a result file says of the server."""
         rules = None if not self._takes_rules else XARGS if self._xargs else "fields"
-        return {"address": self._client.address, "model": self.model, "rules": rules, "reports": self.reports}
+        told = {"rules": rules, "reports": self.reports, "counts_tokens": self.counts}
+        return {"address": self._client.address, "model": self.model} | told
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for what the server does not do, or refuses."""
@@ -146,7 +159,7 @@ class ServerEngine:
         self._client.close()
 
     def _request(self, prompt: Prompt, max_tokens: int) -> tuple[str, dict[str, Any]]:
-        body = {"model": self.model, "max_tokens": max_tokens, "stream_options": {"include_usage": True}}
+        body = {"model": self.model, "max_tokens": max_tokens} | self._usage
         if isinstance(prompt, str):
             return "/completions", body | {"prompt": prompt}
         messages = [{"role": "system", "content": prompt.system}] if prompt.system is not None else []
@@ -208,6 +221,18 @@ def _speculation_of(reply: Reply) -> Mapping[str, Any]:
     return (reply.extra.get("metrics") or {}).get("speculative_decoding") or {}
 
 
+def tokens_of(reply: Reply) -> int | None:
+    """Return how many tokens a server says that an answer has; None where it does not, or cannot be right.
+
+    A chunk of a stream may hold several tokens, or a part of one, so chunks are never counted.
+    """
+    usage, timings = reply.extra.get("usage") or {}, reply.extra.get("timings") or {}
+    for told in (usage.get("completion_tokens"), timings.get("predicted_n")):
+        if isinstance(told, int) and not isinstance(told, bool) and (told > 0 or (told == 0 and not reply.text)):
+            return told
+    return None
+
+
 def counts_of(reply: Reply) -> tuple[Metrics, AuditedCosts | None, frozenset[str]]:
     """Return what a server told of an answer: counts, costs, and the names of the counts that it did not tell.
 
@@ -215,7 +240,7 @@ def counts_of(reply: Reply) -> tuple[Metrics, AuditedCosts | None, frozenset[str
     """
     told: dict[str, Any] = {}
     speculation, report, timings = _speculation_of(reply), _report_of(reply), reply.extra.get("timings") or {}
-    told["generated"] = (reply.extra.get("usage") or {}).get("completion_tokens", timings.get("predicted_n"))
+    told["generated"] = tokens_of(reply)
     if "num_draft_tokens" in speculation:  # vLLM does not count the step that reads the prompt
         told["steps"] = speculation["num_spec_steps"] + 1
         told |= {"drafted": speculation["num_draft_tokens"], "accepted": speculation["num_accepted_draft_tokens"]}
