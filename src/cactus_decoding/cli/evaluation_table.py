@@ -10,10 +10,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cactus_decoding.lab.reporting.report import COLUMNS, compared_with, mark_of, short_number, verified_by
+from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.reporting.report import (
+    COLUMNS,
+    compared_with,
+    length_warnings,
+    mark_of,
+    short_number,
+    verified_by,
+)
 
 if TYPE_CHECKING:
-    from cactus_decoding.lab.evaluation.intervals import Interval
     from cactus_decoding.lab.evaluation.run_config import RunConfig
     from cactus_decoding.lab.evaluation.runs.results import RunResult
     from cactus_decoding.lab.evaluation.runs.summary import RunSummary
@@ -21,11 +28,12 @@ if TYPE_CHECKING:
 BRIEF = (
     ("score", "score", 3),
     ("acceptance_length", "tokens/\nstep", 2),
-    ("steps_per_answer", "steps/\nanswer", 1),
+    ("tokens_per_answer", "tokens/\nanswer", 0),
+    ("truncated", "cut,\n%", 0),
     ("seconds_per_answer", "seconds/\nanswer", 3),
-    ("nats_per_answer", "nats/\nanswer", 3),
+    ("tokens_per_second", "tokens/\nsecond", 1),
 )
-"""What one row of a setting has room for: name of the metric, heading, digits."""
+"""What a row of a setting has room for: name of the metric, heading, digits. Intervals stand below."""
 
 _TREE = "best lossless tree"
 _LONG = 22  # characters of a label, for a table to fit into 80 columns
@@ -52,7 +60,10 @@ def _brief(title: str, summaries: Sequence[RunSummary]) -> Table:
     starred = {mark: "**" if mark == _TREE and len(marks) > 1 else "*" for mark in marks}
     said = "".join(f"{star} {mark}; " for mark, star in sorted(starred.items(), key=lambda each: each[1]))
     how = f"{by} " if (by := verified_by(summaries)) else ""
-    shown = _new(title, f"{how}{said}in brackets the 95 % interval. More metrics and all intervals: --all")
+    shown = _new(
+        title,
+        f"{how}{said}below numbers their 95 % intervals; cut: answers that reached the limit. More metrics: --all",
+    )
     columns = [column for column in BRIEF if any(summary.metrics[column[0]] is not None for summary in summaries)]
     shown.add_column("setting", overflow="fold")
     for _, heading, _ in columns:
@@ -73,8 +84,12 @@ def _cell(column: tuple[str, str, int], interval: Interval | None) -> str:
     metric, _, digits = column
     if interval is None:
         return "–"
-    value, span = short_number(interval.value, digits), _span(interval, 2)
-    return f"{value} ({span})" if metric == "score" and span else value
+    if metric == "truncated":
+        interval = Interval(*(100 * each for each in interval))
+    elif metric == "seconds_per_answer":
+        digits = max(0, digits + 1 - len(f"{interval.value:.0f}"))
+    span = "" if metric == "acceptance_length" else _span(interval, min(digits, 2), "–")
+    return short_number(interval.value, digits) + (f"\n{span}" if span else "")
 
 
 def _every_metric(title: str, summaries: Sequence[RunSummary]) -> Table:
@@ -110,10 +125,10 @@ def _new(title: str, caption: str) -> Table:
     )
 
 
-def _span(interval: Interval, digits: int) -> str:
+def _span(interval: Interval, digits: int, to: str = " to ") -> str:
     if math.isnan(interval.low):
         return ""
-    return f"{short_number(interval.low, digits)} to {short_number(interval.high, digits)}"
+    return f"{short_number(interval.low, digits)}{to}{short_number(interval.high, digits)}"
 
 
 def show_results(results: Sequence[RunResult], configs: Sequence[RunConfig], every_metric: bool) -> None:
@@ -122,4 +137,7 @@ def show_results(results: Sequence[RunResult], configs: Sequence[RunConfig], eve
 
     wanted = {config.asking(seed=0) for config in configs}
     shown = [summary for summary in summarise(results) if summary.config in wanted]
-    Console(highlight=False).print(*table(shown, every_metric=every_metric), sep="\n\n")
+    console = Console(highlight=False)
+    console.print(*table(shown, every_metric=every_metric), sep="\n\n")
+    for warning in length_warnings(shown):
+        console.print(escape(warning))

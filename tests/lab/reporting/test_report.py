@@ -22,6 +22,8 @@ from cactus_decoding.lab.reporting.pictures import STYLES, family_of
 from cactus_decoding.lab.reporting.report import (
     COLUMNS,
     MAIN,
+    escape,
+    length_warnings,
     make_report,
     read_all,
     report_to_html,
@@ -48,7 +50,7 @@ def test_every_row_and_every_metric_is_in_the_tables(tmp_path):
     assert page.count('<th scope="row"') == 2 * len(rows)  # in the table that is shown first, and in that of everything
     assert {metric for metric, _, _ in MAIN} <= {metric for metric, _, _ in COLUMNS}
     assert "(best lossless)" in page
-    assert all(line.count("|") == table.splitlines()[6].count("|") for line in table.splitlines() if line[:1] == "|")
+    assert len({line.count("|") for line in table.splitlines() if line[:1] == "|"}) == 1
 
 
 MEASURED = summarise(several())
@@ -67,9 +69,44 @@ MEASURED = summarise(several())
 def test_the_verdict_says_what_the_fastest_rule_costs(time, difference, said):
     given = {"seconds_ratio": time, "score_difference": difference}
     changed = {name: None if each is None else Interval(*each) for name, each in given.items()}
-    rows = [replace(row, metrics={**row.metrics, **changed}) for row in MEASURED]
+    rows = [replace(row, metrics={**row.metrics, **changed}, baseline=time and row.baseline) for row in MEASURED]
     assert said in verdict(rows)
     assert verdict([each for each in rows if each.config.rule == "lossless"]).endswith("no relaxed rule was measured.")
+
+
+def lengthened(result, factor: float, cut: int, seconds: float):
+    """Return a run whose answers are longer, of which the first are cut, at times of its own."""
+    answers = dict(result.answers)
+    answers["generated"] = [round(factor * each) for each in answers["generated"]]
+    answers["finish_reason"] = ["length" if place < cut else "stop" for place in range(result.config.problems)]
+    answers["seconds"] = [seconds * each for each in answers["seconds"]]
+    return replace(result, answers=answers)
+
+
+def test_longer_answers_are_warned_of_and_the_verdict_goes_by_time_per_answer():
+    lossless, relaxed = made("lossless", 4), made("clamped:width=1.0", 4)
+    rows = summarise([lossless, lengthened(relaxed, 1.5, cut=9, seconds=1.2)])
+    assert rows[1].known("tokens_per_second").value > rows[0].known("tokens_per_second").value
+    assert "No relaxed rule was faster than lossless: the best, clamped:width=1.0 ×4, took 1.2" in verdict(rows)
+    (warning,) = length_warnings(rows)
+    assert warning.startswith("Longer answers: those of clamped:width=1.0 ×4 are 1.50 (1.")
+    assert "cut at the limit by 15.0 (" in warning
+    assert warning.endswith("those of lossless ×4. Go by the time per answer, not by tokens per second.")
+    report_of = make_report([("a.jsonl", [each for row in rows for each in row.group.results])])
+    assert warning in report_to_html(report_of)
+    assert escape(warning) in to_markdown(report_of)
+
+
+@all_of("factor, cut", [(1.0, 0), (1.0, 2), (0.7, 0)])
+def test_answers_that_are_not_longer_beyond_chance_are_not_warned_of(factor, cut):
+    lossless, relaxed = made("lossless", 4), made("clamped:width=1.0", 4)
+    assert length_warnings(summarise([lossless, lengthened(relaxed, factor, cut, seconds=1.0)])) == []
+    assert length_warnings(summarise([relaxed])) == []
+
+
+def test_times_that_nobody_measured_give_no_verdict():
+    runs = [lengthened(made(rule, 4), 1.0, cut=0, seconds=math.nan) for rule in ("lossless", "clamped:width=1.0")]
+    assert verdict(summarise(runs)) == "There is no verdict: times were not measured."
 
 
 def test_what_is_missing_is_said():

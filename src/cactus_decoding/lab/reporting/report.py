@@ -27,7 +27,10 @@ COLUMNS = (
     ("accepted_per_step", "accepted_per_step", 2),
     ("nodes_per_step", "tree's nodes per step", 1),
     ("rejections_ratio", "rejections ÷ lossless", 2),
+    ("tokens_per_answer", "tokens per answer", 1),
     ("length_ratio", "length ratio", 3),
+    ("truncated", "cut at the limit", 3),
+    ("truncated_difference", "cut − best lossless", 3),
     ("steps_per_answer", "steps per answer", 1),
     ("seconds_per_answer", "seconds per answer", 3),
     ("first_seconds_per_answer", "seconds to first token", 3),
@@ -39,7 +42,6 @@ COLUMNS = (
     ("nats_per_answer", "nats per answer", 3),
     ("tv_per_position", "TV per position", 4),
     ("max_likelihood_ratio", "largest likelihood ratio", 1),
-    ("truncated", "truncated", 3),
 )
 """Metric, heading, digits."""
 MAIN = (
@@ -48,6 +50,9 @@ MAIN = (
     ("acceptance_length", "tokens per step", 2),
     ("seconds_per_answer", "seconds per answer", 3),
     ("seconds_ratio", "time ÷ best lossless", 2),
+    ("tokens_per_second", "tokens per second", 1),
+    ("tokens_per_answer", "tokens per answer", 1),
+    ("truncated", "cut at the limit", 3),
     ("nats_per_answer", "nats per answer", 3),
 )
 """What most readers look for first; the same as in `COLUMNS`."""
@@ -71,6 +76,7 @@ class Section:
     title: str
     pairs: Mapping[str, Sequence[RunSummary]]  # by pair of models
     pictures: Sequence[Picture]
+    warnings: Sequence[str]  # of answers that are longer
     notes: Sequence[str]  # how runs were verified; what is missing, and why
 
 
@@ -140,6 +146,7 @@ def _section(summaries: Sequence[RunSummary]) -> Section:
         pairs.setdefault(pair, []).append(summary)
     pictures: list[Picture] = []
     notes = [said] if (said := verified_by(summaries)) else []
+    warnings = length_warnings(summaries)
     for name, ours in pairs.items():
         pictures += _pictures(name, ours, notes)
     if len(pairs) > 1:
@@ -151,7 +158,7 @@ def _section(summaries: Sequence[RunSummary]) -> Section:
                 wide=True,
             )
         )
-    return Section(_title(summaries[0]), pairs, pictures, notes)
+    return Section(_title(summaries[0]), pairs, pictures, warnings, notes)
 
 
 def _pictures(name: str, summaries: Sequence[RunSummary], notes: list[str]) -> list[Picture]:
@@ -248,7 +255,9 @@ def verdict(summaries: Sequence[RunSummary]) -> str:
 def _verdict(relaxed: Sequence[RunSummary]) -> str:
     timed = [each for each in relaxed if _known(each, "seconds_ratio")]
     if not timed:
-        why = "no relaxed rule was measured" if not relaxed else "lossless was not measured, so nothing is compared"
+        measured = any(each.baseline is not None for each in relaxed)
+        why = "times were not measured" if measured else "lossless was not measured, so nothing is compared"
+        why = why if relaxed else "no relaxed rule was measured"
         return f"There is no verdict: {why}."
     best = min(timed, key=lambda each: each.known("seconds_ratio").value)
     time = best.known("seconds_ratio")
@@ -270,6 +279,28 @@ def _verdict(relaxed: Sequence[RunSummary]) -> str:
     sure = " more than chance explains" if points.high < 0 else " which chance may explain" if points.low <= 0 else ""
     said += f" Its score differs from lossless by {with_interval(points, 1)} points"
     return f"{said},{sure}." if sure else f"{said}."
+
+
+def length_warnings(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return a sentence for each relaxed setting whose answers are longer than lossless's, or cut more often.
+
+    Both are said beyond chance only: where the whole 95 % interval lies above.
+    """
+    said = []
+    for each in summaries:
+        if each.config.rule == "lossless" or each.baseline is None:
+            continue
+        ratio, cut = each.metrics["length_ratio"], each.metrics["truncated_difference"]
+        longer = [f"{with_interval(ratio, 2)} times as long as"] if ratio is not None and ratio.low > 1 else []
+        if cut is not None and cut.low > 0:
+            points = Interval(*(100 * end for end in cut))
+            longer.append(f"cut at the limit by {with_interval(points, 1)} points more often than")
+        if longer:
+            said.append(
+                f"Longer answers: those of {clean(each.config.label)} are {' and '.join(longer)} those of "
+                f"{clean(each.baseline.config.label)}. Go by the time per answer, not by tokens per second."
+            )
+    return said
 
 
 def verified_by(summaries: Sequence[RunSummary]) -> str:
@@ -324,7 +355,8 @@ EXPLANATION = (
     "tell (fewer than six, or all alike), nor where two settings write the same texts by definition. The baseline is "
     "lossless sampling at its own best draft length, found in the same run; where trees were proposed, "
     "at its best chain, and its best tree stands beside it. "
-    "Wall time is per answer: tokens per second alone would reward longer answers. A largest likelihood "
+    "Verdicts go by wall time per answer: tokens per second alone would reward longer answers. An answer is cut at the "
+    "limit if it reached the most tokens that were allowed, so it would have been longer. A largest likelihood "
     "ratio is a maximum and has no interval. Settings stand in the order in which they were measured."
 )
 
@@ -348,6 +380,7 @@ def to_markdown(report: Report) -> str:
     for section in report.sections:
         parts.append(f"## {escape(section.title)}")
         parts += [f"{escape(name)}: {escape(verdict(summaries))}" for name, summaries in section.pairs.items()]
+        parts += map(escape, section.warnings)
         for name, summaries in section.pairs.items():
             columns = columns_of(summaries)
             baselines = compared_with(summaries)

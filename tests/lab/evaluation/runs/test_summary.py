@@ -57,7 +57,7 @@ def summary(results, config):
 def test_every_metric_by_hand():
     metrics = summary([*LOSSLESS, result(RULE, seconds=1.2, scale=2)], RULE).metrics
     expected = {
-        "score": 0.75, "score_difference": -0.25, "truncated": 0.25,
+        "score": 0.75, "score_difference": -0.25, "truncated": 0.25, "truncated_difference": 0.0,
         "acceptance_length": 3.0, "accepted_per_step": 2.0, "acceptance_rate": 0.5, "relaxed_rate": 0.25,
         "rejections_ratio": 0.5, "tokens_per_answer": 50.0, "length_ratio": 2.0,
         "steps_per_answer": 10.0, "steps_ratio": 1.0, "seconds_per_answer": 1.2, "seconds_ratio": 1.2,

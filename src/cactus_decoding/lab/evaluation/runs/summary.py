@@ -135,7 +135,7 @@ METRICS: Mapping[str, Callable[[Sums], Numbers]] = MappingProxyType(
 its best draft length, ``best_tree`` lossless at its best tree, ``lossless`` lossless at the group's draft length, and
 ``alone`` the target alone. ``nodes`` are the proposals of trees."""
 
-NAMES = ("score", "score_difference", *METRICS, "max_likelihood_ratio", "truncated")
+NAMES = ("score", "score_difference", *METRICS, "max_likelihood_ratio", "truncated", "truncated_difference")
 """Every metric of a summary."""
 
 
@@ -225,9 +225,11 @@ def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict
     answers, baseline = len(group.results), references["baseline"]
     if group.scored:
         metrics["score"] = clustered_proportion(group.columns["right"], answers)
-    if group.scored and baseline is not None:
-        metrics["score_difference"] = _score_difference(group, baseline)
+    if group.scored and baseline is not None and baseline.scored:
+        metrics["score_difference"] = _difference(group, baseline, lambda each: each.columns["right"])
     metrics["truncated"] = clustered_proportion(group.truncated, answers)
+    if baseline is not None:
+        metrics["truncated_difference"] = _difference(group, baseline, lambda each: each.truncated)
     for name, metric in METRICS.items():
         try:
             value = float(metric(totals))
@@ -258,10 +260,9 @@ def pass_at(right: ArrayLike, k: int) -> Numbers:
     return np.array([1 - math.comb(n - int(c), k) / math.comb(n, k) for c in answers.sum(1)])
 
 
-def _score_difference(group: RunGroup, baseline: RunGroup) -> Interval | None:
-    if group is not baseline and not baseline.scored:
-        return None
-    differences = group.columns["right"] - baseline.columns["right"]
+def _difference(group: RunGroup, baseline: RunGroup, share: Callable[[RunGroup], Numbers]) -> Interval:
+    """Return the paired difference of what answers are in shares of each problem, ``[problems]``."""
+    differences = share(group) - share(baseline)
     if _writes_the_same(group, baseline) and not differences.any():
         return Interval(0.0, math.nan, math.nan)  # there is nothing to estimate
     answers = min(len(each.results) for each in (group, baseline))
