@@ -16,6 +16,7 @@ from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
 from support.command_line import process
+from support.counted import counted
 from support.in_thread import served
 from support.patience import PATIENCE
 
@@ -66,9 +67,7 @@ class LlamaServerProcess:
         return self.log.read()
 
     def counted(self, name: str) -> dict[str, float]:
-        lines = self.ask("GET", "/metrics")[1].splitlines()
-        given = [line.removeprefix(f'{name}_total{{rule="').split('"} ') for line in lines if line.startswith(name)]
-        return {rule: float(value) for rule, value in given}
+        return {rule: values[name] for rule, values in counted(self.ask("GET", "/metrics")[1]).items()}
 
 
 def events_of(response: http.client.HTTPResponse) -> Iterator[dict]:

@@ -280,7 +280,9 @@ def _serve_llama_cpp(
     from cactus_decoding.engines.llama_cpp.models.library import library
     from cactus_decoding.engines.llama_cpp.models.weights import begin_to_load
 
-    with needing("cactus serve needs Starlette and uvicorn", "llama-cpp"):
+    with needing("cactus serve needs Starlette, uvicorn and prometheus_client", "llama-cpp"):
+        import prometheus_client  # noqa: F401
+
         from cactus_decoding.engines.openai.serving import is_loopback, listen
     if not is_loopback(place.host) and not place.keys:
         raise ValueError(

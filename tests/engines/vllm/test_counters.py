@@ -1,43 +1,29 @@
 """What is counted for Prometheus, by rule."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from support.counted import counted
 from support.decisions import afforded_in_turn, as_given
 
 from cactus_decoding import Budget, Proposal, Request, parse_rule
+from cactus_decoding.core.counters import MAX_RULES, OTHER, RuleCounters, conditional_nats
 from cactus_decoding.core.relaxed_logits import costs_of, relax_tokens
-from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, conditional_nats
-from cactus_decoding.engines.vllm import counters
-from cactus_decoding.engines.vllm.counters import BudgetMeter, Counters
+from cactus_decoding.engines.vllm.counters import BudgetMeter, DeviceCounters
 from cactus_decoding.engines.vllm.step import afforded
 
 
-class Recorder:
-    def __init__(self) -> None:
-        self.values: dict[str, float] = {}
-
-    def labels(self, rule: str) -> SimpleNamespace:
-        def inc(value: float) -> None:
-            self.values[rule] = self.values.get(rule, 0.0) + value
-
-        return SimpleNamespace(inc=inc)
+def verified(counters: RuleCounters) -> dict[str, float]:
+    return {rule: values["cactus_verified_positions"] for rule, values in counted(counters.text().decode()).items()}
 
 
-@pytest.fixture
-def recorders(monkeypatch):
-    """What is handed on to Prometheus."""
-    made = [Recorder() for _ in COUNTERS]
-    monkeypatch.setattr(counters, "_prometheus_counters", lambda: made)
-    return made
-
-
-def test_what_is_counted(recorders) -> None:
-    counting = Counters(0.5, torch.device("cpu"), seconds=1e9)
+def test_what_is_counted() -> None:
+    counters = RuleCounters(CollectorRegistry())
+    counting = DeviceCounters(counters, 0.5, torch.device("cpu"), seconds=1e9)
     rule, target = parse_rule("cactus:delta=1"), torch.tensor([[0.5, 0.5]] * 4).double()
     indices = [counting.sample(4), counting.sample(3)]
     assert [part.tolist() for part in indices] == [[1, 3], [0, 2]]
@@ -48,38 +34,40 @@ def test_what_is_counted(recorders) -> None:
     kept = torch.tensor([True, True, False, False]), torch.tensor([False, False, True, False])
     counting.add(rule, costs, left, indices[0], *kept)
     counting.flush()
-    counted = {name: one.values[str(rule)] for name, one in zip(COUNTERS, recorders, strict=True)}
-    assert counted["cactus_verified_positions"] == 3
-    assert counted["cactus_accepted_tokens"] == 2
-    assert counted["cactus_relaxed_tokens"] == pytest.approx(2 * 0.5)  # g is 1, lossless accepts half of the time
-    assert counted["cactus_conditional_nats"] == pytest.approx(3 * torch.log(torch.tensor(2.0)).item())
-    assert counted["cactus_audited_positions"] == 1
-    assert (counted["cactus_protected_positions"], counted["cactus_fell_back_positions"]) == (2, 1)
+    found = counted(counters.text().decode())[str(rule)]
+    assert found["cactus_verified_positions"] == 3
+    assert found["cactus_accepted_tokens"] == 2
+    assert found["cactus_relaxed_tokens"] == pytest.approx(2 * 0.5)  # g is 1, lossless accepts half of the time
+    assert found["cactus_conditional_nats"] == pytest.approx(3 * torch.log(torch.tensor(2.0)).item())
+    assert found["cactus_audited_positions"] == 1
+    assert (found["cactus_protected_positions"], found["cactus_fell_back_positions"]) == (2, 1)
     for number in range(2 * MAX_RULES):
         counting.add(parse_rule(f"cactus:delta={number + 2}"), costs, left, None)
     counting.flush()
-    assert len(recorders[0].values) == MAX_RULES + 1
-    assert recorders[0].values[OTHER] > 0
+    assert len(verified(counters)) == MAX_RULES + 1
+    assert verified(counters)[OTHER] > 0
 
 
-def test_requests_cannot_take_the_label_of_the_server_s_own_rule(recorders) -> None:
+def test_requests_cannot_take_the_label_of_the_server_s_own_rule() -> None:
     own = parse_rule("clamped:width=1")
-    counting = Counters(0.0, torch.device("cpu"), seconds=1e9, own=own)
+    counters = RuleCounters(CollectorRegistry(), own)
+    counting = DeviceCounters(counters, 0.0, torch.device("cpu"), seconds=1e9)
     costs = costs_of(relax_tokens(own, torch.tensor([0.0]), torch.tensor([2.0]).log()), None, None)
     for rule in (*(parse_rule(f"cactus:delta={number + 2}") for number in range(2 * MAX_RULES)), own):
         counting.add(rule, costs, torch.tensor([1]), None)
     counting.flush()
-    assert recorders[0].values[str(own)] == 1
-    assert recorders[0].values[OTHER] == MAX_RULES + 1
-    assert len(recorders[0].values) == MAX_RULES + 1
+    assert verified(counters)[str(own)] == 1
+    assert verified(counters)[OTHER] == MAX_RULES + 1
+    assert len(verified(counters)) == MAX_RULES + 1
 
 
-def test_sums_are_handed_on_every_so_often(recorders) -> None:
+def test_sums_are_handed_on_every_so_often() -> None:
     rule = parse_rule("cactus:delta=1")
     costs = costs_of(relax_tokens(rule, torch.tensor([0.0]), torch.tensor([2.0]).log()), None, None)
     for seconds, handed_on in ((1e9, {}), (0.0, {str(rule): 1.0})):
-        Counters(0.0, torch.device("cpu"), seconds).add(rule, costs, torch.tensor([1]), None)
-        assert recorders[0].values == handed_on
+        counters = RuleCounters(CollectorRegistry())
+        DeviceCounters(counters, 0.0, torch.device("cpu"), seconds).add(rule, costs, torch.tensor([1]), None)
+        assert verified(counters) == handed_on
 
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from support.patience import PATIENCE
 from support.tables import all_of
 
 from cactus_decoding.cli import main
-from cactus_decoding.engines.openai.counters import REPORTED, report_of
+from cactus_decoding.core.counters import REPORTED, report_of
 from cactus_decoding.engines.vllm import server
 from cactus_decoding.engines.vllm.extra_args import ServerConfig, request_of
 from cactus_decoding.engines.vllm.reports import ATTRIBUTE, with_counts

@@ -1,1 +1,1 @@
-"""What servers of OpenAI's API share: settings of requests, reports, counters, guards and streams."""
+"""What servers of OpenAI's API share: settings of requests, guards and streams."""

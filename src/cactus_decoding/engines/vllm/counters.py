@@ -12,28 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.counters import REPORTED, RuleCounters
 from cactus_decoding.core.relaxed_logits import PositionCosts
 from cactus_decoding.core.rules import Rule
-from cactus_decoding.engines.openai.counters import COUNTERS, MAX_RULES, OTHER, REPORTED
 
 _GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 
 
-class Counters:
-    """Sums by rule on the device; every so often they are read and added to Prometheus's counters.
-
-    ``own`` is the server's own rule, which has a label whatever requests ask for.
-    """
+class DeviceCounters:
+    """Sums by rule on the device; every so often they are read and added to Prometheus's counters."""
 
     def __init__(
-        self, audit_fraction: float, device: torch.device, seconds: float = 1.0, own: Rule | None = None
+        self, counters: RuleCounters, audit_fraction: float, device: torch.device, seconds: float = 1.0
     ) -> None:
         # the audited part of positions, in [0, 1], is spread evenly and not drawn; ``seconds`` pass between readings
         self._fraction, self._offered = audit_fraction, 0
         self._device, self._seconds, self._last = device, seconds, time.monotonic()
-        self._sums: dict[str, Tensor] = {}
-        self._labels = set() if own is None else {str(own)}
-        self._prometheus: list[Any] | None = None
+        self._counters, self._sums = counters, dict[str, Tensor]()
 
     def sample(self, positions: int) -> Tensor | None:
         if not self._fraction:
@@ -78,10 +73,7 @@ class Counters:
         numbers += [
             numbers[0].new_zeros(()) if kept is None else kept.sum().double() for kept in (protected, fell_back)
         ]
-        label, step = str(rule), torch.stack(numbers)
-        if len(self._labels) < MAX_RULES:
-            self._labels.add(label)
-        label = label if label in self._labels else OTHER
+        label, step = self._counters.label_of(rule), torch.stack(numbers)
         sums = self._sums.get(label)
         self._sums[label] = step if sums is None else sums + step
         if time.monotonic() - self._last >= self._seconds:
@@ -90,20 +82,9 @@ class Counters:
     def flush(self) -> None:
         """Read the sums, which waits for the device, and add them to Prometheus's counters."""
         self._last = time.monotonic()
-        if self._prometheus is None:
-            self._prometheus = _prometheus_counters()
         for label, sums in self._sums.items():
-            for counter, value in zip(self._prometheus, sums.tolist(), strict=True):
-                counter.labels(label).inc(value)
+            self._counters.add(label, sums.tolist())
         self._sums.clear()
-
-
-def _prometheus_counters() -> list[Any]:
-    """Return the counters; those that are registered already are reused."""
-    from prometheus_client import REGISTRY, Counter
-
-    known = REGISTRY._names_to_collectors
-    return [known.get(name) or Counter(name, text, ["rule"]) for name, text in COUNTERS.items()]
 
 
 class BudgetMeter:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from cactus_decoding.core.checks import check_number, short_repr, suggestion
+from cactus_decoding.core.counters import REPORT_KEY
 from cactus_decoding.core.declared import build
 from cactus_decoding.core.policy.budget import Budget
 from cactus_decoding.core.policy.protection import Protection
@@ -21,7 +22,6 @@ from cactus_decoding.core.relaxed_logits import works_as_logits
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, Lossless, parse_rule
 from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.openai.counters import REPORT_KEY
 from cactus_decoding.engines.openai.keys import ALLOWED, BUDGET_KEY, KEYS, NOT_FROM_CLIENTS, RULE_KEY, Marks, read_keys
 
 logger = logging.getLogger("vllm.cactus_decoding")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cactus_decoding.engines.openai.counters import REPORT_KEY, report_of
+from cactus_decoding.core.counters import REPORT_KEY, report_of
 from cactus_decoding.engines.vllm.extra_args import asks_for_report
 from cactus_decoding.engines.vllm.patches import replace as replace_function
 from cactus_decoding.engines.vllm.state import RequestRules

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.counters import RuleCounters
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.vllm.counters import BudgetMeter, Counters
+from cactus_decoding.engines.vllm.counters import BudgetMeter, DeviceCounters
 from cactus_decoding.engines.vllm.extra_args import (
     ServerConfig,
     asks_for_report,
@@ -93,7 +94,7 @@ class RequestRules:
         config: ServerConfig,
         device: torch.device,
         max_num_requests: int,
-        counters: Counters | None = None,
+        counters: DeviceCounters | None = None,
         vocabulary: Vocabulary | None = None,
     ) -> None:
         self.requests: dict[int, RelaxedRequest] = {}
@@ -142,7 +143,7 @@ class RequestRules:
         return {request.meter_slot for request in self.requests.values()}
 
 
-def counters_of(config: ServerConfig, device: torch.device) -> Counters | None:
+def counters_of(config: ServerConfig, device: torch.device) -> DeviceCounters | None:
     """Return this worker's counters; None if metrics are off, or another worker of its group counts."""
     from vllm.distributed import parallel_state
 
@@ -151,4 +152,4 @@ def counters_of(config: ServerConfig, device: torch.device) -> Counters | None:
     if parallel_state.model_parallel_is_initialized() and parallel_state.get_tensor_model_parallel_rank() != 0:
         return None
     own = None if config.default is None else config.default.rule
-    return Counters(config.audit_fraction, device, own=own if isinstance(own, Rule) else None)
+    return DeviceCounters(RuleCounters(own=own), config.audit_fraction, device)

@@ -26,7 +26,7 @@ from cactus_decoding.core.relaxed_logits import (
     relax_tokens,
 )
 from cactus_decoding.core.rules.base import LiftRule, Rule
-from cactus_decoding.engines.vllm.counters import BudgetMeter, Counters
+from cactus_decoding.engines.vllm.counters import BudgetMeter, DeviceCounters
 
 MAX_ELEMENTS = 1 << 25  # of float64 probabilities that are computed at once
 
@@ -141,7 +141,7 @@ class RelaxedStep:
         self,
         layout: Layout,
         meter: BudgetMeter,
-        counters: Counters | None,
+        counters: DeviceCounters | None,
         logits: Tensor,
         token_ids: Tensor,
         draft: DraftRows | None,

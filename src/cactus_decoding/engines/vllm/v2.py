@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.rules.base import Rule
-from cactus_decoding.engines.vllm.counters import Counters
+from cactus_decoding.engines.vllm.counters import DeviceCounters
 from cactus_decoding.engines.vllm.extra_args import ServerConfig, server_vocabulary
 from cactus_decoding.engines.vllm.patches import replace
 from cactus_decoding.engines.vllm.reports import install_worker
@@ -59,7 +59,11 @@ class SlotRules(RequestRules):
     """The rules of the requests by the runner's slots; vLLM updates it as a logits processor."""
 
     def __init__(
-        self, config: ServerConfig, states: Any, counters: Counters | None = None, vocabulary: Vocabulary | None = None
+        self,
+        config: ServerConfig,
+        states: Any,
+        counters: DeviceCounters | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         super().__init__(config, states.device, states.max_num_reqs, counters, vocabulary)
         slots, device = states.max_num_reqs, states.device

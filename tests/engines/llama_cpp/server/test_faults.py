@@ -12,13 +12,13 @@ from support.faults import Faults, kill
 from support.in_thread import asked, leave_after, leave_within
 from support.llama_server import serving_here
 
+from cactus_decoding.core.counters import RuleCounters
 from cactus_decoding.core.worker import WorkerProcess
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
 from cactus_decoding.engines.llama_cpp.pairs import PairPool
 from cactus_decoding.engines.llama_cpp.server import server as server_module
 from cactus_decoding.engines.openai import responses as responses_module
-from cactus_decoding.engines.openai.counters import RuleCounters
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 USER = {"role": "user", "content": EXAMPLES[0].question}
@@ -74,7 +74,7 @@ FAULTS = {
     "after a pass": Faults((Context, "read"), after=True),
     "the template's process": Faults(PROCESS, does=kill),
     "after the template's process": Faults(PROCESS, after=True),
-    "the counters": Faults((RuleCounters, "add"), (RuleCounters, "text")),
+    "the counters": Faults((RuleCounters, "add_step"), (RuleCounters, "text")),
 }
 
 

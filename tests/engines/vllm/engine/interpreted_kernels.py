@@ -103,15 +103,15 @@ def run_metered(rule: str) -> dict[str, list]:
     from prometheus_client import REGISTRY
 
     from cactus_decoding import parse_rule
-    from cactus_decoding.engines.openai.counters import COUNTERS
-    from cactus_decoding.engines.vllm.counters import Counters
+    from cactus_decoding.core.counters import COUNTERS, RuleCounters
+    from cactus_decoding.engines.vllm.counters import DeviceCounters
     from cactus_decoding.engines.vllm.extra_args import ServerConfig
     from cactus_decoding.engines.vllm.v2 import SlotRules
 
     target, draft = problem()
     torch.manual_seed(7)
     slots = torch.randperm(METERED)
-    rules = SlotRules(ServerConfig(), kept := states(METERED), Counters(1.0, torch.device("cpu")))
+    rules = SlotRules(ServerConfig(), kept := states(METERED), DeviceCounters(RuleCounters(), 1.0, torch.device("cpu")))
     params = [asking({"acceptance_rule": rule} | ({} if place % 2 else {"budget": BUDGET})) for place in range(METERED)]
     for slot, one in zip(slots.tolist(), params, strict=True):
         rules.add_request(slot, one)

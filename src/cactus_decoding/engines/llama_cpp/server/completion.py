@@ -14,6 +14,7 @@ from typing import Any
 from cactus_decoding.core.checks import PromptTooLongError
 from cactus_decoding.core.constraints.base import Constraint, Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
+from cactus_decoding.core.counters import REPORT_KEY, ResponseCounts
 from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
@@ -23,7 +24,6 @@ from cactus_decoding.engines.llama_cpp.answering import Piece, TokenLogprobs, be
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
-from cactus_decoding.engines.openai.counters import REPORT_KEY, ResponseCounts
 from cactus_decoding.engines.openai.keys import Marks
 
 

@@ -20,10 +20,11 @@ from typing import Any
 
 from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -31,6 +32,7 @@ from cactus_decoding import __version__
 from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.constraints.base import Constraint, ConstraintError
 from cactus_decoding.core.constraints.thinking import thinking_marks
+from cactus_decoding.core.counters import RuleCounters
 from cactus_decoding.core.files.writing import as_json
 from cactus_decoding.core.models.base import Cancelled
 from cactus_decoding.core.request import Request as GenerationRequest
@@ -46,7 +48,6 @@ from cactus_decoding.engines.llama_cpp.server.completion import (
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
 from cactus_decoding.engines.llama_cpp.server.tools import CallMarks
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
-from cactus_decoding.engines.openai.counters import RuleCounters
 from cactus_decoding.engines.openai.description import DetokenizeBody, TokenizeBody, description
 from cactus_decoding.engines.openai.keys import (
     INVALID,
@@ -110,9 +111,8 @@ class LlamaServer:
     ) -> None:
         self._shared = shared
         self.name, self._seats, self._defaults = name, seats, defaults
-        self.queue, self.counters = RequestQueue(waiting, len(seats.pairs)), RuleCounters()
+        self.queue, self.counters = RequestQueue(waiting, len(seats.pairs)), RuleCounters(CollectorRegistry())
         self._constraints = ConstraintMaker(seats.pairs[0])
-        self._counting = threading.Lock()
         self._begun, self._running = int(time.time()), set[threading.Event]()
         self._ready, self._preparing, self._stopping = Future[None](), threading.Lock(), threading.Event()
         self._ready.set_running_or_notify_cancel()  # no request that leaves cancels it
@@ -121,7 +121,7 @@ class LlamaServer:
         return JSONResponse({"status": "ok"})
 
     async def metrics(self, request: Request) -> Response:
-        return PlainTextResponse(self.counters.text(), media_type="text/plain; version=0.0.4")
+        return Response(self.counters.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def models(self, request: Request) -> Response:
         model = {"id": self.name, "object": "model", "created": self._begun, "owned_by": "cactus-decoding"}
@@ -263,8 +263,7 @@ class LlamaServer:
         def count(request: GenerationRequest, outcome: Outcome) -> None:
             if cancelled.is_set():  # between two steps, where what was read can stay
                 raise Cancelled
-            with self._counting:
-                self.counters.add(request, outcome)
+            self.counters.add_step(request.rule, outcome)
 
         prompts = prompts_of(self._seats.pairs[0], asked)
         with self._seats.take(prompts[0], cancelled, owner) as pair:

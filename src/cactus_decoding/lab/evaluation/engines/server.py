@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cactus_decoding.core.checks import suggestion
+from cactus_decoding.core.counters import REPORT_KEY
 from cactus_decoding.core.declared import fields_of
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.request import Request
@@ -14,7 +15,6 @@ from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.openai.bodies import MAX_BODY_SEED
 from cactus_decoding.engines.openai.client import RefusedError, Reply, ServerClient, ServerError
-from cactus_decoding.engines.openai.counters import REPORT_KEY
 from cactus_decoding.engines.openai.keys import RULE_KEY
 from cactus_decoding.engines.vllm.extra_args import asked_of
 from cactus_decoding.lab.evaluation.chat import Chat

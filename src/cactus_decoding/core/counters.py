@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.relaxed_logits import lift_cost
-from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.rules.base import GreedyRule, LiftRule, verdict_on
-from cactus_decoding.core.types import Outcome, Visit
+from cactus_decoding.core.types import AcceptanceRule, Outcome, Visit
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
 
 REPORT_KEY = "acceptance_report"  # asks for a report in a request, and names it in a response
 # counted for a response that asks for it: nats as a budget charges them, and the rest as in `COUNTERS`
@@ -44,7 +46,7 @@ def report_of(
 COUNTERS = {
     "cactus_verified_positions": "Drafted positions that were looked at under a rule",
     "cactus_accepted_tokens": "Drafted tokens accepted under a rule",
-    "cactus_relaxed_tokens": "Accepted tokens that the lossless test rejects with the same uniform number (expected)",
+    "cactus_relaxed_tokens": "Accepted tokens that the lossless test rejects with the same uniform number",
     "cactus_conditional_nats": "KL of the relaxed target to the target, given the drafted token, over those positions",
     "cactus_audited_nats": "KL of what is emitted to the target, averaged over the drafted token, where it was audited",
     "cactus_audited_positions": "Positions that were audited",
@@ -54,19 +56,40 @@ COUNTERS = {
 # spellings that get a label of their own: requests choose them, and a label lasts as long as the server
 MAX_RULES = 50
 OTHER = "other"
-TEXTS = COUNTERS | {"cactus_relaxed_tokens": "Accepted tokens that the lossless test rejects with the same number"}
 
 
 class RuleCounters:
-    def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = {}
+    """`COUNTERS` in a registry of Prometheus's client, that of the process by default; known ones are reused there.
 
-    def add(self, request: Request, outcome: Outcome) -> None:
+    ``own`` is the server's own rule, which has a label whatever requests ask for.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None, own: AcceptanceRule | None = None) -> None:
+        from prometheus_client import REGISTRY, Counter
+
+        self._registry = REGISTRY if registry is None else registry
+        known: Any = self._registry._names_to_collectors
+        self._counters: list[Counter] = [
+            known.get(name) or Counter(name, text, ["rule"], registry=self._registry) for name, text in COUNTERS.items()
+        ]
+        self._labels = set() if own is None else {str(own)}
+
+    def label_of(self, rule: AcceptanceRule) -> str:
+        label = str(rule)
+        if len(self._labels) < MAX_RULES:
+            self._labels.add(label)
+        return label if label in self._labels else OTHER
+
+    def add(self, label: str, numbers: Sequence[float]) -> None:
+        """Add numbers in the order of `COUNTERS`."""
+        for counter, number in zip(self._counters, numbers, strict=True):
+            counter.labels(label).inc(max(number, 0.0))  # nats may be below 0 by rounding
+
+    def add_step(self, rule: AcceptanceRule, outcome: Outcome) -> None:
+        """Count what a request's rule did in a step."""
         judged = _judged(outcome)
-        audited = (
-            [] if isinstance(request.rule, GreedyRule) else [each.nats for each in judged if each.nats is not None]
-        )
-        step = [
+        audited = [] if isinstance(rule, GreedyRule) else [each.nats for each in judged if each.nats is not None]
+        numbers = (
             len(judged),
             sum(visit.kept is not None for visit in judged),
             sum(visit.relaxed for visit in judged),
@@ -75,19 +98,14 @@ class RuleCounters:
             len(audited),
             outcome.num_protected,
             outcome.num_fell_back,
-        ]
-        label = str(request.rule)
-        if label not in self._sums and len(self._sums) >= MAX_RULES:
-            label = OTHER  # requests choose labels, and each lasts as long as the server
-        before = self._sums.get(label, [0] * len(step))
-        self._sums[label] = [old + new for old, new in zip(before, step, strict=True)]
+        )
+        self.add(self.label_of(rule), numbers)
 
-    def text(self) -> str:
-        lines, rules = list[str](), list(self._sums.items())
-        for place, (name, meaning) in enumerate(TEXTS.items()):
-            lines += [f"# HELP {name}_total {meaning}", f"# TYPE {name}_total counter"]
-            lines += [f'{name}_total{{rule="{rule}"}} {float(sums[place])}' for rule, sums in rules]
-        return "\n".join(lines) + "\n"
+    def text(self) -> bytes:
+        """Return all that the registry counts, as Prometheus reads it."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self._registry)
 
 
 def _judged(outcome: Outcome) -> list[Visit]:
