@@ -57,7 +57,7 @@ class Markov(Models):
 
 def forgets_the_rejected_position(policy: Policy, state: PolicyState, step: Step) -> PolicyState:
     """Charge accepted positions only, which is wrong."""
-    kept = [step.judge.decisions[trial.parent] for trial in step.walk.trials if trial.accepted]
+    kept = [visit.decision for visit in step.walk.visits if visit.accepted]
     return policy.end_step(state, kept, step.tokens)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, recovery_weights
+from cactus_decoding.core.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, recovery_weights
 
 
-def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+def recursive(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     r"""Walk from the text towards a leaf, by the first child of each node that passes its test.
 
     With h_1 = h and p_i the distribution of child i given those before it (the draft's row without them, or probability
@@ -20,7 +20,7 @@ def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     path: list[int] = []
     node = ROOT
     while (position := tree.at(node)) is not None:
-        left, kept = position.relaxed_row(judge(position)), None
+        left, kept = position.relaxed_row(judge(position).rule), None
         for index, child in enumerate(position.nodes):
             draft, token = position.distribution(index).probs, position.token_ids[index]
             if chance.below(child, ratio(left[token].item(), draft[token].item())):
@@ -29,7 +29,7 @@ def recursive(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
             rest = recovery_weights(left_over(left, draft), left)
             left = rest / rest.sum()
         if kept is None:
-            return Walk.along(tree, path, chance.token(left))
+            return Walk.along(tree, judge, path, chance.token(left))
         path.append(kept)
         node = kept
-    return Walk.along(tree, path, tree.draw_after(node, chance))
+    return Walk.along(tree, judge, path, tree.draw_after(node, chance))

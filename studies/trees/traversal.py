@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, recovery_weights
+from cactus_decoding.core.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, recovery_weights
 
 
-def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+def traversal(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     r"""Keep the first node, children before their parent, whose test passes; then draw the token after it.
 
     A node of weight w (1 for the text) with h_1 = h after it gives its child n_i, drawn from p_i as in `recursive`,
@@ -20,15 +20,15 @@ def traversal(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     """
     fired = _fire(tree, judge, chance, ROOT, 1.0)
     assert fired is not None  # the text's weight is 1
-    return Walk.along(tree, *fired)
+    return Walk.along(tree, judge, *fired)
 
 
-def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
+def _fire(tree: Tree, judge: Judge, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
     """Return the path from a node to the one that passes and the token after that; None if no node passes."""
     position = tree.at(node)
     if position is None:
         return ([], tree.draw_after(node, chance)) if node == ROOT or chance.below(node, weight) else None
-    left = position.relaxed_row(judge(position))
+    left = position.relaxed_row(judge(position).rule)
     for index, child in enumerate(position.nodes):
         draft, token = position.distribution(index).probs, position.token_ids[index]
         scaled = weight * left

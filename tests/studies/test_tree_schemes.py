@@ -8,7 +8,7 @@ from support.tree_enumeration import Models, Shape, lossless_distance, mean_acce
 
 from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Scheme, Tree, Walk, left_over, ratio
+from cactus_decoding.core.verification.tree import Judge, RandomSource, Scheme, Tree, Walk, left_over, ratio
 from studies.trees.recursive import recursive
 from studies.trees.traversal import traversal
 
@@ -30,12 +30,12 @@ def test_lossless_responses_have_the_target_s_distribution(name: str, shape: Sha
         assert lossless_distance(SCHEMES[name], Models(vocabulary, seed, temperature), shape, 3) < 1e-12
 
 
-def recursive_without_update(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+def recursive_without_update(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     """Wrong: test every child against h itself, and draw from what the last one leaves of that."""
     path: list[int] = []
     node = ROOT
     while (position := tree.at(node)) is not None:
-        h, kept = position.relaxed_row(judge(position)), None
+        h, kept = position.relaxed_row(judge(position).rule), None
         for index, child in enumerate(position.nodes):
             draft, token = position.distribution(index).probs, position.token_ids[index]
             if chance.below(child, ratio(h[token].item(), draft[token].item())):
@@ -43,10 +43,10 @@ def recursive_without_update(tree: Tree, judge: RuleAt, chance: RandomSource) ->
                 break
             left = left_over(h, draft)
         if kept is None:
-            return Walk.along(tree, path, chance.token(left if left.sum() > 0 else h))
+            return Walk.along(tree, judge, path, chance.token(left if left.sum() > 0 else h))
         path.append(kept)
         node = kept
-    return Walk.along(tree, path, chance.token(tree.row(node).probs))
+    return Walk.along(tree, judge, path, chance.token(tree.row(node).probs))
 
 
 def test_recursion_without_updating_the_residual_is_noticed() -> None:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.policy.budget import Budget
-from cactus_decoding.core.policy.decide import Decision, DecisionReason, Policy, PolicyState, affords
+from cactus_decoding.core.policy.decide import Policy, PolicyState, affords
 from cactus_decoding.core.policy.phases import PhaseState
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows, Verdict
+from cactus_decoding.core.types import AcceptanceRule, Decision, DecisionReason, Proposal, StepRows, Verdict
 
 
 def as_given(rows: Tensor, token_ids: list[int]) -> Tensor:
@@ -107,7 +107,7 @@ def plan(
     whys = [each.why for each in decisions]
     return Plan(
         JudgedHere(positions, decisions),
-        [each.cost for each in decisions],
+        [each.cost or 0.0 for each in decisions],
         [why is DecisionReason.FELL_BACK for why in whys],
         [why is DecisionReason.PROTECTED for why in whys],
         decisions,

@@ -10,18 +10,19 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from cactus_decoding.core.divergences.rows import without
-from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState
+from cactus_decoding.core.policy.decide import Policy, PolicyState
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.rows import SparseProbs
 from cactus_decoding.core.schemes import VERIFICATIONS
-from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
+from cactus_decoding.core.types import ROOT, AcceptanceRule, Decision, Proposal, StepRows
 from cactus_decoding.core.verification.tree import Scheme, Tree, Walk
 from cactus_decoding.core.verification.walk import NodeJudge
 from support.decisions import as_given
@@ -154,6 +155,11 @@ class LazyTree:
         self._children: dict[int, Children | None] = {}
         self._positions: dict[int, Position | None] = {}
 
+    @property
+    def rows(self) -> Any:
+        """What visits read of a step: its proposal, which this tree is."""
+        return SimpleNamespace(proposal=self)
+
     def tokens_to(self, node: int) -> list[int]:
         return [] if node == ROOT else [*self.tokens_to(self.parents[node]), self.token_ids[node]]
 
@@ -208,7 +214,7 @@ class Step(NamedTuple):
 
     @property
     def decisions(self) -> list[Decision]:
-        return [self.judge.decisions[trial.parent] for trial in self.walk.trials]
+        return [visit.decision for visit in self.walk.visits]
 
 
 def steps(

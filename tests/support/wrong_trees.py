@@ -6,22 +6,22 @@ from cactus_decoding.core.policy.position import Distribution, Position
 from cactus_decoding.core.types import ROOT
 from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.joint import _shares
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, TokenSource, Tree, Walk, ratio
+from cactus_decoding.core.verification.tree import Judge, RandomSource, TokenSource, Tree, Walk, ratio
 from support.tree_enumeration import Children, LazyTree
 
 
-def joint_with_a_capped_quotient(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+def joint_with_a_capped_quotient(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     """Let a node pass with min(Z / remaining, 1), as published ports do."""
     fired = _fire(tree, judge, chance, ROOT, 1.0)
     assert fired is not None
-    return Walk.along(tree, *fired)
+    return Walk.along(tree, judge, *fired)
 
 
-def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
+def _fire(tree: Tree, judge: Judge, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
     position = tree.at(node)
     if position is None:
         return ([], chance.token(tree.row(node).probs)) if node == ROOT or chance.below(node, weight) else None
-    shares, recovery, _ = _shares(position, position.relaxed_row(judge(position)), weight)
+    shares, recovery, _ = _shares(position, position.relaxed_row(judge(position).rule), weight)
     remaining = 1.0
     for index, child in enumerate(position.nodes):
         fired = _fire(tree, judge, chance, child, ratio(shares[index], remaining))
@@ -33,11 +33,12 @@ def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: fl
     return ([], chance.token(weights)) if passes else None
 
 
-def coupled_with_a_second_draw(tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
+def coupled_with_a_second_draw(tree: Tree, judge: Judge, chance: TokenSource) -> Walk:
     """Keep a proposal if it is the target's token, and draw anew where it is not."""
     walked = coupled(tree, judge, chance)
     row = tree.row(walked.path[-1] if walked.path else ROOT).probs
-    return walked if walked.trials and walked.trials[-1].accepted else Walk.along(tree, walked.path, chance.token(row))
+    kept = walked.visits and walked.visits[-1].accepted
+    return walked if kept else Walk.along(tree, judge, walked.path, chance.token(row))
 
 
 class JudgedByTheWholeRow(Position):

@@ -20,7 +20,7 @@ from cactus_decoding.core.models.tokenizers import Tokenizer
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.params import RowSampling
 from cactus_decoding.core.sampling.rows import draw_one
-from cactus_decoding.core.types import Choice, Outcome, Proposal, StepRows, Visit
+from cactus_decoding.core.types import Choice, Decision, Outcome, Proposal, StepRows, Visit
 
 MAX_OPTIONS, MAX_CHOICE_TOKENS = 256, 512
 MAX_CHARACTERS = 2**14  # of one response: how many choices, and the tokens and characters of all of them together
@@ -205,6 +205,5 @@ def _outcome(
     proposal = Proposal(answer, None, forced=frozenset(range(count)))
     rows = StepRows(logits, [*prompt_ids, *answer], proposal, sampling.untempered, sampling.untempered)
     end = ends[int(logits[-1, ends].argmax())]
-    judged = {"accepted": True, "relaxed": False, "nats": None, "fell_back": False, "protected": False, "rows": rows}
-    visits = [Visit(i, token, Lossless(), **judged) for i, token in enumerate(answer)]  # type: ignore[arg-type]
+    visits = [Visit(rows, node, Decision(Lossless()), accepted=True) for node in range(count)]
     return Outcome(proposal, [*range(count)], end, visits, rows, count + 1)

@@ -337,33 +337,81 @@ class Verification(NamedTuple):
     relaxed: Tensor
 
 
-class Visit(NamedTuple):
-    """One visited position of a step: a proposal that was judged.
+class DecisionReason(StrEnum):
+    ALLOWED = "allowed"
+    PROTECTED = "protected"  # the relaxation policy did not let the rule judge
+    FELL_BACK = "fell_back"  # the budget could not afford the rule
+
+
+class Decision(NamedTuple):
+    """Which rule judges a position, decided without the drafted token.
 
     Attributes:
-        node: which token of the proposal.
-        token_id: the drafted token.
-        rule: what judged it: the lossless rule where a budget could not afford the request's or a policy did not let
-            it; else the request's, narrowed where a budget paces it.
+        rule: the lossless rule where a budget could not afford the request's or a policy did not let it; else the
+            request's, narrowed where a budget paces it.
+        cost: of the request's rule, in nats, whether afforded or not; 0 where it is not allowed, None where nobody
+            measures.
+        why: whether the request's rule was allowed, and if not, why.
+    """
+
+    rule: AcceptanceRule
+    cost: float | None = None
+    why: DecisionReason = DecisionReason.ALLOWED
+
+    @property
+    def nats(self) -> float | None:
+        """What the position costs the response."""
+        return 0.0 if self.why is DecisionReason.FELL_BACK else self.cost
+
+
+class Visit(NamedTuple):
+    """One visited position of a step: what was decided about it, and what became of its proposal.
+
+    Attributes:
+        rows: probabilities of both models in this step.
+        node: which token of the proposal was judged.
+        decision: which rule judged it, why, and at what cost.
         accepted: whether it was kept.
         relaxed: whether it was kept though the lossless test would have rejected it.
-        nats: what the position cost; None where nobody measured.
-        fell_back: whether the budget could not afford the rule here.
-        protected: whether the request's policy did not let the rule judge here.
-        rows: probabilities of both models in this step.
         matched: another node of the proposal that is the recovered token, after which the step goes on.
     """
 
-    node: int
-    token_id: int
-    rule: AcceptanceRule
-    accepted: bool
-    relaxed: bool
-    nats: float | None
-    fell_back: bool
-    protected: bool
     rows: StepRows
+    node: int
+    decision: Decision
+    accepted: bool
+    relaxed: bool = False
     matched: int | None = None
+
+    @property
+    def parent(self) -> int:
+        """The node that the position follows, -1 for the text."""
+        return self.rows.proposal.parents[self.node]
+
+    @property
+    def token_id(self) -> int:
+        """The drafted token."""
+        return self.rows.proposal.token_ids[self.node]
+
+    @property
+    def rule(self) -> AcceptanceRule:
+        """What judged it."""
+        return self.decision.rule
+
+    @property
+    def nats(self) -> float | None:
+        """What the position cost; None where nobody measured."""
+        return self.decision.nats
+
+    @property
+    def fell_back(self) -> bool:
+        """Whether the budget could not afford the rule here."""
+        return self.decision.why is DecisionReason.FELL_BACK
+
+    @property
+    def protected(self) -> bool:
+        """Whether the request's policy did not let the rule judge here."""
+        return self.decision.why is DecisionReason.PROTECTED
 
     @property
     def kept(self) -> int | None:

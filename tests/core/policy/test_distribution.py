@@ -10,7 +10,7 @@ from support.decisions import as_given
 
 from cactus_decoding.core.policy.position import Distribution, OneHotDistribution, Position
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.core.types import ROOT, Proposal, StepRows
+from cactus_decoding.core.types import ROOT, Decision, Proposal, StepRows
 from cactus_decoding.core.verification.match import match
 from cactus_decoding.core.verification.tree import RandomNumbers, Tree
 
@@ -50,7 +50,7 @@ def test_a_certainty_is_a_row_of_one_token() -> None:
 def test_no_row_is_made_where_the_lossless_test_passes(number: float, made: bool) -> None:
     proposal = Proposal([1], torch.tensor([[0.0, 1.0]]))
     tree = Tree(StepRows(torch.full((2, 2), 0.5), [1], proposal, as_given, as_given))
-    match(tree, lambda position: Lossless(), RandomNumbers(torch.tensor([number, 0.0, 0.0]), 1))
+    match(tree, lambda position: Decision(Lossless()), RandomNumbers(torch.tensor([number, 0.0, 0.0]), 1))
     position = tree.at(ROOT)
     assert position is not None
     assert position.draft is not None

@@ -25,7 +25,8 @@ from support.tree_enumeration import (
 
 from cactus_decoding import Budget, audit, parse_rule
 from cactus_decoding.core.policy import decide
-from cactus_decoding.core.policy.decide import Decision, Policy, PolicyState
+from cactus_decoding.core.policy.decide import Policy, PolicyState
+from cactus_decoding.core.types import Decision
 
 RULES = (
     "lossless",
@@ -105,8 +106,8 @@ def test_without_need_nothing_falls_back() -> None:
 
 def forgets_the_last(policy: Policy, state: PolicyState, step: Step) -> PolicyState:
     """Charge accepted positions only."""
-    kept = [trial for trial in step.walk.trials if trial.accepted or trial.matched is not None]
-    return policy.end_step(state, [step.judge.decisions[trial.parent] for trial in kept], step.tokens)
+    kept = [visit for visit in step.walk.visits if visit.kept is not None]
+    return policy.end_step(state, [visit.decision for visit in kept], step.tokens)
 
 
 def charges_late(policy: Policy, state: PolicyState, step: Step) -> PolicyState:
@@ -132,7 +133,7 @@ def test_an_admission_that_looks_at_the_past_only_is_noticed(monkeypatch: pytest
 def test_only_nodes_that_are_visited_are_paid_for_and_worked_out() -> None:
     policy, spent = Policy(parse_rule("clamped:width=1"), Budget(nats=1.0)), 0.0
     for step in steps(TREE_SCHEMES["token"], policy, Models(3, 43), (), SHAPES["both"]):
-        assert sorted(step.judge.decisions) == sorted(trial.parent for trial in step.walk.trials)
+        assert sorted(step.judge.decisions) == sorted(visit.parent for visit in step.walk.visits)
         spent += sum(each.nats for each in step.decisions)
     assert spent > 0
 

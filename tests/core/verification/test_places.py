@@ -30,6 +30,7 @@ from cactus_decoding.core.sampling import rows as sampled
 from cactus_decoding.core.sampling.params import LARGE_VOCABULARY, SamplingParams
 from cactus_decoding.core.types import (
     AcceptanceRule,
+    Decision,
     Outcome,
     Proposal,
     StepRows,
@@ -92,7 +93,7 @@ def case(vocabulary: int, seed: int, sampling: SamplingParams, *, deterministic:
 
 def decided(given: Walk | Outcome) -> Verification:
     """Return a walk, or what was made of it, as `verify` gives it."""
-    tests = given.trials if isinstance(given, Walk) else given.visits
+    tests = given.visits
     relaxed = torch.zeros(4, dtype=torch.bool)
     for test in tests:
         relaxed[test.node] = test.relaxed
@@ -108,8 +109,8 @@ def assert_places_agree(rule: AcceptanceRule, one: Case) -> Verification:
     expected = one.on_whole_rows(rule)
     assert_same(decided(one.walked(rule)), expected)
     if one.logits.shape[-1] == SMALL:  # in large rows what float32 lost may decide
-        assert_same(decided(match(Tree(one.rows), lambda position: rule, one.numbers)), expected)
-    assert_same(decided(verified_at_once(rule, one.rows, one.numbers)), expected)
+        assert_same(decided(match(Tree(one.rows), lambda position: Decision(rule), one.numbers)), expected)
+    assert_same(decided(verified_at_once(Decision(rule), one.rows, one.numbers)), expected)
     return expected
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cactus_decoding import Metrics, parse_rule, stream, verify_block
 from cactus_decoding.core.sampling.noise import SharedNoise, SharedNumbers
-from cactus_decoding.core.types import ROOT, Proposal, StepRows
+from cactus_decoding.core.types import ROOT, Decision, Proposal, StepRows
 from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.joint import joint
 from cactus_decoding.core.verification.match import match
@@ -70,7 +70,7 @@ def test_rows_of_a_tree_are_made_one_by_one_behind_their_own_texts() -> None:
 
 def walk(proposal: Proposal, target: Tensor, numbers: Tensor, rule: str) -> Walk:
     tree, judge = Tree(rows_of(proposal, target)), parse_rule(rule)
-    return joint(tree, lambda position: judge, RandomNumbers(numbers, len(proposal.token_ids)))
+    return joint(tree, lambda position: Decision(judge), RandomNumbers(numbers, len(proposal.token_ids)))
 
 
 @pytest.mark.parametrize("rule", ["lossless", "clamped:width=1", "ensemble:weight=0.3"])
@@ -126,17 +126,15 @@ def test_a_relaxed_token_would_be_lost_if_its_position_alone_were_judged_lossles
         if scheme is coupled:
             numbers = SharedNumbers(SharedNoise(seed), 2)
         tree, unused = Tree(rows_of(proposal, target)), numbers.again()
-        walked = scheme(tree, lambda position: rule, numbers)
-        found = with_relaxed(walked, scheme, tree, lambda position: rule, unused)
-        kept = scheme(tree, lambda position: lossless, unused.again()).path
+        walked = scheme(tree, lambda position: Decision(rule), numbers)
+        found = with_relaxed(walked, scheme, tree, lambda position: Decision(rule), unused)
+        plain = scheme(tree, lambda position: Decision(lossless), unused.again())
         if scheme is not joint:
             assert found == walked
-        assert with_relaxed(walked, scheme, tree, lambda position: lossless, unused).trials == [
-            trial._replace(relaxed=False) for trial in walked.trials
-        ]
-        accepted += sum(trial.accepted for trial in walked.trials)
-        relaxed += sum(trial.relaxed for trial in found.trials)
-        beyond += sum(trial.accepted and trial.node not in kept for trial in walked.trials)
+        assert with_relaxed(plain, scheme, tree, lambda position: Decision(lossless), unused) == plain
+        accepted += sum(visit.accepted for visit in walked.visits)
+        relaxed += sum(visit.relaxed for visit in found.visits)
+        beyond += sum(visit.accepted and visit.node not in plain.path for visit in walked.visits)
     assert 0 < relaxed < beyond < accepted  # what the lossless walk as a whole does not keep is more
 
 

@@ -15,7 +15,7 @@ from cactus_decoding.core.policy.position import Distribution, Position
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.core.sampling.rows import draw, draw_one
 from cactus_decoding.core.schemes import VERIFICATIONS, FlyKnobs
-from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows
+from cactus_decoding.core.types import AcceptanceRule, Decision, Proposal, StepRows
 from cactus_decoding.core.verification import batched
 from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, left_over, recovery_weights
 
@@ -53,8 +53,8 @@ def chain(target: Tensor, draft: Tensor, token_ids: list[int]) -> Tree:
     return step(target, draft, Proposal(token_ids, draft.expand(len(token_ids), -1)))
 
 
-def _judged(rule: AcceptanceRule, position: Position) -> AcceptanceRule:
-    return rule
+def _judged(rule: AcceptanceRule, position: Position) -> Decision:
+    return Decision(rule)
 
 
 def numbers(tests: list[float], *others: float) -> RandomNumbers:
@@ -112,7 +112,7 @@ def test_behind_a_child_that_is_kept_in_any_case(name: str) -> None:
     lossless = parse_rule("lossless")
     for u in UNIFORMS:
         tree = Tree(StepRows(rows, proposal.token_ids, proposal, as_given, as_given))
-        walk = TREES[name](tree, lambda position: lossless, numbers([LAST, LAST], u))
+        walk = TREES[name](tree, lambda position: Decision(lossless), numbers([LAST, LAST], u))
         assert (walk.path, walk.next_token) == ([0], draw_one(target, torch.tensor(u, dtype=torch.float64)))
 
 
@@ -124,7 +124,7 @@ def test_a_subnormal_weight_is_drawn(name: str) -> None:
     scheme: Scheme = CHAINS[name]
     lossless = parse_rule("lossless")
     for drafted in range(1, 5):
-        walk = scheme(chain(target, draft, [drafted]), lambda position: lossless, numbers([LAST], 0.7))
+        walk = scheme(chain(target, draft, [drafted]), lambda position: Decision(lossless), numbers([LAST], 0.7))
         assert (walk.path, walk.next_token) == ([], 0)
 
 

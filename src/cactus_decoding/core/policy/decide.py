@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cactus_decoding.core.policy.phases import PhaseState
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.rules.base import GreedyRule
-from cactus_decoding.core.types import AcceptanceRule
+from cactus_decoding.core.types import AcceptanceRule, Decision, DecisionReason
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
@@ -20,22 +19,6 @@ if TYPE_CHECKING:
     from cactus_decoding.core.policy.relaxation import FittedPolicy
 
 _LOSSLESS = Lossless()
-
-
-class DecisionReason(StrEnum):
-    ALLOWED = "allowed"
-    PROTECTED = "protected"  # the relaxation policy did not let the rule judge
-    FELL_BACK = "fell_back"  # the budget could not afford the rule
-
-
-class Decision(NamedTuple):
-    rule: AcceptanceRule
-    cost: float = 0.0  # of the allowed rule, in nats; 0 if none is allowed or costs are not measured
-    why: DecisionReason = DecisionReason.ALLOWED
-
-    @property
-    def nats(self) -> float:
-        return 0.0 if self.why is DecisionReason.FELL_BACK else self.cost
 
 
 class PolicyState(NamedTuple):
@@ -91,7 +74,7 @@ class Policy:
         """
         rule = state.rule
         if self.fitted is not None and not self.fitted.relaxes(rule, state.phase, position):
-            return Decision(_LOSSLESS, why=DecisionReason.PROTECTED)
+            return Decision(_LOSSLESS, 0.0 if self.metered else None, DecisionReason.PROTECTED)
         if isinstance(rule, GreedyRule):
             rule = rule.bind_position(position.remaining, position.greatest_logit)
         if not self.metered:
@@ -110,12 +93,11 @@ class Policy:
 
     def end_step(self, state: PolicyState, decisions: Sequence[Decision], token_ids: Sequence[int]) -> PolicyState:
         spent, pace = state.spent, state.pace
-        if self.metered:
-            for decision in decisions:  # one by one, as they were afforded: `sum` rounds differently
-                spent += decision.nats
+        for decision in decisions:  # one by one, as they were afforded: `sum` rounds differently
+            spent += decision.nats or 0.0
         if pace is not None:
             width = pace.width(state.limit - state.spent)  # that of this step
-            pace = pace.after([each.cost for each in decisions], width, len(token_ids))
+            pace = pace.after([each.cost or 0.0 for each in decisions], width, len(token_ids))
         state = state._replace(spent=spent, pace=pace)
         if self.fitted is not None:
             state = state._replace(phase=self.fitted.after(state.phase, token_ids))

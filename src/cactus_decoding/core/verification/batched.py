@@ -16,12 +16,11 @@ from cactus_decoding.core.checks import (
 from cactus_decoding.core.rules import as_rule
 from cactus_decoding.core.rules.base import draft_probability_of, probability_of
 from cactus_decoding.core.sampling.rows import draw
-from cactus_decoding.core.types import AcceptanceRule, Proposal, StepRows, Verdict, Verification
+from cactus_decoding.core.types import AcceptanceRule, Decision, Proposal, StepRows, Verdict, Verification, Visit
 from cactus_decoding.core.verification.joint import joint
 from cactus_decoding.core.verification.tree import (
     RandomNumbers,
     Tree,
-    Trial,
     Walk,
     check_relaxed_target,
     residual,
@@ -80,7 +79,7 @@ def verify(
     return Verification(*(part.squeeze(0) for part in result)) if unbatched else result
 
 
-def verified_at_once(rule: AcceptanceRule, rows: StepRows, numbers: RandomNumbers) -> Walk:
+def verified_at_once(decision: Decision, rows: StepRows, numbers: RandomNumbers) -> Walk:
     """Do what `match` does on a chain that one rule judges everywhere, with all rows at once on their device."""
     proposal, device = rows.proposal, rows.logits.device
     count = len(proposal.token_ids)
@@ -88,10 +87,10 @@ def verified_at_once(rule: AcceptanceRule, rows: StepRows, numbers: RandomNumber
     draft = None if proposal.probs is None else proposal.probs[None]
     ids = torch.tensor([proposal.token_ids], dtype=torch.long, device=device)
     used, uniforms = torch.tensor([count], device=device), numbers.all.to(device)[None]
-    result = _decide(rule, target, draft, ids, used, uniforms)
+    result = _decide(decision.rule, target, draft, ids, used, uniforms)
     accepted, relaxed = int(result.num_accepted), result.relaxed[0].tolist()
-    trials = [Trial(node - 1, node, node < accepted, relaxed[node]) for node in range(min(accepted + 1, count))]
-    return Walk([*range(accepted)], int(result.next_token), trials)
+    visits = [Visit(rows, node, decision, node < accepted, relaxed[node]) for node in range(min(accepted + 1, count))]
+    return Walk([*range(accepted)], int(result.next_token), visits)
 
 
 def _decide(
@@ -243,6 +242,7 @@ def verify_block(
         target_probs, draft_probs, draft_token_ids, num_draft_tokens, generator, validate=validate
     )
     uniforms = draw_uniforms(target, ids.shape[1], generator).cpu()
+    decision = Decision(rule)
     num_accepted, next_token, relaxed = [], [], torch.zeros(ids.shape, dtype=torch.bool)
     for row, count in enumerate(used.tolist()):
         proposal = Proposal(ids[row, :count].tolist(), None if draft is None else draft[row, :count])
@@ -250,10 +250,10 @@ def verify_block(
         tree = Tree(StepRows(rows, proposal.token_ids, proposal, lambda given, _: given, lambda given, _: given))
         numbers = RandomNumbers(torch.cat([uniforms[row, :count], uniforms[row, -1:]]), count)
         unused = numbers.again()
-        walk = joint(tree, lambda position: rule, numbers)
+        walk = joint(tree, lambda position: decision, numbers)
         num_accepted.append(len(walk.path))
         next_token.append(walk.next_token)
-        for trial in with_relaxed(walk, joint, tree, lambda position: rule, unused).trials:
-            relaxed[row, trial.node] = trial.relaxed
+        for visit in with_relaxed(walk, joint, tree, lambda position: decision, unused).visits:
+            relaxed[row, visit.node] = visit.relaxed
     parts = [part.to(target.device) for part in (torch.tensor(num_accepted), torch.tensor(next_token), relaxed)]
     return Verification(*(part.squeeze(0) for part in parts)) if unbatched else Verification(*parts)

@@ -8,11 +8,11 @@ import torch
 
 from cactus_decoding.core.policy.position import OneHotDistribution, Position
 from cactus_decoding.core.schemes import FlyKnobs
-from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Trial, Walk, ratio, residual
+from cactus_decoding.core.types import ROOT, Visit
+from cactus_decoding.core.verification.tree import Judge, RandomSource, Tree, Walk, ratio, residual
 
 
-def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, greedy: bool) -> Walk:
+def fly(tree: Tree, judge: Judge, chance: RandomSource, knobs: FlyKnobs, *, greedy: bool) -> Walk:
     r"""Walk along a chain as `match` does for the lossless rule, but keep some tokens that its test rejects.
 
     Token :math:`n_j` is kept against the test, if the target gives it any probability, the entropy of the target's row
@@ -31,21 +31,22 @@ def fly(tree: Tree, judge: RuleAt, chance: RandomSource, knobs: FlyKnobs, *, gre
 
     Source: Li et al., "Training-free loosely speculative decoding" (arXiv 2511.22972), and vLLM's ``fly``.
     """
-    trials: list[Trial] = []
+    visits: list[Visit] = []
     node, path = ROOT, list[int]()
     while (position := tree.at(node)) is not None:
-        judge(position)
+        decision, child = judge(position), position.nodes[0]
         kept = _passes(position, chance, knobs)
         kept = kept or (_is_open(position, knobs, greedy=greedy) and _goes_on(tree, position, chance, knobs))
-        trials.append(Trial(node, position.nodes[0], kept, relaxed=kept and not _passes(position, chance, FlyKnobs())))
+        relaxed = kept and not _passes(position, chance, FlyKnobs())
+        visits.append(Visit(tree.rows, child, decision, kept, relaxed))
         if not kept:
             target, draft = position.target.probs, position.distribution(0).probs
             if knobs.test == "draws":
                 draft = OneHotDistribution(position.token_ids[0], position.vocabulary).probs
-            return Walk(path, chance.token(residual(target, draft, torch.tensor(1.0))), trials)
-        node = position.nodes[0]
+            return Walk(path, chance.token(residual(target, draft, torch.tensor(1.0))), visits)
+        node = child
         path.append(node)
-    return Walk(path, tree.draw_after(node, chance), trials)
+    return Walk(path, tree.draw_after(node, chance), visits)
 
 
 def _passes(position: Position, chance: RandomSource, knobs: FlyKnobs) -> bool:

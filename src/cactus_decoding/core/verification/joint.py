@@ -6,10 +6,10 @@ from torch import Tensor
 
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.types import ROOT
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Walk, left_over, ratio, recovery_weights
+from cactus_decoding.core.verification.tree import Judge, RandomSource, Tree, Walk, left_over, ratio, recovery_weights
 
 
-def joint(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+def joint(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     r"""Keep the first node, children before their parent, whose test passes; then draw the token after it.
 
     With h the relaxed target's row after a node of weight w (1 for the text), S its fixed children and n ~ p' the one
@@ -28,15 +28,15 @@ def joint(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     """
     fired = _fire(tree, judge, chance, ROOT, 1.0)
     assert fired is not None  # the text's weight is 1
-    return Walk.along(tree, *fired)
+    return Walk.along(tree, judge, *fired)
 
 
-def _fire(tree: Tree, judge: RuleAt, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
+def _fire(tree: Tree, judge: Judge, chance: RandomSource, node: int, weight: float) -> tuple[list[int], int] | None:
     """Return the path from a node to the one that passes and the token after that; None if no node passes."""
     position = tree.at(node)
     if position is None:
         return ([], tree.draw_after(node, chance)) if _passes(chance, node, weight) else None
-    h = position.relaxed_row(judge(position))
+    h = position.relaxed_row(judge(position).rule)
     shares, recovery, nothing = _shares(position, h, weight)
     # each chance over what is still to come, added up from the end to avoid a difference of close numbers
     for index, child in enumerate(position.nodes):

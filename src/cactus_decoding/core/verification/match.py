@@ -19,8 +19,8 @@ from torch import Tensor
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules.base import GreedyRule, Rule
 from cactus_decoding.core.sampling.rows import SparseProbs
-from cactus_decoding.core.types import ROOT, AcceptanceRule
-from cactus_decoding.core.verification.tree import RandomSource, RuleAt, Tree, Trial, Walk, ratio, residual
+from cactus_decoding.core.types import ROOT, AcceptanceRule, Visit
+from cactus_decoding.core.verification.tree import Judge, RandomSource, Tree, Walk, ratio, residual
 
 Recovery = tuple[Tensor, SparseProbs | None]
 """Weights of the token that is drawn, and what lists their tokens; None for the whole vocabulary."""
@@ -41,7 +41,7 @@ def _tested(position: Position, rule: AcceptanceRule, chance: RandomSource) -> t
     return False, (weights if position.listed is None else weights[:-1], position.listed)
 
 
-def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
+def match(tree: Tree, judge: Judge, chance: RandomSource) -> Walk:
     r"""Walk from the text towards a leaf.
 
     The p of a node's drafted child is p', the draft's row without the fixed children. If the token that is drawn after
@@ -52,22 +52,23 @@ def match(tree: Tree, judge: RuleAt, chance: RandomSource) -> Walk:
     \min(h(x), p'(x))`, S the fixed ones: the most for such children (Hu et al., arXiv 2502.18779, for h = q).
     """
     path: list[int] = []
-    trials: list[Trial] = []
+    visits: list[Visit] = []
     node = ROOT
     while (position := tree.at(node)) is not None:
-        rule, child, matched = judge(position), position.nodes[position.drafted], None
+        decision, child, matched = judge(position), position.nodes[position.drafted], None
+        rule = decision.rule
         lazily = tree.lazy and position.is_plain and not isinstance(rule, GreedyRule)
         relaxed, recovery = (_tested_lazily if lazily else _tested)(position, rule, chance)
         if recovery is not None:
             token = chance.token(*recovery)
             matched = position.child_with(token, other_than=child)
-        trials.append(Trial(node, child, recovery is None, relaxed, matched))
+        visits.append(Visit(tree.rows, child, decision, recovery is None, relaxed, matched))
         if recovery is not None and matched is None:
-            return Walk(path, token, trials)
+            return Walk(path, token, visits)
         tree.leave(node)
         node = child if matched is None else matched
         path.append(node)
-    return Walk(path, tree.draw_after(node, chance), trials)
+    return Walk(path, tree.draw_after(node, chance), visits)
 
 
 def _tested_lazily(position: Position, rule: AcceptanceRule, chance: RandomSource) -> tuple[bool, Recovery | None]:

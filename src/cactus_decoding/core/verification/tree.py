@@ -15,7 +15,7 @@ from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.rules.base import row_rule
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.sampling.rows import LazyRows, SparseProbs, draw_one
-from cactus_decoding.core.types import ROOT, AcceptanceRule, Proposal, StepRows
+from cactus_decoding.core.types import ROOT, AcceptanceRule, Decision, Proposal, StepRows, Visit
 
 
 class Tree:
@@ -30,13 +30,13 @@ class Tree:
         self._lazy: LazyRows | None = None
         if sampling is not None and rows.logits.device.type == "cpu":
             self._lazy = LazyRows(rows.logits.detach(), sampling)
-        self._rows = rows
+        self.rows = rows
         self._positions: dict[int, Position] = {}
 
     def at(self, node: int) -> Position | None:
         """Return the position after a proposal, or with -1 after the text; None where nothing is proposed there."""
-        if node not in self._positions and node in self._rows.proposal.children:
-            self._positions[node] = Position(self._rows, node, self._lazy)
+        if node not in self._positions and node in self.rows.proposal.children:
+            self._positions[node] = Position(self.rows, node, self._lazy)
         return self._positions.get(node)
 
     def leave(self, node: int) -> None:
@@ -44,7 +44,7 @@ class Tree:
         del self._positions[node]
 
     def row(self, node: int) -> SparseProbs:
-        return target_row(self._rows, node, self._lazy)
+        return target_row(self.rows, node, self._lazy)
 
     def draw_after(self, node: int, chance: TokenSource) -> int:
         """Draw the token that follows a proposal from the target's row."""
@@ -98,54 +98,49 @@ class RandomNumbers:
         return draw_one(weights, uniform) if row is None else row.draw(weights, uniform)
 
 
-# the rule at a position that is visited; a position is asked for after those that lead to it
-RuleAt = Callable[[Position], AcceptanceRule]
-
-
-class Trial(NamedTuple):
-    parent: int
-    node: int  # the child that was kept, or the drafted one
-    accepted: bool
-    relaxed: bool = False  # whether it was kept though the lossless test would have rejected it
-    matched: int | None = None  # another child that the recovered token is, after which the walk went on
+# decides on a position that is visited; a position is asked about after those that lead to it
+Judge = Callable[[Position], Decision]
 
 
 class Walk(NamedTuple):
-    """The path through a tree that was kept, the token drawn after it, and the tests on the way."""
+    """The path through a tree that was kept, the token drawn after it, and the positions on the way.
+
+    A visit's node is the child that was kept, or the drafted one.
+    """
 
     path: list[int]
     next_token: int
-    trials: list[Trial]
+    visits: list[Visit]
 
     @classmethod
-    def along(cls, tree: Tree, path: list[int], next_token: int) -> Walk:
+    def along(cls, tree: Tree, judge: Judge, path: list[int], next_token: int) -> Walk:
         """Return the walk along a path whose every child was kept by a test of its own."""
-        trials = [Trial(parent, node, accepted=True) for parent, node in zip([ROOT, *path], path, strict=False)]
-        end = path[-1] if path else ROOT
-        if (position := tree.at(end)) is not None:
-            trials.append(Trial(end, position.nodes[position.drafted], accepted=False))
-        return cls(path, next_token, trials)
+        visits = list[Visit]()
+        for at, child in zip([ROOT, *path], [*path, None], strict=True):
+            if (position := tree.at(at)) is not None:
+                drafted = position.nodes[position.drafted] if child is None else child
+                visits.append(Visit(tree.rows, drafted, judge(position), accepted=child is not None))
+        return cls(path, next_token, visits)
 
 
-Scheme = Callable[[Tree, RuleAt, Any], Walk]  # a way to verify trees; it takes a `TokenSource` or a `RandomSource`
-_LOSSLESS = Lossless()
+Scheme = Callable[[Tree, Judge, Any], Walk]  # a way to verify trees; it takes a `TokenSource` or a `RandomSource`
+_LOSSLESSLY = Decision(Lossless())
 
 
-def with_relaxed(walked: Walk, scheme: Scheme, tree: Tree, judge: RuleAt, chance: TokenSource) -> Walk:
+def with_relaxed(walked: Walk, scheme: Scheme, tree: Tree, judge: Judge, chance: TokenSource) -> Walk:
     """Return a walk with its relaxed tokens marked: those that the lossless test at their position would have rejected.
 
     That is, the same walk by the same numbers does not keep them if their position alone is judged losslessly.
     ``chance`` has the numbers that the walk was made by, none of them taken.
     """
 
-    def is_relaxed(trial: Trial) -> bool:
-        position = tree.at(trial.parent)
-        if not trial.accepted or position is None or isinstance(judge(position), Lossless):
+    def is_relaxed(visit: Visit) -> bool:
+        if not visit.accepted or isinstance(visit.rule, Lossless):
             return False
-        again = scheme(tree, lambda at: _LOSSLESS if at.node == trial.parent else judge(at), chance.again())
-        return trial.node not in again.path
+        again = scheme(tree, lambda at: _LOSSLESSLY if at.node == visit.parent else judge(at), chance.again())
+        return visit.node not in again.path
 
-    return walked._replace(trials=[trial._replace(relaxed=is_relaxed(trial)) for trial in walked.trials])
+    return walked._replace(visits=[visit._replace(relaxed=is_relaxed(visit)) for visit in walked.visits])
 
 
 def check_relaxed_target(rule: AcceptanceRule, how: str) -> None:

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.policy.decide import Decision, DecisionReason, Policy, PolicyState
+from cactus_decoding.core.policy.decide import Policy, PolicyState
 from cactus_decoding.core.rules import Lossless
 from cactus_decoding.core.sampling.noise import SharedNoise, SharedNumbers
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.schemes import read_scheme
-from cactus_decoding.core.types import ROOT, AcceptanceRule, LogitsToProbs, Outcome, Proposal, StepRows, Visit
+from cactus_decoding.core.types import ROOT, AcceptanceRule, Decision, LogitsToProbs, Outcome, Proposal, StepRows
 from cactus_decoding.core.verification.coupled import coupled
 from cactus_decoding.core.verification.match import match
-from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, Trial, with_relaxed
+from cactus_decoding.core.verification.tree import RandomNumbers, Scheme, Tree, with_relaxed
 
 if TYPE_CHECKING:
     from cactus_decoding.core.policy.budget import Budget
@@ -40,20 +40,15 @@ def walk(
     if at_once and isinstance(numbers, RandomNumbers) and rows.proposal.is_plain_chain:
         from cactus_decoding.core.verification.batched import verified_at_once
 
-        walked = verified_at_once(state.rule, rows, numbers)
-        decisions = [Decision(state.rule)] * len(walked.trials)
+        walked = verified_at_once(Decision(state.rule), rows, numbers)
     else:
         unused = numbers.again()
         walked = scheme(tree, judge, numbers)
         # `match` and `coupled` mark relaxed tokens themselves, and so does `fly`, which takes the lossless rule alone
         if scheme not in (match, coupled) and not isinstance(state.rule, Lossless):
             walked = with_relaxed(walked, scheme, tree, judge, unused)
-        decisions = [judge.decisions[trial.parent] for trial in walked.trials]
-    visits = [
-        _visit(rows, trial, decision, metered=policy.metered)
-        for trial, decision in zip(walked.trials, decisions, strict=True)
-    ]
-    outcome = Outcome(rows.proposal, walked.path, walked.next_token, visits, rows, len(walked.path) + 1)
+    outcome = Outcome(rows.proposal, walked.path, walked.next_token, walked.visits, rows, len(walked.path) + 1)
+    decisions = [visit.decision for visit in walked.visits]
     return policy.end_step(state, decisions, outcome.all_token_ids), outcome
 
 
@@ -65,11 +60,11 @@ class NodeJudge:
         self._states = {ROOT: state}
         self.decisions: dict[int, Decision] = {}
 
-    def __call__(self, position: Position) -> AcceptanceRule:
+    def __call__(self, position: Position) -> Decision:
         node = position.node
         if node not in self.decisions:
             self.decisions[node] = self._policy.decide(self._state(node), position)
-        return self.decisions[node].rule
+        return self.decisions[node]
 
     def _state(self, node: int) -> PolicyState:
         """Return the state after a token; the tokens that lead to it have been decided on before."""
@@ -78,21 +73,6 @@ class NodeJudge:
             token_id = self._nodes.token_ids[node]
             self._states[node] = self._policy.after(self._state(parent), self.decisions[parent], token_id)
         return self._states[node]
-
-
-def _visit(rows: StepRows, trial: Trial, decision: Decision, *, metered: bool) -> Visit:
-    return Visit(
-        trial.node,
-        rows.proposal.token_ids[trial.node],
-        decision.rule,
-        accepted=trial.accepted,
-        relaxed=trial.relaxed,
-        nats=decision.nats if metered else None,
-        fell_back=decision.why is DecisionReason.FELL_BACK,
-        protected=decision.why is DecisionReason.PROTECTED,
-        rows=rows,
-        matched=trial.matched,
-    )
 
 
 @dataclass(frozen=True, eq=False)
