@@ -70,7 +70,7 @@ def play(
     with needing("cactus play needs Starlette and uvicorn", "playground"):
         from cactus_decoding.engines.openai.serving import is_loopback, listen
         from cactus_decoding.lab.playground.form import FormLimits
-        from cactus_decoding.lab.playground.server import Playground, serve
+        from cactus_decoding.lab.playground.server import Playground, run_playground
 
     limits = FormLimits(new_tokens=max_new_tokens, prompt_characters=max_prompt)
     if not (target or draft is None or is_drafter(draft) or zoo.draft_path(draft)):
@@ -94,7 +94,7 @@ def play(
             pair.prepare(AutoLength())
         if named != draft:
             notes.say_looked_up()
-        serve(playground, host, listening, browser=browser, announce=announce)
+        run_playground(playground, host, listening, browser=browser, announce=announce)
 
 
 def _listen(listen: Callable[[str, int], socket], host: str, port: int | None) -> socket:

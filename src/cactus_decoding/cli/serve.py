@@ -32,7 +32,7 @@ EXAMPLES = (
 )
 CONTEXT = {"ignore_unknown_options": True}  # these are passed on to vLLM
 SERVING_ENGINES = ("vllm", "llama-cpp")
-PORT = 8000
+_PORT = 8000
 KEY = "CACTUS_API_KEY"
 _MODELS = "give TARGET and --draft, TARGET alone, or neither"
 _NO_TREES = {"vllm": "vLLM has removed tree attention", "llama-cpp": "trees do not pay with llama.cpp on a CPU"}
@@ -75,7 +75,7 @@ def serve(
         "Address to listen on. llama.cpp demands a key for one that other machines reach.", "ADDRESS", SERVER,
         shown="vLLM: all of them; llama.cpp: 127.0.0.1")] = None,
     port: Annotated[int | None, option(
-        "Port; for llama.cpp, 0 takes a free one.", "N", SERVER, shown=str(PORT), min=0, max=65535)] = None,
+        "Port; for llama.cpp, 0 takes a free one.", "N", SERVER, shown=str(_PORT), min=0, max=65535)] = None,
     api_key: Annotated[list[str] | None, option(
         "Answer those only who bring this key as 'Authorization: Bearer KEY'; may be given more than once. llama.cpp: "
         f"{KEY} in the environment does the same, with commas between keys, and other users of the machine do not see "
@@ -149,7 +149,7 @@ def serve(
             asked["num_speculative_tokens"] = proposals
         if budget is not None:
             asked["budget"] = budget
-        listens = (host or "127.0.0.1", PORT if port is None else port)
+        listens = (host or "127.0.0.1", _PORT if port is None else port)
         place = ServerAddress(*listens, keys, alias, max_waiting, shared_prompts, _origins(allow_origin or ()))
         return _serve_llama_cpp(target, draft, asked, parallel, kept_prompts, threads, place)
     for name, value in (("--host", host), ("--port", port)):
@@ -251,7 +251,7 @@ def _serve_vllm(
     command = server.server_command(
         target, speculation, default, audit_fraction, [*memory, *precision, *engine_arguments], client_rules
     )
-    return server.run_server(command)
+    return server.run_llama_server(command)
 
 
 class ServerAddress(NamedTuple):
@@ -312,8 +312,7 @@ def _serve_llama_cpp(
             from cactus_decoding.core.drafting.automatic import AutoLength
             from cactus_decoding.core.request import AUTO
             from cactus_decoding.engines.llama_cpp.pairs import PairPool
-            from cactus_decoding.engines.llama_cpp.server.server import LlamaServer
-            from cactus_decoding.engines.llama_cpp.server.server import serve as run
+            from cactus_decoding.engines.llama_cpp.server.server import LlamaServer, run_llama_server
 
             if len(files) < 2 and not is_drafter(draft):  # a draft of transformers
                 options.prepare_process(threads, small=False)
@@ -341,5 +340,5 @@ def _serve_llama_cpp(
         notes.say_what_is_logged("cactus_decoding.engines.transformers")
         notes.say_what_is_logged("cactus_decoding.core.models")
         notes.say_what_is_logged("cactus_decoding.engines.llama_cpp.server.completion")
-        run(server, place.host, listening, place.keys, place.origins, announce)
+        run_llama_server(server, place.host, listening, place.keys, place.origins, announce)
     return 0

@@ -55,7 +55,7 @@ COUNTERS = {
 }
 # spellings that get a label of their own: requests choose them, and a label lasts as long as the server
 MAX_RULES = 50
-OTHER = "other"
+OTHER_RULES = "other"
 
 
 class RuleCounters:
@@ -78,7 +78,7 @@ class RuleCounters:
         label = str(rule)
         if len(self._labels) < MAX_RULES:
             self._labels.add(label)
-        return label if label in self._labels else OTHER
+        return label if label in self._labels else OTHER_RULES
 
     def add(self, label: str, numbers: Sequence[float]) -> None:
         """Add numbers in the order of `COUNTERS`."""

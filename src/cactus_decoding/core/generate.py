@@ -41,7 +41,7 @@ def stream(
         raise TypeError("choices and response_format exclude each other: each says what the response looks like")
     if choices is not None and thinking_budget is not None:
         raise TypeError("choices and thinking_budget exclude each other: choices are whole answers")
-    prompt_ids = tokens_of(pair, prompt)
+    prompt_ids = prompt_tokens(pair, prompt)
     answers = enum_choices(response_format) if choices is None else choices
     if answers is not None:
         return begin(pair, request, prompt_ids, choices=answers)
@@ -64,7 +64,7 @@ def constraint_of(pair: Pair, response_format: Mapping[str, Any] | Constraint | 
     return GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, pair.stop_token_ids).constraint(grammar)
 
 
-def tokens_of(pair: Pair, prompt: object) -> list[int]:
+def prompt_tokens(pair: Pair, prompt: object) -> list[int]:
     if not isinstance(prompt, str):
         raise TypeError(f"prompt must be a string, but is {short_repr(prompt)}")
     prompt_ids: list[int] = pair.tokenizer(prompt).input_ids
@@ -75,7 +75,7 @@ def tokens_of(pair: Pair, prompt: object) -> list[int]:
 
 def check_prompt(pair: Pair, prompt: object, request: Request) -> list[int]:
     """Return a prompt's tokens; raise for what is no text, is empty, or leaves no room in a context window."""
-    prompt_ids = tokens_of(pair, prompt)
+    prompt_ids = prompt_tokens(pair, prompt)
     request.check_room(pair.target.max_length, pair.drafter.max_length, len(prompt_ids))
     return prompt_ids
 

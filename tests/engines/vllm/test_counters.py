@@ -11,7 +11,7 @@ from support.counted import counted
 from support.decisions import afforded_in_turn, as_given
 
 from cactus_decoding import Budget, Proposal, Request, parse_rule
-from cactus_decoding.core.counters import MAX_RULES, OTHER, RuleCounters, conditional_nats
+from cactus_decoding.core.counters import MAX_RULES, OTHER_RULES, RuleCounters, conditional_nats
 from cactus_decoding.core.relaxed_logits import costs_of, relax_tokens
 from cactus_decoding.engines.vllm.counters import BudgetMeter, DeviceCounters
 from cactus_decoding.engines.vllm.step import afforded
@@ -45,7 +45,7 @@ def test_what_is_counted() -> None:
         counting.add(parse_rule(f"cactus:delta={number + 2}"), costs, left, None)
     counting.flush()
     assert len(verified(counters)) == MAX_RULES + 1
-    assert verified(counters)[OTHER] > 0
+    assert verified(counters)[OTHER_RULES] > 0
 
 
 def test_requests_cannot_take_the_label_of_the_server_s_own_rule() -> None:
@@ -57,7 +57,7 @@ def test_requests_cannot_take_the_label_of_the_server_s_own_rule() -> None:
         counting.add(rule, costs, torch.tensor([1]), None)
     counting.flush()
     assert verified(counters)[str(own)] == 1
-    assert verified(counters)[OTHER] == MAX_RULES + 1
+    assert verified(counters)[OTHER_RULES] == MAX_RULES + 1
     assert len(verified(counters)) == MAX_RULES + 1
 
 

@@ -27,7 +27,7 @@ from cactus_decoding.engines.vllm.patches import (
     replace,
     stock_of,
 )
-from cactus_decoding.engines.vllm.plugin import check_version, with_check
+from cactus_decoding.engines.vllm.plugin import check_vllm_version, with_check
 
 
 class VLLMValidationError(ValueError):
@@ -138,7 +138,7 @@ def test_a_user_s_own_log_settings_stay(monkeypatch: pytest.MonkeyPatch) -> None
 @all_of("version", ["0.31.0", "0.3", "0.34.0rc1", "0.330", "1.0", "dev"])
 def test_an_unknown_version_is_refused_with_what_to_install_and_let_through_with_a_warning(version: str) -> None:
     with pytest.raises(RuntimeError) as refused:
-        check_version(version)
+        check_vllm_version(version)
     assert str(refused.value) == (
         f"vLLM {version} is not one of the versions that were tried (0.32, 0.33); it has the names and signatures of "
         "0.33, but its numbers can be checked by running it only: set CACTUS_VLLM_ANY_VERSION=1 to use it all the "
@@ -146,14 +146,14 @@ def test_an_unknown_version_is_refused_with_what_to_install_and_let_through_with
         "plug-ins"
     )
     with pytest.warns(UserWarning, match=rf"^vLLM {version} is not one of .* numbers were not compared$"):
-        check_version(version, any_version=True)
+        check_vllm_version(version, any_version=True)
 
 
 def test_versions_that_were_tried_are_those_of_the_range() -> None:
     assert '"vllm>=0.32,<0.34"' in (ROOT / "pyproject.toml").read_text()
     assert [*RECORDED] == ["0.32", "0.33"]
     for version in ("0.32.0", "0.32.1rc1", "0.32.0+cpu", "0.33.0", "0.33.1.dev2"):
-        check_version(version)
+        check_vllm_version(version)
 
 
 def test_a_function_is_replaced_wherever_vllm_has_imported_it_and_only_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,18 +213,18 @@ def test_a_version_is_as_it_was_recorded(version: str, tmp_path: Path) -> None:
 def test_a_third_version_fails_loudly(place: str, before: str, after: str, said: str, tmp_path: Path) -> None:
     package, path = written(tmp_path, "0.33"), place.partition("::")[0]
     with pytest.warns(UserWarning, match=r"^vLLM 0\.34\.0 is not one of"):
-        check_version("0.34.0", any_version=True, package=package)
+        check_vllm_version("0.34.0", any_version=True, package=package)
     source = (package / path).read_text()
     assert before in source
     (package / path).write_text(source.replace(before, after))
     for any_version in (False, True):
         expected = rf"^vLLM 0\.34\.0 .* does not pass the check: .*{path.rpartition('/')[2]}.*{said}.*; install one"
         with pytest.raises(RuntimeError, match=expected) as refused:
-            check_version("0.34.0", any_version=any_version, package=package)
+            check_vllm_version("0.34.0", any_version=any_version, package=package)
     assert "pip install 'vllm>=0.32,<0.34'" in str(refused.value)
     (package / path).unlink()
     with pytest.raises(RuntimeError, match="is not there"):
-        check_version("0.34.0", any_version=True, package=package)
+        check_vllm_version("0.34.0", any_version=True, package=package)
 
 
 @pytest.mark.parametrize("version", RECORDED)

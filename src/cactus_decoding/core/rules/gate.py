@@ -16,10 +16,10 @@ from cactus_decoding.core.rules.ensemble import Ensemble
 from cactus_decoding.core.types import Verdict
 
 # takes q and p, ``[..., vocabulary]`` in float64, with p = 0 where q = 0
-Rows = Callable[[Tensor, Tensor], Tensor]
+RowsFunction = Callable[[Tensor, Tensor], Tensor]
 
 
-def on_rows(says: Rows, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Tensor:
+def on_rows(says: RowsFunction, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Tensor:
     """Apply a function to q and p; where the draft is deterministic, once for each token that it may have proposed."""
     q = target_probs.double()
     if draft_probs is None:
@@ -45,7 +45,7 @@ class Gated(RowRule):
 
     @abstractmethod
     def _opens(self, q: Tensor, p: Tensor) -> Tensor:
-        """Return where the gate is open, ``[...]``; see `Rows`."""
+        """Return where the gate is open, ``[...]``; see `RowsFunction`."""
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         """Return p(n) where the gate is open and q(n) where it is closed, 0 where the target excludes n; and s = 1."""

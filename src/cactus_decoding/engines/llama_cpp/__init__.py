@@ -14,9 +14,9 @@ def __getattr__(name: str) -> Any:
     """Import the class when it is asked for: the server's command must not wait for it."""
     if name != "CactusLlama":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from cactus_decoding.engines.llama_cpp.models.compatibility import check_version
+    from cactus_decoding.engines.llama_cpp.models.compatibility import check_llama_cpp
 
-    check_version()  # says what to install, where an import would fail by a name
+    check_llama_cpp()  # says what to install, where an import would fail by a name
     from cactus_decoding.engines.llama_cpp import llama
 
     return llama.CactusLlama

@@ -21,6 +21,8 @@ from cactus_decoding.engines.llama_cpp.sampling import GrammarMask, LlamaSamplin
 _PENALISED = 64  # how many of the last tokens penalties look at, as in llama.cpp
 MIN_LOGPROB = -9999.0  # what clients are told in the place of minus infinity, which JSON does not have
 
+StepReader = Callable[[Request, Outcome], None]
+
 
 class TokenLogprobs(NamedTuple):
     """A token's log-probability and those of the likeliest ones at its place, likeliest first."""
@@ -73,7 +75,7 @@ def begin_gguf(
 
 def pieces(
     response: Response,
-    on_step: Callable[[Request, Outcome], None],
+    on_step: StepReader,
     logprobs: int | None = None,
     *,
     apart: bool = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,17 +14,16 @@ from llama_cpp.llama_chat_format import Llava15ChatHandler, MTMDChatHandler
 from cactus_decoding.core.checks import suggestion
 from cactus_decoding.core.request import DECODING
 from cactus_decoding.core.spelling import read_kept_prompts
-from cactus_decoding.engines.llama_cpp.runtime import CallProcessors, begin_call, tokens_of
+from cactus_decoding.engines.llama_cpp.runtime import CallProcessors, begin_call, generated_tokens
 
 if TYPE_CHECKING:  # torch is imported with the first model: whoever imports the class must not wait for it
     from cactus_decoding.core.pair import Pair
-    from cactus_decoding.core.request import Request
-    from cactus_decoding.core.types import Choice, Drafter, Outcome
+    from cactus_decoding.core.types import Choice, Drafter
+    from cactus_decoding.engines.llama_cpp.answering import StepReader
 
 CALL_SETTINGS = ("budget", *DECODING)  # of a `Request`: what calls take besides, and the constructor for all calls
 _CALL = (*CALL_SETTINGS, "cancelled", "choices", "thinking_budget")
 _COMPLETION = signature(Llama.create_completion)
-StepReader = Callable[["Request", "Outcome"], None]
 
 
 class CactusLlama(Llama):
@@ -183,7 +182,7 @@ class CactusLlama(Llama):
         sampling, penalties = (temp, top_k, top_p, min_p), (repeat_penalty, frequency_penalty, presence_penalty)
         response = begin_call(self._pair, self, tokens, asked, sampling, penalties, grammar)
         self.choices = ()
-        return tokens_of(response, self, stopping_criteria)
+        return generated_tokens(response, self, stopping_criteria)
 
     def create_completion(self, *arguments: Any, **options: Any) -> Any:
         """Complete a prompt: the arguments are those of `llama_cpp.Llama.create_completion`, and `CALL_SETTINGS`.

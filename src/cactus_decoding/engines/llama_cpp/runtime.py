@@ -115,7 +115,7 @@ def begin_call(
     )
 
 
-def tokens_of(response: Response, llama: Any, stopping_criteria: Any) -> Generator[int]:
+def generated_tokens(response: Response, llama: Any, stopping_criteria: Any) -> Generator[int]:
     """Yield a response's tokens, and keep the attributes of a `CactusLlama` up to date."""
     prompt_ids, ends = response.prompt_token_ids, frozenset(response.pair.stop_token_ids)
     llama.metrics, written, length = response.metrics, 0, len(prompt_ids)

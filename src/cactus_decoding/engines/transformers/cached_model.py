@@ -97,7 +97,7 @@ def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> N
         raise ValueError(f"{name} keeps a memory of its own and no cache that could be rolled back after a rejection")
     if getattr(model.config.get_text_config(decoder=True), "cross_attention_layers", None):
         raise ValueError(f"{name} has cross-attention layers, which read images and have no place in a cache of tokens")
-    compatibility.check_version(model, lambda: general_forward(model, {}))
+    compatibility.check_forward(model, lambda: general_forward(model, {}))
     check_fills_cache(model)
 
 

@@ -242,7 +242,7 @@ def named_arguments_of_generate(model: PreTrainedModel) -> dict[str, Any]:
 _numbers_checked: set[type] = set()
 
 
-def check_version(model: PreTrainedModel, make_forward: Callable[[], Forward]) -> None:
+def check_forward(model: PreTrainedModel, make_forward: Callable[[], Forward]) -> None:
     """Check a version of transformers that is newer than those in `TRIED`, once for each class of models; warn once.
 
     Compared are the model's rows of a pass that fills a cache and takes tokens back, which ``make_forward`` makes, and
@@ -312,7 +312,7 @@ def _changed_numbers(model: PreTrainedModel, make_forward: Callable[[], Forward]
 
 
 def worst_difference(rows: Tensor, expected: Tensor) -> float:
-    """Compare rows, as `check_version` does; infinite and missing numbers are equal where both have them.
+    """Compare rows, as `check_forward` does; infinite and missing numbers are equal where both have them.
 
     Example:
         >>> worst_difference(torch.tensor([[1.0, 3.0, 5.0]]), torch.tensor([[1.0, 3.0, 5.0]]))

@@ -22,7 +22,7 @@ ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
 def register() -> None:
     import vllm
 
-    check_version(vllm.__version__, os.environ.get(ANY_VERSION) == "1", Path(vllm.__file__).parent)
+    check_vllm_version(vllm.__version__, os.environ.get(ANY_VERSION) == "1", Path(vllm.__file__).parent)
     from vllm.v1.engine.input_processor import InputProcessor
 
     replace(InputProcessor, "_build_logits_processors_params_validator", with_check)
@@ -31,7 +31,7 @@ def register() -> None:
     v2.install()
 
 
-def check_version(version: str, any_version: bool = False, package: Path | None = None) -> None:
+def check_vllm_version(version: str, any_version: bool = False, package: Path | None = None) -> None:
     """Check a version of vLLM that the patches were not tried on; warn where it is let through.
 
     Names and signatures are compared, with the sources in ``package``. Numbers cannot be: they take a model on the

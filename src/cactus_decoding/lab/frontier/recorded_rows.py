@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from cactus_decoding.core.divergences.rows import normalised
 from cactus_decoding.core.files.writing import Format, read_tensors, write_tensors
 
 _BYTES_AT_WORK = 400  # an upper estimate of what an audit holds at once for each probability of a chunk
@@ -119,12 +120,6 @@ def chunks(target: PackedRows, draft: PackedRows, drafted: Tensor, memory: int) 
         else:
             rows = target.dense(start, stop), draft.dense(start, stop), tokens.unsqueeze(1)
         yield Chunk(start, normalised(rows[0]), normalised(rows[1]), rows[2])
-
-
-def normalised(rows: Tensor) -> Tensor:
-    """Scale rows in float64: float32 rounding of a sum would look like a difference between nearly equal rows."""
-    rows = rows.double()
-    return rows / rows.sum(-1, keepdim=True)
 
 
 Entries = tuple[Tensor, Tensor, Tensor]

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch.nn.functional import one_hot
 
+from cactus_decoding.core.divergences.rows import normalised
 from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.lab.evaluation.intervals import ratio_of_sums
 from cactus_decoding.lab.frontier.frontier import DEFAULT_MEMORY, sums_by
-from cactus_decoding.lab.frontier.recorded_rows import RecordedRows, normalised
+from cactus_decoding.lab.frontier.recorded_rows import RecordedRows
 
 KINDS: Mapping[str, str] = {
     "digits": r"\d",

@@ -176,7 +176,7 @@ class Playground:
         return Guards(Starlette(routes=routes, exception_handlers=handlers), hosts)
 
 
-def serve(
+def run_playground(
     playground: Playground, host: str, listening: socket.socket, *, browser: bool, announce: Callable[[str], None]
 ) -> None:
     """Serve until Ctrl-C, on a socket from `listen`; from loopback only under a loopback name.

@@ -342,7 +342,7 @@ def compared_with(summaries: Sequence[RunSummary]) -> list[str]:
     return baselines if len(set(baselines)) > 1 else []
 
 
-KINDS = ("kind of token", "rejected, %", "written instead, %")
+_KIND_HEADINGS = ("kind of token", "rejected, %", "written instead, %")
 READING = (
     "Expected at the recorded positions, with intervals over problems. Where most are words, the draft words things "
     "differently: training it or relaxing the rule wins much of that back. Where most are digits, it may fail at what "
@@ -371,7 +371,7 @@ def report_to_html(report: Report) -> str:
         "parts_of": parts_of,
     }
     templates.globals |= {"MAIN": MAIN, "verdict": verdict, "compared_with": compared_with}
-    templates.globals |= {"KINDS": KINDS, "READING": READING}
+    templates.globals |= {"KINDS": _KIND_HEADINGS, "READING": READING}
     return templates.get_template("report.html.jinja").render(report=report, explanation=EXPLANATION)
 
 
@@ -394,7 +394,7 @@ def to_markdown(report: Report) -> str:
             parts.append("\n".join(lines))
         parts += [escape(note) for note in section.notes]
     if report.rejections is not None:
-        lines = [f"| {' | '.join(KINDS)} |", "|---|---:|---:|"]
+        lines = [f"| {' | '.join(_KIND_HEADINGS)} |", "|---|---:|---:|"]
         lines += [f"| {' | '.join(map(escape, row))} |" for row in report.rejections.rows]
         parts += [f"## {escape(report.rejections.caption)}", READING, "\n".join(lines)]
     return "\n\n".join([*parts, EXPLANATION]) + "\n"

@@ -126,7 +126,7 @@ PASSES_SHARE = 0.25  # the share of the time for timing passes; the rest is for 
 LEAST_SHARE = 0.04  # the least share of the time for an answer, even if fewer prompts are answered then
 SWEEPS = 10  # the most times that each pass is timed
 
-ProgressReport = Callable[[str, int, int, str], None]
+_ProgressReport = Callable[[str, int, int, str], None]
 """Called with what is being done, how much of it is done, how much there is to do, and a remark."""
 
 
@@ -200,7 +200,7 @@ def tune(
     *,
     seconds: float,
     thread_counts: Sequence[int],
-    report: ProgressReport,
+    report: _ProgressReport,
 ) -> Tuned:
     began = time.perf_counter()
     until = began + PASSES_SHARE * seconds
@@ -230,7 +230,7 @@ def _time(
     request: Request,
     thread_counts: Sequence[int],
     until: float,
-    report: ProgressReport,
+    report: _ProgressReport,
 ) -> tuple[PassTimes, int, dict[str, PassTimes], dict[str, int]]:
     """Time both models' passes with their best numbers of threads, and keep the results."""
     model, total, now = target.target, 2 + len(drafts), time.perf_counter

@@ -58,7 +58,7 @@ def test_a_version_of_the_table_is_not_checked(monkeypatch):
     monkeypatch.setattr(compatibility, "_problem_elsewhere", lambda: pytest.fail("it was checked"))
     for version in library.TRIED:
         monkeypatch.setattr(library, "installed_version", lambda version=version: version)
-        compatibility.check_version()
+        compatibility.check_llama_cpp()
 
 
 def test_the_range_begins_with_the_lowest_version_that_was_tried():

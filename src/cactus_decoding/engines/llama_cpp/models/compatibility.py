@@ -29,7 +29,7 @@ _LOCK = threading.Lock()
 _passed: set[str] = set()
 
 
-def check_version() -> None:
+def check_llama_cpp() -> None:
     """Check a version of llama-cpp-python that is newer than those in `library.TRIED`, once; warn where it passes.
 
     Names and signatures are compared here, for every version. Numbers are compared in another process, because reading
@@ -72,7 +72,7 @@ def main() -> None:
 
 def changed_numbers() -> str | None:
     """Compare rows of a small model that are read with a cache with those read without; return what differs."""
-    model = library.load_model(str(MODEL), 0, False)
+    model = library.load_handle(str(MODEL), 0, False)
     vocab, width, *_ = library.describe(model)
     words, tokens = library.words(vocab, width), library.tokenize(vocab, "aba", True)
     if (tokens, words.special, library.end_tokens(vocab, width)) != ([1, 31, 6, 5], [0, 1, 2], [2]):

@@ -188,7 +188,7 @@ def offloads() -> bool:
     return bool(library().llama_supports_gpu_offload())
 
 
-def load_model(path: str, gpu_layers: int, vocab_only: bool) -> int:
+def load_handle(path: str, gpu_layers: int, vocab_only: bool) -> int:
     """Return the handle of a file's model; raise `ValueError` with llama.cpp's reason."""
     params = library().llama_model_default_params()
     params.n_gpu_layers, params.vocab_only = gpu_layers, vocab_only

@@ -8,7 +8,7 @@ from pathlib import Path
 from weakref import finalize
 
 from cactus_decoding.engines.llama_cpp.models import library
-from cactus_decoding.engines.llama_cpp.models.compatibility import check_version
+from cactus_decoding.engines.llama_cpp.models.compatibility import check_llama_cpp
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
 
 _LOADER, _BEGUN = ThreadPoolExecutor(1), dict[tuple[str, int], Future[int]]()
@@ -21,8 +21,8 @@ def begin_to_load(file: GgufFile) -> None:
 
 
 def _load(path: str, gpu_layers: int) -> int:
-    check_version()
-    return library.load_model(path, gpu_layers, False)
+    check_llama_cpp()
+    return library.load_handle(path, gpu_layers, False)
 
 
 class GgufModel:
@@ -36,10 +36,10 @@ class GgufModel:
 
     @classmethod
     def load(cls, role: str, path: Path, *, gpu_layers: int = 0, vocab_only: bool = False) -> GgufModel:
-        check_version()
+        check_llama_cpp()
         begun = None if vocab_only else _BEGUN.pop((str(path), gpu_layers), None)
         try:
-            handle = begun.result() if begun else library.load_model(str(path), gpu_layers, vocab_only)
+            handle = begun.result() if begun else library.load_handle(str(path), gpu_layers, vocab_only)
         except ValueError as error:
             raise ValueError(f"cannot load the {role} {str(path)!r}: {error}") from None
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,7 @@ from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.response import Response
 from cactus_decoding.core.types import Outcome
-from cactus_decoding.engines.llama_cpp.answering import Piece, TokenLogprobs, begin_gguf, pieces, text_of
+from cactus_decoding.engines.llama_cpp.answering import Piece, StepReader, TokenLogprobs, begin_gguf, pieces, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
 from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools, form_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
@@ -63,9 +63,6 @@ def read_completion(
     grammar, choices = (form, None) if form is None or isinstance(form, Grammar) else (None, form)
     visible = frozenset(marks.special.values()) if marks is not None and tools is not None else frozenset[int]()
     return CompletionParams(body, request, tools, grammar, choices, visible)
-
-
-StepReader = Callable[[Request, Outcome], None]
 
 
 class Completion:

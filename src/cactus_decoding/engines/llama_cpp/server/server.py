@@ -331,7 +331,7 @@ class LlamaServer:
         return Guards(app, hosts, origins)
 
 
-def serve(
+def run_llama_server(
     server: LlamaServer,
     host: str,
     listening: socket.socket,
