@@ -63,7 +63,7 @@ def test_steps_and_rows_are_those_of_a_loop_set_up_by_hand(target, draft, case, 
     greedy = sampling.temperature == 0
     verifier = Verifier(request.rule, rows, rows.untempered, rows.plain, request.budget, greedy=greedy)
     by_hand = decode(
-        target, ModelDrafter(draft), PROMPT, verifier, rows, length=request.num_speculative_tokens,
+        target, ModelDrafter(draft), PROMPT, verifier, rows, draft_length=request.num_speculative_tokens,
         max_length=len(PROMPT) + 30, stopping_criteria=lambda ids: False,
         generator=torch.Generator().manual_seed(3),
     )  # fmt: skip

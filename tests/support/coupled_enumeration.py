@@ -133,7 +133,7 @@ def enumerate_coupled(
                 PROMPT,
                 verifier,
                 _to_probs,
-                length=length(),
+                draft_length=length(),
                 max_length=len(PROMPT) + num_tokens,
                 stopping_criteria=lambda ids: False,
                 generator=EnumeratedNoise(choices),

@@ -31,7 +31,7 @@ def begin(
         PROMPT,
         Verifier(parse_rule(rule), to_probs, to_probs, budget=as_budget(budget)),
         to_probs,
-        length=as_draft_length(k),
+        draft_length=as_draft_length(k),
         max_length=length,
         stopping_criteria=stop,
         generator=torch.Generator().manual_seed(seed),

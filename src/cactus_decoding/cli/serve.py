@@ -251,7 +251,7 @@ def _serve_vllm(
     command = server.server_command(
         target, speculation, default, audit_fraction, [*memory, *precision, *engine_arguments], client_rules
     )
-    return server.run_llama_server(command)
+    return server.run_server(command)
 
 
 class ServerAddress(NamedTuple):

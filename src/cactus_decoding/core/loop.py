@@ -65,7 +65,7 @@ def decode(
     verifier: Verifier,
     to_probs: LogitsToProbs,
     *,
-    length: DraftLength,
+    draft_length: DraftLength,
     max_length: int,
     stopping_criteria: StopCheck,
     generator: torch.Generator | None,
@@ -83,13 +83,13 @@ def decode(
     """
     ids, vocabulary = list(prompt_ids), target.vocabulary_size
     with torch.inference_mode():
-        if isinstance(length, AutoLength):
-            length, drafter = length.start(target, drafter, max_length - len(ids), free=free)
+        if isinstance(draft_length, AutoLength):
+            draft_length, drafter = draft_length.start(target, drafter, max_length - len(ids), free=free)
         target.forget_if_changed()
         target.recall(ids)
         target.read_on(ids)
-        length.begin_response()
-        drafter.begin_response(target, length)
+        draft_length.begin_response()
+        drafter.begin_response(target, draft_length)
         state, finish_reason, clock = verifier.begin(prompt_ids), None, time.perf_counter
         timer = target.clock
     while finish_reason is None:
@@ -99,7 +99,7 @@ def decode(
                 room = max_length - len(ids) - 1  # one place is for the next token
                 around = forced if forced is not None and not fixed_blocks else lambda *_: []
                 before = around(ids, min(room, MAX_FORCED))
-                text, limit = ids + before, min(length.begin_step(), room - len(before))
+                text, limit = ids + before, min(draft_length.begin_step(), room - len(before))
                 limit, first_alone = 0 if first_alone else limit, False
                 drafts = drafter.propose(text, limit, to_probs, generator) if limit > 0 else Proposal([], None)
                 check_nodes(drafts, vocabulary)
@@ -107,7 +107,7 @@ def decode(
                     drafts = with_marks(cut(drafts, limit if fixed_blocks else room - len(before)), text, forced)
                 check_limit(drafts, limit)
                 counted = {*range(len(drafts.token_ids))} - drafts.forced
-                length.end_draft(len(counted))
+                draft_length.end_draft(len(counted))
                 after = list[int]()
                 if drafts.token_ids and not drafts.branches:
                     room -= len(before) + len(drafts.token_ids)
@@ -121,9 +121,9 @@ def decode(
                 check_drawn("target", outcome.next_token, logits, len(ids) + outcome.num_accepted)
                 keep_path(target, len(ids), proposal, outcome.path)
                 kept = [node - len(before) for node in outcome.path if node - len(before) in counted]
-                if isinstance(length, LengthChooser):
-                    length.timed(unread + len(proposal.token_ids), passing - started, timer() - passing)
-                length.end_step(len(kept))
+                if isinstance(draft_length, LengthChooser):
+                    draft_length.timed(unread + len(proposal.token_ids), passing - started, timer() - passing)
+                draft_length.end_step(len(kept))
                 verified, num_emitted = clock(), 0
                 for token in outcome.all_token_ids:
                     ids.append(token)

@@ -109,12 +109,12 @@ class Models:
         if request.tree is not None:
             self.target.check_reads_trees()
 
-    def pass_times(self, length: DraftLength) -> dict[str, Any] | None:
+    def pass_times(self, draft_length: DraftLength) -> dict[str, Any] | None:
         """Return the pass times by which a draft length chooses, and their ``source``, as plain values.
 
         None for one that uses none, or has not measured them yet.
         """
-        return length.decided_by(self.target, self.drafter) if isinstance(length, AutoLength) else None
+        return draft_length.decided_by(self.target, self.drafter) if isinstance(draft_length, AutoLength) else None
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -200,19 +200,19 @@ class Pair(Models):
         """Whether the number of proposals adapts to this machine if nobody gives it."""
         return not self.bundled and self.drafter.may_be_left_out
 
-    def prepare(self, length: DraftLength) -> None:
+    def prepare(self, draft_length: DraftLength) -> None:
         """Let a draft length measure what it needs, such as pass times, before a response is timed.
 
         While another response runs on the pair, the first step does that instead.
         """
-        if not isinstance(length, AutoLength):
+        if not isinstance(draft_length, AutoLength):
             return
         try:
             held = self.reserve()
         except RuntimeError:
             return
         with held:
-            length.prepare(self.target, self.drafter, self.step_seconds)
+            draft_length.prepare(self.target, self.drafter, self.step_seconds)
 
     def step_seconds(self, clock: Callable[[], float]) -> tuple[float, float]:
         """Return the median time of a step by a clock: without proposals, and with one."""
@@ -224,7 +224,7 @@ class Pair(Models):
         try:
             for count in (0, 1):
                 steps = decode(
-                    self.target, _Recites(recited), text, verifier, to_probs, length=FixedLength(count),
+                    self.target, _Recites(recited), text, verifier, to_probs, draft_length=FixedLength(count),
                     max_length=4 * len(text), stopping_criteria=lambda ids: len(ids) >= 2 * len(text),
                     generator=generator,
                 )  # fmt: skip

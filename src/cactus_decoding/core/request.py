@@ -16,7 +16,7 @@ from cactus_decoding.core.keywords import RequestSettings as RequestSettings
 from cactus_decoding.core.policy.budget import Budget, as_budget
 from cactus_decoding.core.policy.relaxation import POLICY_SETTINGS, RelaxationPolicy
 from cactus_decoding.core.sampling.params import SamplingParams
-from cactus_decoding.core.schemes import VERIFICATIONS, read_scheme
+from cactus_decoding.core.schemes import VERIFICATIONS, SchemeInfo, read_scheme
 from cactus_decoding.core.types import AcceptanceRule, Drafter, DraftLength, check_drafter
 from cactus_decoding.core.validation import NO_NAMES
 
@@ -68,7 +68,13 @@ NEEDS_FIXED_NUMBER = (
 
 
 def check_scheme(
-    verification: str, rule: AcceptanceRule, length: DraftLength, tree: TreeShape | None, *, limited: bool, paced: bool
+    verification: str,
+    rule: AcceptanceRule,
+    draft_length: DraftLength,
+    tree: TreeShape | None,
+    *,
+    limited: bool,
+    paced: bool,
 ) -> None:
     from cactus_decoding.core.rules import Lossless
     from cactus_decoding.core.verification.tree import check_relaxed_target
@@ -77,7 +83,7 @@ def check_scheme(
     if tree is None and not scheme.chains:
         raise ValueError(
             f"verification={scheme.name!r} is for trees, but num_speculative_tokens is "
-            f"{length}: give tree=, such as 'static=4.2.2.1', or use verification='block'"
+            f"{draft_length}: give tree=, such as 'static=4.2.2.1', or use verification='block'"
         )
     if tree is not None and not scheme.trees:
         nearest = f"use verification={scheme.counterpart!r}" + ("" if scheme.lossy else ", which is the same for trees")
@@ -87,7 +93,7 @@ def check_scheme(
             f"{what} relaxes by itself, and nobody knows what that costs: it takes the lossless rule, no budget and no "
             f"relaxation policy, but the rule is {rule}"
         )
-    proposals = length.max_draft_tokens
+    proposals = draft_length.max_draft_tokens
     if 0 < proposals < knobs.min_proposals:
         raise ValueError(
             f"{what} would overrule nothing: it needs {knobs.min_proposals} proposals in a step, but "
@@ -99,12 +105,12 @@ def check_scheme(
         raise ValueError(f"{what} takes at most one drawn child a token, but the tree is {tree}")
     if isinstance(rule, Lossless):
         return
-    if scheme.shares_noise and not (length if tree is None else tree).fixed:
-        given = f"num_speculative_tokens is {length}" if tree is None else f"tree is {tree}"
+    if scheme.shares_noise and not (draft_length if tree is None else tree).fixed:
+        given = f"num_speculative_tokens is {draft_length}" if tree is None else f"tree is {tree}"
         raise ValueError(NEEDS_FIXED_NUMBER.format(how=verification, given=given))
     if not scheme.judges_steps:
         return
-    if tree is None and not length.fixed:
+    if tree is None and not draft_length.fixed:
         raise ValueError(NEEDS_BLOCKS.format(how=verification))
     if tree is not None and not tree.is_even:
         raise ValueError(
@@ -121,10 +127,10 @@ def _rule(rule: AcceptanceRule | str) -> AcceptanceRule:
     return as_rule(rule)
 
 
-def _length(length: DraftLength | int | str | None) -> DraftLength | None:
+def _length(draft_length: DraftLength | int | str | None) -> DraftLength | None:
     from cactus_decoding.core.drafting.registry import as_draft_length
 
-    return None if length is None else as_draft_length(length)
+    return None if draft_length is None else as_draft_length(draft_length)
 
 
 def _tree(tree: TreeShape | str | None) -> TreeShape | None:
@@ -166,8 +172,8 @@ def _known_rule(spelling: object) -> str:
     return spelling
 
 
-def _written_length(length: DraftLength) -> int | str:
-    return length.max_draft_tokens if type(length) is FixedLength else str(length)
+def _written_length(draft_length: DraftLength) -> int | str:
+    return draft_length.max_draft_tokens if type(draft_length) is FixedLength else str(draft_length)
 
 
 class Request(Model):
@@ -288,8 +294,8 @@ class Request(Model):
         default += 0 if least <= default else least - 1
         proposals = proposals_of(self.num_speculative_tokens, self.tree) or FixedLength(default)
         tree = proposals if isinstance(proposals, TreeShape) else None
-        length = proposals if tree is None else FixedLength(tree.max_draft_tokens)
-        object.__setattr__(self, "num_speculative_tokens", length)
+        draft_length = proposals if tree is None else FixedLength(tree.max_draft_tokens)
+        object.__setattr__(self, "num_speculative_tokens", draft_length)
         object.__setattr__(self, "tree", tree)
         self._check_together()
 
@@ -321,15 +327,15 @@ class Request(Model):
             check_paced(rule)
 
     @property
-    def lossy(self) -> bool:
-        """Whether the way to verify relaxes by itself, whatever the rule."""
-        return read_scheme(self.verification)[0].lossy
+    def scheme(self) -> SchemeInfo:
+        """What the way to verify declares of itself."""
+        return read_scheme(self.verification)[0]
 
     @property
     def one_text(self) -> bool:
         """Whether a seed gives one text, whatever is proposed: that of plain sampling."""
-        fixed = self.verification == "coupled" or self.sampling.temperature == 0
-        return fixed and str(self.rule) == "lossless" and not self.lossy
+        fixed = self.scheme.shares_noise or self.sampling.temperature == 0
+        return fixed and str(self.rule) == "lossless" and not self.scheme.lossy
 
     @property
     def warning(self) -> str | None:
@@ -349,18 +355,18 @@ class Request(Model):
         """Whether each step must propose as many tokens, because a relaxed rule judges them jointly."""
         from cactus_decoding.core.rules import Lossless
 
-        return read_scheme(self.verification)[0].judges_steps and not isinstance(self.rule, Lossless)
+        return self.scheme.judges_steps and not isinstance(self.rule, Lossless)
 
     @property
     def draft_length(self) -> DraftLength:
         """What chooses the proposals of a step: the tree's shape, or how long chains are."""
         return self.num_speculative_tokens if self.tree is None else self.tree
 
-    def proposing(self, length: DraftLength | int | str) -> Request:
+    def proposing(self, draft_length: DraftLength | int | str) -> Request:
         """Return the request with other proposals: a number, a draft length, a tree's shape, or a spelling of these."""
         from cactus_decoding.core.drafting.registry import as_draft_length
 
-        made = as_draft_length(length)
+        made = as_draft_length(draft_length)
         tree = made if isinstance(made, TreeShape) else None
         changes: dict[str, Any] = {"num_speculative_tokens": made if tree is None else None, "tree": tree}
         return self.replace(**changes)
@@ -374,9 +380,9 @@ class Request(Model):
         from cactus_decoding.core.drafting.automatic import AutoLength
         from cactus_decoding.core.models.base import check_fits
 
-        length = self.draft_length
-        most = getattr(length, "first_draft_tokens", length.max_draft_tokens)  # schedules may begin with fewer
-        proposals = 0 if isinstance(length, AutoLength) else most
+        chosen = self.draft_length
+        most = getattr(chosen, "first_draft_tokens", chosen.max_draft_tokens)  # schedules may begin with fewer
+        proposals = 0 if isinstance(chosen, AutoLength) else most
         check_fits("target", target, num_tokens, proposals)
         if proposals:
             check_fits("draft", draft, 0, proposals)

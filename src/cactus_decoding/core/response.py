@@ -199,7 +199,7 @@ def begin(
         prompt_ids,
         request.verifier(sampling, sampling.untempered, sampling.plain, fitted),
         sampling,
-        length=request.draft_length,
+        draft_length=request.draft_length,
         max_length=longest if window is None else min(longest, window),
         stopping_criteria=stop,
         generator=_source(request, generator, target.device),
@@ -266,8 +266,9 @@ def _seeded(seed: int | None, device: torch.device) -> torch.Generator:
 def _source(
     request: Request, given: torch.Generator | Literal["seed"] | None, device: torch.device
 ) -> torch.Generator | None:
-    """Return what a response draws from: a generator, or shared noise where verification is coupled."""
-    if request.verification == "coupled" and given == "seed" and request.seed is not None:
+    """Return what a response draws from: a generator, or noise where the draft shares it."""
+    shares = request.scheme.shares_noise
+    if shares and given == "seed" and request.seed is not None:
         return SharedNoise(request.seed, device)
     source = _seeded(request.seed, device) if given == "seed" else given
-    return SharedNoise.of(source, device) if request.verification == "coupled" else source
+    return SharedNoise.of(source, device) if shares else source

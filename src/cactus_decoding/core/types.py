@@ -243,12 +243,12 @@ class Drafter(Protocol):
     grows_trees: ClassVar[bool] = False
     may_be_left_out: ClassVar[bool] = False
 
-    def begin_response(self, target: Any, length: DraftLength) -> None:
+    def begin_response(self, target: Any, draft_length: DraftLength) -> None:
         """Called when a response begins.
 
         Args:
             target: a `BaseCachedModel`, for drafters that look into it; its cache may hold a beginning of the prompt.
-            length: asked after each row whether to go on, by drafters that have rows.
+            draft_length: asked after each row whether to go on, by drafters that have rows.
         """
         return None
 

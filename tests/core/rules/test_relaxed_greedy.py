@@ -38,7 +38,7 @@ def run(rule: str, budget: Budget | None = None, seed: int = 0):
         PROMPT,
         verifier,
         lambda x, _: greedy(x),
-        length=FixedLength(4),
+        draft_length=FixedLength(4),
         max_length=LENGTH,
         stopping_criteria=lambda ids: False,
         generator=torch.Generator().manual_seed(seed),

@@ -38,8 +38,8 @@ class LookUpDrafter(Drafter):
     def __str__(self) -> str:
         return spell(self.name, self)
 
-    def begin_response(self, target: Any, length: DraftLength) -> None:
-        self._response.shape = length if isinstance(length, TreeShape) else None
+    def begin_response(self, target: Any, draft_length: DraftLength) -> None:
+        self._response.shape = draft_length if isinstance(draft_length, TreeShape) else None
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None
@@ -165,9 +165,9 @@ class SuffixDrafter(LookUpDrafter):
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def begin_response(self, target: Any, length: DraftLength) -> None:
+    def begin_response(self, target: Any, draft_length: DraftLength) -> None:
         """Remember the last answer, as far as a step followed it, if earlier ones count."""
-        super().begin_response(target, length)
+        super().begin_response(target, draft_length)
         answer = self._response.index.token_ids[self._answers.prompt_length :]
         if self.earlier and self._answers.prompt_length and answer:
             self._answers.keep(answer, self.earlier)

@@ -62,7 +62,7 @@ class ModelDrafter(Drafter):
             ids = [token for token in differing.token_ids if token < self.vocabulary]
             self._excluded = torch.tensor(ids, dtype=torch.long, device=self._model.device)
         self.max_length = self._model.max_length
-        self._length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
+        self._draft_length: DraftLength = FixedLength(0)  # as long as nobody says otherwise, every row is good enough
         self._begins = False  # a response
         self.singly = self.start = 0
         self._tree: tuple[int, Proposal] | None = None  # what the cache holds after its first tokens, if not a chain
@@ -92,9 +92,9 @@ class ModelDrafter(Drafter):
         """Width of the proposed rows."""
         return self._model.vocabulary_size if self._vocabulary is None else self._vocabulary
 
-    def begin_response(self, target: Any, length: DraftLength) -> None:
+    def begin_response(self, target: Any, draft_length: DraftLength) -> None:
         self._model.forget_if_changed()
-        self._length, self._tree, self._begins, self.singly, self.start = length, None, True, 0, 0
+        self._draft_length, self._tree, self._begins, self.singly, self.start = draft_length, None, True, 0, 0
 
     def reset(self) -> None:
         """Forget the last response, whose beginning the next one may otherwise reuse."""
@@ -122,8 +122,8 @@ class ModelDrafter(Drafter):
         lacks = self._model.read_as is None and max(token_ids[known:]) >= self._model.vocabulary_size
         if limit <= 0 or lacks:
             return Proposal([], None)
-        if isinstance(self._length, TreeShape):
-            return self._grow(self._length, token_ids, limit, to_probs, generator)
+        if isinstance(self._draft_length, TreeShape):
+            return self._grow(self._draft_length, token_ids, limit, to_probs, generator)
         uniforms = torch.rand(limit, dtype=torch.float64, generator=generator, device=self._model.device)
         sequence, rows = list(token_ids), list[Tensor]()
         greedy, on_cpu = is_greedy(to_probs), self._model.device.type == "cpu"
@@ -134,8 +134,8 @@ class ModelDrafter(Drafter):
         left = MAX_FORCED
         for i in range(limit):
             logits = self._fit(self._model.append(sequence[self.start + self._model.length :], rows=1))
-            goes_on = self._length.should_continue(logits[0])
-            if not goes_on and getattr(self._length, "unsure", None) == "discard":
+            goes_on = self._draft_length.should_continue(logits[0])
+            if not goes_on and getattr(self._draft_length, "unsure", None) == "discard":
                 break
             if greedy:
                 token = int(logits.argmax(-1))

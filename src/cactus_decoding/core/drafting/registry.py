@@ -80,16 +80,16 @@ def check_keeps_nothing(text: str) -> None:
         raise ValueError("earlier shows users each other's answers, so no server takes it: give 'suffix' without it")
 
 
-def as_draft_length(length: DraftLength | int | str) -> DraftLength:
+def as_draft_length(draft_length: DraftLength | int | str) -> DraftLength:
     """Return a draft length from itself, from a number of proposals, or from its spelling."""
-    if not isinstance(length, str):
-        if isinstance(length, bool) or not isinstance(length, (Integral, DraftLength)) or isinstance(length, type):
+    if not isinstance(draft_length, str):
+        if isinstance(draft_length, bool | type) or not isinstance(draft_length, Integral | DraftLength):
             raise TypeError(
                 "num_speculative_tokens must be an integer, a draft length or its spelling, but is "
-                f"{short_repr(length)}"
+                f"{short_repr(draft_length)}"
             )
-        return FixedLength(int(length)) if isinstance(length, Integral) else length
-    text = length.strip()
+        return FixedLength(int(draft_length)) if isinstance(draft_length, Integral) else draft_length
+    text = draft_length.strip()
     if _NUMBER.fullmatch(text):  # a number is what most people mean
         return parse("draft length", f"fixed:max_draft_tokens={text}", DRAFT_LENGTHS)
     if (name := text.partition(":")[0]) not in DRAFT_LENGTHS:
@@ -116,11 +116,11 @@ def as_tree(tree: TreeShape | str) -> TreeShape:
     return parse("tree", f"static:{text}", TREE_SHAPES)
 
 
-def proposals_of(length: DraftLength | int | str | None, tree: TreeShape | str | None) -> DraftLength | None:
+def proposals_of(draft_length: DraftLength | int | str | None, tree: TreeShape | str | None) -> DraftLength | None:
     """Return what chooses a step's proposals, a tree's shape or how long chains are, if either is given."""
-    if isinstance(length, TreeShape):
-        raise ValueError(f"num_speculative_tokens is a tree's shape: give tree={str(length)!r}")
-    chain = None if length is None else as_draft_length(length)
+    if isinstance(draft_length, TreeShape):
+        raise ValueError(f"num_speculative_tokens is a tree's shape: give tree={str(draft_length)!r}")
+    chain = None if draft_length is None else as_draft_length(draft_length)
     if tree is None:
         return chain
     shape = as_tree(tree)

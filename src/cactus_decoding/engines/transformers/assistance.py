@@ -96,7 +96,7 @@ class Assistance:
                 return value
         return None
 
-    def length(self, num_speculative_tokens: DraftLength | int | str | None, room: int) -> DraftLength:
+    def draft_length(self, num_speculative_tokens: DraftLength | int | str | None, room: int) -> DraftLength:
         named = [n for n in ("num_assistant_tokens", "num_assistant_tokens_schedule") if self.given.get(n) is not None]
         looked_up = self.setting("prompt_lookup_num_tokens")
         if num_speculative_tokens is not None and named:
@@ -127,19 +127,19 @@ class Assistance:
             check_number("assistant_confidence_threshold", threshold, 0, 1)
         return 0.0 if self.config.do_sample or threshold is None else float(threshold)
 
-    def _stopped_by_doubt(self, length: DraftLength) -> DraftLength:
+    def _stopped_by_doubt(self, draft_length: DraftLength) -> DraftLength:
         threshold = self._threshold_of_rows()
         if not threshold:
-            return length
-        if type(length) is not FixedLength:
+            return draft_length
+        if type(draft_length) is not FixedLength:
             raise ValueError("assistant_confidence_threshold and a draft length exclude each other: give one of them")
-        return ConfidenceStop(length.max_draft_tokens, threshold)
+        return ConfidenceStop(draft_length.max_draft_tokens, threshold)
 
-    def remember(self, length: DraftLength) -> None:
+    def remember(self, draft_length: DraftLength) -> None:
         """Leave the number of a ``heuristic`` schedule to the next response, as transformers does: with the draft."""
         lasting = self.setting("num_assistant_tokens_schedule") == "heuristic"
-        if lasting and isinstance(length, ScheduledLength) and self.assistant_model is not None:
-            self.assistant_model.generation_config.num_assistant_tokens = length.num_tokens
+        if lasting and isinstance(draft_length, ScheduledLength) and self.assistant_model is not None:
+            self.assistant_model.generation_config.num_assistant_tokens = draft_length.num_tokens
 
     def choose_drafter(self) -> Drafter:
         """Return what the caller wants to draft with; refuse none, two, and settings that go with another one."""

@@ -140,7 +140,7 @@ class CandidateGeneratorDrafter(Drafter):
         self._sequence: list[int] = []
         self._proposed: list[int] = []
 
-    def begin_response(self, target: Any, length: DraftLength) -> None:
+    def begin_response(self, target: Any, draft_length: DraftLength) -> None:
         """Take the target of a response that is about to begin.
 
         Raises:

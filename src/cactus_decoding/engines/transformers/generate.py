@@ -153,7 +153,7 @@ def speculative_generate(
     assistance = Assistance(model, generation_config, named, assistant_model, drafter, tokenizer, assistant_tokenizer)
     plain = sampling_of(logits_processor, generation_config)
     rows = ProcessedProbs(logits_processor, generation_config, input_ids, padding, plain)
-    own = assistance.length(
+    own = assistance.draft_length(
         proposals_of(settings.pop("num_speculative_tokens", None), settings.pop("tree", None)),
         stop.max_length - len(prompt_ids),
     )

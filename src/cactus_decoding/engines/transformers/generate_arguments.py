@@ -300,8 +300,8 @@ class _BlocksWithin(Drafter):
         for name in ("fixed_blocks", "grows_trees", "may_be_left_out"):  # what may be asked of it is the drafter's
             vars(self)[name] = getattr(drafter, name)
 
-    def begin_response(self, target: Any, length: DraftLength) -> None:
-        self._drafter.begin_response(target, length)
+    def begin_response(self, target: Any, draft_length: DraftLength) -> None:
+        self._drafter.begin_response(target, draft_length)
 
     def propose(
         self, token_ids: list[int], limit: int, to_probs: LogitsToProbs, generator: torch.Generator | None

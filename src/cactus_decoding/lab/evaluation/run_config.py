@@ -102,7 +102,7 @@ class RunConfig:
     @property
     def rule(self) -> str:
         """The spelling of the acceptance rule, or the name of a verification that relaxes by itself."""
-        return self.request.verification if self.request.lossy else str(self.request.rule)
+        return self.request.verification if self.request.scheme.lossy else str(self.request.rule)
 
     @property
     def num_speculative_tokens(self) -> int | str:
@@ -119,7 +119,7 @@ class RunConfig:
     @property
     def coupled(self) -> bool:
         """Whether it shares its random numbers with other coupled runs of the same seed."""
-        return self.request.verification == "coupled"
+        return self.request.scheme.shares_noise
 
     @property
     def label(self) -> str:

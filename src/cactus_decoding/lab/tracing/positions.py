@@ -21,7 +21,7 @@ from cactus_decoding.lab.tracing.what_if import consequences
 
 
 def check_traced(request: Request) -> None:
-    if request.lossy:
+    if request.scheme.lossy:
         raise ValueError(f"a trace says what each position costs, which under {request.verification} nobody knows")
 
 

@@ -117,9 +117,9 @@ class ChoosingDrafter(Drafter):
         self._match, self._length = Match(0, [], []), 0  # after the text as it was in the last step
         self._read: list[int] = []  # what the other drafter has seen
 
-    def begin_response(self, target: Any, length: DraftLength) -> None:
-        self._lookup.begin_response(target, length)
-        self._drafter.begin_response(target, length)
+    def begin_response(self, target: Any, draft_length: DraftLength) -> None:
+        self._lookup.begin_response(target, draft_length)
+        self._drafter.begin_response(target, draft_length)
         if isinstance(self._drafter, ModelDrafter):
             self._drafter.singly = self._chooser.singly
 

@@ -195,7 +195,7 @@ class PairEngine(Engine):
         """Answer one prompt as if it were the first: what an earlier answer left cached would shorten its time."""
         text = prompt_text(prompt, self._pair.tokenizer)
         self._begin(check_prompt(self._pair, text, request))
-        audited = AuditedCosts() if self._audited and not request.lossy else None
+        audited = AuditedCosts() if self._audited and not request.scheme.lossy else None
         response = stream(self._pair, text, request)
         for outcome in response:
             if audited is not None:
