@@ -1,14 +1,13 @@
-r"""Match: test one child of a node, and go on to another child if the recovered token is that one; for every rule.
+r"""Match: test one proposal, draw what comes in its place if it fails, and go on; for every rule.
 
-With q the target's distribution at a node, p the one that its child n was drawn from, u uniform in [0, 1), and a rule's
-verdict on n, which is h(n), s and r (r is q unless the rule says otherwise),
+At a node the target says q, and its child n was drawn from p. A rule answers with three things: h(n), s and r (1 and h
+for a rule that gives a row h; otherwise r is q unless the rule says something else). With u uniform in [0, 1),
 
 .. math:: n \text{ is kept when } u\,p(n) < h(n), \text{ and else } x \text{ is drawn in proportion to }
     (s\,r(x) - p(x))_+
 
-For a rule that gives a row h, s is 1 and r is h. Then x is emitted with probability min(p(x), h(x)) as the kept token,
-and (h(x) - p(x))+ as the drawn one, because the rejections, sum (p - h)+, have the mass of what is drawn from,
-sum (h - p)+. Together that is h(x).
+For a row h this emits h exactly: x is kept with probability min(p(x), h(x)), and drawn with (h(x) - p(x))+, because
+the rejections, sum (p - h)+, have the mass of what is drawn from, sum (h - p)+. The lossless test has q for h.
 """
 
 from __future__ import annotations
@@ -27,17 +26,21 @@ Recovery = tuple[Tensor, SparseProbs | None]
 
 
 def _tested(position: Position, rule: AcceptanceRule, chance: RandomSource) -> tuple[bool, Recovery | None]:
-    """Return whether n is kept though the lossless test rejects it, and what to draw from; None if it is kept."""
-    position = position.on_support(rule)
-    node, n, q = position.nodes[position.drafted], position.token_ids[position.drafted], position.target
-    p = position.distribution(position.drafted)
-    losslessly = chance.below(node, ratio(q[n], p[n]))
+    """Test n: return whether the rule keeps it and the lossless test does not, and what to draw from; None if kept."""
+    position = position.on_support(rule)  # rows without what the target excludes, where the rule needs no more
+    node, n = position.nodes[position.drafted], position.token_ids[position.drafted]
+    q, p = position.target, position.distribution(position.drafted)
+
+    losslessly = chance.below(node, ratio(q[n], p[n]))  # u < q(n) / p(n)
     if losslessly and isinstance(rule, Rule) and rule.never_stricter and not rule.whole_draft_row:
         return False, None  # the rule keeps n too, and need not be asked
+
     verdict = position.judge(rule, p.probs if position.is_drawn else None, torch.tensor([n]))
-    if chance.below(node, ratio(verdict.relaxed_prob.item(), p[n])):
+    h, s = verdict.relaxed_prob.item(), verdict.residual_scale[0]
+    if chance.below(node, ratio(h, p[n])):  # u < h(n) / p(n)
         return not losslessly, None
-    weights = residual(verdict.recovers_from(q.probs), p.probs, verdict.residual_scale[0])
+
+    weights = residual(verdict.recovers_from(q.probs), p.probs, s)  # (s r(x) - p(x))+
     return False, (weights if position.listed is None else weights[:-1], position.listed)
 
 
