@@ -38,14 +38,17 @@ def without_lookahead(pattern: str) -> str:
 
 _MAX_OPTIONS, _MAX_NAMES, _MAX_REFERENCES = 32, 32, 8
 """Options of a union, properties of two options, references one after another: what lies beyond is not looked at."""
-_TYPES = frozenset(["null", "boolean", "integer", "number", "string", "array", "object"])
+TYPE_NAMES: dict[type, str] = {
+    type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object",
+}  # fmt: skip
+_TYPES = frozenset(TYPE_NAMES.values())
 
 
 def exclude_each_other(options: list[Any], whole: Any) -> bool:
     """Return whether no value fits two of these schemas, as far as that is seen at once."""
     if len(options) > _MAX_OPTIONS:
         return False
-    parts = [_resolved(option, whole) for option in options]
+    parts = [resolved(option, whole) for option in options]
     return all(_differ(a, b) or _properties_differ(a, b, whole) for a, b in combinations(parts, 2))
 
 
@@ -64,10 +67,10 @@ def _properties_differ(some: dict[str, Any], other: dict[str, Any], whole: Any) 
     if not isinstance(mine, dict) or not isinstance(theirs, dict):
         return False
     shared = [name for name in mine if name in required and name in theirs]
-    return any(_differ(_resolved(mine[n], whole), _resolved(theirs[n], whole)) for n in shared[:_MAX_NAMES])
+    return any(_differ(resolved(mine[n], whole), resolved(theirs[n], whole)) for n in shared[:_MAX_NAMES])
 
 
-def _resolved(schema: Any, whole: Any) -> dict[str, Any]:
+def resolved(schema: Any, whole: Any) -> dict[str, Any]:
     """Return the schema that a reference leads to, without what stands beside it: older drafts ignore that."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(schema, dict) or not isinstance(schema.get("$ref"), str):
@@ -95,6 +98,32 @@ def _types(schema: dict[str, Any]) -> frozenset[str]:
         return _TYPES
     named = frozenset(_names([given] if isinstance(given, str) else given))
     return named | {"integer"} if "number" in named else named
+
+
+def value_types(schema: Any, whole: Any, levels: int = 3) -> frozenset[str]:
+    """Return the types that a value may have, through references and combinations; a number may be an integer too.
+
+    Example:
+        >>> sorted(value_types({"anyOf": [{"type": "string"}, {"const": None}]}, {}))
+        ['null', 'string']
+    """
+    part = resolved(schema, whole)
+    if (values := named_values(part, whole)) is not None:
+        return frozenset(TYPE_NAMES[type(value)] for value in values)
+    types = _types(part)
+    for word in ("anyOf", "oneOf", "allOf"):
+        options = part.get(word)
+        if isinstance(options, list) and 0 < len(options) <= _MAX_OPTIONS and levels:
+            found = [value_types(option, whole, levels - 1) for option in options]
+            types &= frozenset.intersection(*found) if word == "allOf" else frozenset().union(*found)
+    return types
+
+
+def named_values(schema: Any, whole: Any) -> list[Any] | None:
+    """Return the values of a constant or an enumeration; None where there is neither."""
+    part = resolved(schema, whole)
+    given = [part["const"]] if "const" in part else part.get("enum")
+    return given if isinstance(given, list) and all(type(each) in TYPE_NAMES for each in given) else None
 
 
 def _values(schema: dict[str, Any]) -> frozenset[str] | None:
@@ -191,6 +220,9 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
         path, each, parent, key = todo.pop()
         if not isinstance(each, dict):  # true, false, or what the compiler refuses
             parent[key] = each
+            continue
+        if each.get("not") in ({}, True) and isinstance(each["not"], dict | bool):  # as zod says that there is no value
+            parent[key] = False
             continue
         copy: dict[str, Any] = {}
         parent[key] = copy

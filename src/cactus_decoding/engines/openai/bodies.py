@@ -458,6 +458,10 @@ class ChatBody(_Body):
     tool_choice: Text | Object = Field(
         default="auto", description="Whether a tool is called: none, auto, required, or the one that is named."
     )
+    unmarked_tool_calls: bool = Field(
+        default=True,
+        description="Whether a JSON object without the mark of a call that names a tool is a call; it is text, if not.",
+    )
     functions: Objects = Field(default=[], description="Older form of tools.")
     function_call: Text | Object = Field(default="auto", description="Older form of tool_choice.")
     add_generation_prompt: bool | None = Field(

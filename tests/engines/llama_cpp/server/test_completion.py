@@ -7,16 +7,12 @@ import torch
 from support.gguf_files import completions
 from support.tables import all_of
 
-from cactus_decoding.core.constraints.base import as_grammar
-from cactus_decoding.core.constraints.matching import GrammarVocabulary
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.core.types import Fate
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
 from cactus_decoding.engines.llama_cpp.pairs import load_gguf_pair
 from cactus_decoding.engines.llama_cpp.sampling import LlamaSampling, LogitBias, Penalties
 from cactus_decoding.engines.llama_cpp.server.completion import _log_once, read_completion
-from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools
-from cactus_decoding.engines.openai.tool_calls import HERMES, TOOL_CALL_FORMATS
 from cactus_decoding.zoo.word_problems import EXAMPLES
 
 QUESTION = EXAMPLES[0].prompt
@@ -198,61 +194,6 @@ def test_answers_by_a_schema_and_forced_calls(ask, rule):
         assert joined(chunks, "delta", "content") == ""
     legacy = ask(functions=[ADD], function_call={"name": "add"}, **same).whole()["choices"][0]["message"]
     assert legacy["function_call"] == legacy["tool_calls"][0]["function"]
-
-
-def follows(pair, grammar, text):
-    """Return which letters may come after a text; None where the text itself is not allowed."""
-    vocabulary = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, pair.stop_token_ids)
-    constraint = vocabulary.constraint(grammar)
-    tokens = pair.tokenizer(text, add_special_tokens=False).input_ids
-    allowed = constraint.allowed(tokens)
-    if allowed is None:
-        return None
-    ids = set(allowed.nonzero()[:, 0].tolist()) - set(pair.stop_token_ids)
-    return {pair.tokenizer.piece(i)[:1].decode(errors="replace") for i in ids}, constraint.may_end(tokens)
-
-
-@all_of("parallel, written", [(parallel, each) for parallel in (True, False) for each in TOOL_CALL_FORMATS])
-def test_text_is_free_up_to_a_mark_and_a_call_after_it(pair, parallel, written):
-    tools = Tools.of({"tools": TOOLS, "parallel_tool_calls": parallel})
-    grammar = tools.grammar(CallMarks(written, {}), None)
-    call = f'{{"name": "add", "{written.arguments}": {{"n": 1}}}}'
-    opening = "" if written.name == "llama3" else written.opening + written.before
-    free = follows(pair, grammar, "1 < 2: ")
-    assert len(free[0]) > 50
-    assert free[1]
-    assert follows(pair, grammar, f'{opening}{{"name": "add", "{written.arguments}": {{"n": 3') is None
-    assert follows(pair, grammar, f'{opening}{{"name": "add", "{written.arguments}": {{"n": ') == ({"1", "2"}, False)
-    if opening:
-        assert follows(pair, grammar, f'Well. {opening}{{"name": "') == ({"a", "s"}, False)
-    ended = follows(pair, grammar, opening + call + written.after)
-    assert ended[1]
-    assert (ended[0] == set()) == (written.name == "mistral" or not parallel)
-    more = follows(pair, grammar, opening + call + written.between)
-    assert (more is not None) or (not parallel and written.between)
-
-
-def test_forced_calls_between_marks_and_answers_of_a_form_beside_them(pair):
-    tools, marks = Tools.of({"tools": TOOLS, "tool_choice": "required"}), CallMarks(HERMES, {})
-    called = '<tool_call>\n{"name": "add", "arguments": {"n": 1}}\n</tool_call>'
-    forced = tools.grammar(marks, None)
-    assert follows(pair, forced, "") == ({"<"}, False)
-    assert follows(pair, forced, called) == ({"\n"}, True)
-    form = as_grammar({"type": "json_schema", "json_schema": {"schema": {"enum": [7, 8]}}})
-    either = Tools.of({"tools": TOOLS}).grammar(marks, form)
-    assert follows(pair, either, "") == ({"<", "7", "8"}, False)
-    assert follows(pair, either, called) == ({"\n"}, True)
-    assert follows(pair, either, "7") == (set(), True)
-    # what nobody asked to be strict, and is not supported, need be JSON only
-    vague = {"type": "function", "function": {"name": "add", "parameters": {"type": "array", "uniqueItems": True}}}
-    text = '<tool_call>\n{"name": "add", "arguments": '
-    assert follows(pair, Tools.of({"tools": [vague]}).grammar(marks, None), text) == ({"{"}, False)
-    for strict in (
-        {"tools": [vague], "tool_choice": "required"},
-        {"tools": [TOOLS[0], {"function": {**vague["function"], "strict": True}}]},
-    ):
-        with pytest.raises(ValueError, match="the JSON schema of the tool 'add': uniqueItems at #"):
-            Tools.of(strict).grammar(marks, None)
 
 
 def test_what_cannot_be_answered_is_said_before_a_token_is_read(ask):

@@ -22,9 +22,11 @@ from cactus_decoding.core.response import Response
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.answering import Piece, StepReader, TokenLogprobs, begin_gguf, pieces, text_of
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias
-from cactus_decoding.engines.llama_cpp.server.tools import CallMarks, Tools, form_of
+from cactus_decoding.engines.llama_cpp.server.call_grammar import NO_MARKS, CallMarks
+from cactus_decoding.engines.llama_cpp.server.tools import Tools, form_of, forms_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
 from cactus_decoding.engines.openai.keys import Marks
+from cactus_decoding.engines.openai.tool_calls import CallReader
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,16 @@ class CompletionParams:
     grammar: Grammar | None  # of the answer; None where anything may be written, or one of some choices
     # answers of which it is one, by the exact probability of each; None for any other
     choices: tuple[str, ...] | None = None
-    visible: frozenset[int] = frozenset()  # tokens without a text that are shown, because they are marks of calls
+    marks: CallMarks = NO_MARKS  # of the model's calls
+
+    @property
+    def visible(self) -> frozenset[int]:
+        """Tokens without a text that are shown, because they are marks of calls."""
+        return frozenset(self.marks.special.values()) if self.tools is not None else frozenset()
+
+    def reader(self) -> CallReader | None:
+        """Return what finds calls in a choice; None where there are no tools."""
+        return None if self.tools is None else self.tools.reader(self.marks, formed=bool(forms_of(self.body.given)))
 
     @property
     def chat(self) -> bool:
@@ -53,7 +64,7 @@ def read_completion(
     *,
     chat: bool,
     pair: Pair | None = None,
-    marks: CallMarks | None = None,
+    marks: CallMarks = NO_MARKS,
     thinking: Marks | None = None,
 ) -> CompletionParams:
     """Return what a body asks of a pair; ``defaults`` are the server's own settings."""
@@ -61,8 +72,7 @@ def read_completion(
     request, tools = body.request(defaults, pair, thinking=thinking), Tools.of(body.given)
     form = form_of(body.given, tools, marks)
     grammar, choices = (form, None) if form is None or isinstance(form, Grammar) else (None, form)
-    visible = frozenset(marks.special.values()) if marks is not None and tools is not None else frozenset[int]()
-    return CompletionParams(body, request, tools, grammar, choices, visible)
+    return CompletionParams(body, request, tools, grammar, choices, marks)
 
 
 class Completion:
@@ -138,8 +148,7 @@ class Completion:
 
     def _deltas(self, made: Iterator[Piece]) -> Iterator[dict[str, Any]]:
         """Yield the parts of a message: its reasoning, its text and calls as they grow, and why it ended."""
-        begun, held, thinks, tools = False, list[TokenLogprobs](), False, self._asked.tools
-        reader = None if tools is None else tools.reader()
+        begun, held, thinks, reader = False, list[TokenLogprobs](), False, self._asked.reader()
         for piece in made:
             if not begun:
                 begun = True
@@ -168,8 +177,8 @@ class Completion:
 
     def _message(self, text: str, reasoning: str) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        if self._asked.tools is not None:
-            message["content"], calls = self._asked.tools.reader().whole(text)
+        if (reader := self._asked.reader()) is not None:
+            message["content"], calls = reader.whole(text)
             message |= self._called(calls) if calls else {}
         return {"message": message | ({"reasoning_content": reasoning} if reasoning else {})}
 

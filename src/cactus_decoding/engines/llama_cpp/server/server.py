@@ -39,6 +39,7 @@ from cactus_decoding.core.request import Request as GenerationRequest
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.models import tokenizer as templates
 from cactus_decoding.engines.llama_cpp.pairs import PairPool
+from cactus_decoding.engines.llama_cpp.server.call_grammar import CallMarks
 from cactus_decoding.engines.llama_cpp.server.completion import (
     Completion,
     CompletionParams,
@@ -46,7 +47,6 @@ from cactus_decoding.engines.llama_cpp.server.completion import (
     read_completion,
 )
 from cactus_decoding.engines.llama_cpp.server.constraints import ConstraintMaker
-from cactus_decoding.engines.llama_cpp.server.tools import CallMarks
 from cactus_decoding.engines.openai.bodies import Body, ChatBody, CompletionBody
 from cactus_decoding.engines.openai.description import DetokenizeBody, TokenizeBody, description
 from cactus_decoding.engines.openai.keys import (
@@ -186,7 +186,7 @@ class LlamaServer:
             return asked, self._constraints.make(asked.grammar)
 
     @cached_property
-    def _marks(self) -> CallMarks | None:
+    def _marks(self) -> CallMarks:
         return CallMarks.of(self._seats.pairs[0].tokenizer)
 
     @cached_property

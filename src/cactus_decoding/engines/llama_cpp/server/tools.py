@@ -10,107 +10,11 @@ from typing import Any, ClassVar
 from cactus_decoding.core.checks import check_choice, short_repr
 from cactus_decoding.core.choices import check_choices, enum_choices, schema_choices
 from cactus_decoding.core.constraints.base import Grammar, as_grammar, schema_grammar
-from cactus_decoding.core.constraints.compiling import JSON_OPTIONS
 from cactus_decoding.core.constraints.schema import checked_schema
+from cactus_decoding.engines.llama_cpp.server.call_grammar import NO_MARKS, CallMarks, Function, embedded
 from cactus_decoding.engines.openai.keys import errors_about
-from cactus_decoding.engines.openai.tool_calls import HERMES, LLAMA, CallReader, ToolFormat, format_of
-
-_TEXT = r"TEXT: /(.|\n)*/"
-
-
-@dataclass(frozen=True)
-class CallMarks:
-    format: ToolFormat  # that its chat template teaches
-    special: Mapping[str, int]  # marks that are tokens without a text, by their text; they are shown nevertheless
-
-    @classmethod
-    def of(cls, tokenizer: Any) -> CallMarks | None:
-        """Return those that a model's chat template teaches; None where it teaches none that are known."""
-        known = format_of(getattr(tokenizer, "chat_template", None))
-        if known is None:
-            return None
-        special = dict[str, int]()
-        for mark in {known.opening, known.after.strip()} - {""}:
-            ids = list(tokenizer(mark, add_special_tokens=False).input_ids)
-            if len(ids) == 1 and ids[0] in tokenizer.all_special_ids:
-                special[mark] = ids[0]
-        return cls(known, special)
-
-    def lark(self, names: Sequence[str], parts: Mapping[str, Any], rest: str | None, *, most: int) -> str:
-        """Return the grammar, in Lark, of an answer with calls.
-
-        Text is free up to the first mark, and what follows a mark is a call. So nothing is known of an answer that
-        calls nothing, and a call is JSON by the function's schema. ``parts`` are these schemas, by the names that
-        references have for them; ``rest`` stands for an answer without calls, None where it must call. An answer has at
-        ``most`` so many calls.
-        """
-        written = self.format
-        calls = [
-            written_call(name, f"#/$defs/{part}", written.arguments) for part, name in zip(parts, names, strict=True)
-        ]
-        lines = ["%llguidance {}", f"call: {embedded({'anyOf': calls, '$defs': dict(parts)})}", _TEXT]
-        after = written.after and self._lark(written.after)
-        one = f"{self._lark(written.before)} call {after}"
-        many = f"{self._lark(written.before)} call {_up_to(most - 1, f'{self._lark(written.between)} call')} {after}"
-        if written is LLAMA:
-            return "\n".join([*lines, *self._bare(names, parts, rest, most)])
-        before = "TEXT" if rest == "TEXT" else ""
-        lines += self._opened("tag", before, one if written.repeats else many)
-        if not written.repeats:
-            start = "tag" if rest is None else f"{rest} | tag"
-        elif rest == "TEXT":
-            start = "TEXT | tag" if most == 1 else "tag* TEXT"
-        else:
-            lines += self._opened("more", '"\\n"', one)
-            tags = f"tag {_up_to(most - 1, 'more')}"
-            start = tags if rest is None else f"{rest} | {tags}"
-        return "\n".join([*lines, f"start: {start}"])
-
-    def _opened(self, name: str, before: str, body: str) -> list[str]:
-        """Return the rule of what follows a mark, which free text may stand before."""
-        opening = self._lark(self.format.opening)
-        if before != "TEXT" or self.format.opening in self.special:
-            return [f"{name}: {before} {opening} {body}"]
-        return [f"{name}: {name}_begins {body}", f"{name}_begins[lazy]: TEXT {opening}"]
-
-    def _bare(self, names: Sequence[str], parts: Mapping[str, Any], rest: str | None, most: int) -> list[str]:
-        """Return the rules of calls that begin the answer without a mark, or with one that may be left out."""
-        lines = []
-        for part, name in zip(parts, names, strict=True):
-            head = json.dumps(f'{{"name": {json.dumps(name)}, "{self.format.arguments}": ')
-            schema = embedded({"$ref": f"#/$defs/{part}", "$defs": dict(parts)})
-            lines += [f'item_{part}: head_{part} {schema} "}}"', f"head_{part}[lazy]: {head}"]
-        item = " | ".join(f"item_{part}" for part in parts)
-        mark = f"{self._lark(self.format.opening)} call | " if self.format.opening in self.special else ""
-        between = self._lark(self.format.between)
-        start = f"item {_up_to(most - 1, f'{between} item')}"
-        return [*lines, f"item: {mark}{item}", f"start: {start}" if rest is None else f"start: {rest} | {start}"]
-
-    def _lark(self, text: str) -> str:
-        """Return what stands for a text in Lark, of which a part may be a token without a text."""
-        for mark, token in self.special.items():
-            if mark in text:
-                before, _, after = text.partition(mark)
-                return " ".join(filter(None, [self._lark(before), f"<[{token}]>", self._lark(after)]))
-        return json.dumps(text, ensure_ascii=False) if text else ""
-
-
-def _up_to(number: int, rule: str) -> str:
-    return f"({rule}){{0,{number}}}" if number else ""
-
-
-def embedded(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({'x-guidance': JSON_OPTIONS} | dict(schema))}"
-
-
-def written_call(name: str, arguments: str, key: str) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": {"name": {"const": name}, key: {"$ref": arguments}},
-        "required": ["name", key],
-        "additionalProperties": False,
-    }
-
+from cactus_decoding.engines.openai.tool_calls import CallReader
+from cactus_decoding.engines.openai.tool_formats import HERMES, LLAMA
 
 MAX_CALLS = 16  # of an answer, where a grammar counts them
 _DESCRIPTION = """# Tools
@@ -136,6 +40,8 @@ class Tools:
     forced: tuple[dict[str, Any], ...] = ()  # functions of which one must be called; none, where the model decides
     legacy: bool = False  # whether the request spoke of ``functions``, as clients once did
     most: int = MAX_CALLS  # how many calls an answer may have, where a grammar counts them
+    allowed: tuple[dict[str, Any], ...] | None = None  # those that may be called, if not all
+    unmarked: bool = True  # whether JSON without a mark that names a function is a call
     END: ClassVar[str] = "</tools>"  # of their description in a system message
 
     @classmethod
@@ -149,19 +55,22 @@ class Tools:
         for function in given:
             if not isinstance(function, dict) or not isinstance(function.get("name"), str):
                 raise TypeError(f"each of the tools must be a function with a name, but one is {short_repr(function)}")
+            if not isinstance(function.get("parameters") or {}, dict):
+                raise TypeError(f"{_named(function)} must be an object, but is {short_repr(function['parameters'])}")
+        allowed = None
+        if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+            allowed, choice = _allowed(choice, given)
+        unmarked = values.get("unmarked_tool_calls", True)
         if isinstance(choice, str):
             check_choice(name, choice, ("none", "auto", "required"))
             if not given and choice == "required":
                 raise ValueError(f"{name} is 'required', but the request has no tools")
             functions = tuple(given)
-            forced = functions * (choice == "required")
-            return None if not given or choice == "none" else cls(functions, forced, legacy, most)
+            forced = (functions if allowed is None else allowed) * (choice == "required")
+            none = not given or choice == "none"
+            return None if none else cls(functions, forced, legacy, most, allowed, unmarked)
         wanted = (choice if legacy else choice.get("function") or {}).get("name")
-        chosen = tuple(each for each in given if each["name"] == wanted)
-        if not chosen:
-            known = ", ".join(each["name"] for each in given) or "none"
-            raise ValueError(f"{name} names {short_repr(wanted)}, but the tools are: {known}")
-        return cls(tuple(given), chosen, legacy, most)
+        return cls(tuple(given), (_chosen(name, wanted, given),), legacy, most, None, unmarked)
 
     @property
     def described(self) -> list[dict[str, Any]]:
@@ -188,32 +97,53 @@ class Tools:
             described = f"{first['content']}\n\n{described}"
         return [{"role": "system", "content": described}, *told]
 
-    def grammar(self, marks: CallMarks | None, answer: Grammar | None) -> Grammar | None:
-        """Return the grammar of an answer that calls, or may call; None where nothing is certain of its form."""
+    @property
+    def callable(self) -> tuple[dict[str, Any], ...]:
+        return self.forced or (self.functions if self.allowed is None else self.allowed)
+
+    def grammar(self, marks: CallMarks, answer: Grammar | None) -> Grammar | None:
+        """Return the grammar of an answer that calls, or may call; ``answer`` is that of one that does not call."""
         if len(self.forced) == 1:
             return schema_grammar(_named(self.forced[0]), _parameters(self.forced[0]), closed=True)
-        if not self.forced and marks is None:
+        if not self.forced and answer is not None and marks.format is None:
             return answer
-        functions = self.forced or self.functions
         loosely = not self.forced and answer is None
-        alone = tuple(_grammar(each, loosely=loosely) for each in functions)
-        parts = {
-            f"t{i}": json.loads(_grammar(each, f"#/$defs/t{i}", loosely=loosely).text)
-            for i, each in enumerate(functions)
-        }
-        if marks is None:
-            calls = [
-                written_call(each["name"], f"#/$defs/{part}", "arguments")
-                for part, each in zip(parts, functions, strict=True)
-            ]
-            return Grammar("json_schema", json.dumps({"anyOf": calls, "$defs": parts}), _TOGETHER, alone)
+        functions = [_function(each, loosely=loosely) for each in self.callable]
+        alone = tuple(_grammar(each, loosely=loosely) for each in self.callable)
         rest = None if self.forced else "TEXT" if answer is None else embedded(json.loads(answer.text))
-        text = marks.lark([each["name"] for each in functions], parts, rest, most=self.most)
+        text = marks.lark(functions, rest, most=self.most, unmarked=self.unmarked)
         return Grammar("lark", text, _TOGETHER, alone if answer is None else (*alone, answer))
 
-    def reader(self) -> CallReader:
-        names = [each["name"] for each in self.functions]
-        return CallReader(names, self.forced[0]["name"] if len(self.forced) == 1 else None)
+    def reader(self, marks: CallMarks, *, formed: bool) -> CallReader:
+        """Return what finds calls in an answer, which has a form of its own too where it is ``formed``."""
+        known = {each["name"]: _parameters(each) for each in self.callable}
+        if len(self.forced) == 1:
+            return CallReader(known, self.forced[0]["name"])
+        if not self.forced and not formed:
+            return CallReader(known, form=marks.format, unmarked="kept" if self.unmarked else "text")
+        bare = marks.format is LLAMA or (marks.format is None and bool(self.forced))
+        return CallReader(known, form=marks.format, unmarked="kept" if bare else "text")
+
+
+def _allowed(choice: Mapping[str, Any], given: Sequence[dict[str, Any]]) -> tuple[tuple[dict[str, Any], ...], str]:
+    """Return the functions that a choice of type ``allowed_tools`` leaves, and its mode."""
+    told = choice.get("allowed_tools", choice)
+    mode, tools = (told.get("mode"), told.get("tools")) if isinstance(told, dict) else (None, None)
+    if mode not in ("auto", "required") or not isinstance(tools, list) or not tools:
+        raise ValueError(
+            "a tool_choice of type allowed_tools must have a mode, auto or required, and a list of tools that is not "
+            f"empty, but is {short_repr(choice)}"
+        )
+    names = [each.get("function", each).get("name") if isinstance(each, dict) else each for each in tools]
+    return tuple(_chosen("tool_choice", name, given) for name in names), mode
+
+
+def _chosen(said: str, wanted: Any, given: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    for each in given:
+        if each["name"] == wanted:
+            return each
+    known = ", ".join(each["name"] for each in given) or "none"
+    raise ValueError(f"{said} names {short_repr(wanted)}, but the tools are: {known}")
 
 
 def _as_text(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,21 +174,39 @@ def _grammar(function: Mapping[str, Any], base: str = "#", *, loosely: bool = Fa
         return Grammar("json_schema", '{"type": "object"}', name)
 
 
+_FREE_KEYS = frozenset(["properties", "patternProperties", "additionalProperties", "$ref", "anyOf", "oneOf", "allOf"])
+
+
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
-    return function.get("parameters") or {"type": "object"}
+    """Return the schema of a function's arguments; one that names no property has none."""
+    given: dict[str, Any] = function.get("parameters") or {"type": "object"}
+    if given.get("type", "object") != "object" or _FREE_KEYS.intersection(given):
+        return given
+    return given | {"type": "object", "additionalProperties": False}
+
+
+def _function(function: Mapping[str, Any], *, loosely: bool) -> Function:
+    schema = json.loads(_grammar(function, "#/$defs/t", loosely=loosely).text)
+    return Function(function["name"], schema, exact=not loosely or function.get("strict") is True)
 
 
 def _named(function: Mapping[str, Any]) -> str:
     return f"the JSON schema of the tool {short_repr(function['name'])}"
 
 
-def form_of(
-    values: Mapping[str, Any], tools: Tools | None, marks: CallMarks | None = None
-) -> Grammar | tuple[str, ...] | None:
-    """Return the grammar of what a request's answer must look like, or the answers of which it is one."""
+def forms_of(values: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a request that say what its answer looks like."""
     forms = [name for name in _FORMS if values.get(name, "") != ""]
     if values.get("response_format", {}).get("type") == "text":
         forms.remove("response_format")
+    return forms
+
+
+def form_of(
+    values: Mapping[str, Any], tools: Tools | None, marks: CallMarks = NO_MARKS
+) -> Grammar | tuple[str, ...] | None:
+    """Return the grammar of what a request's answer must look like, or the answers of which it is one."""
+    forms = forms_of(values)
     if tools is not None and tools.forced:
         forms.append("tools")
     if len(forms) > 1:
