@@ -32,7 +32,7 @@ class ToolFormat:
 
         Example:
             >>> HERMES.head_of("add"), QWEN_XML.head_of("add")
-            ('{"name": "add", "arguments": ', '<function=add>\\n')
+            ('{"name": "add", "arguments": ', '<function=add>\n')
         """
         if self.head.startswith("{"):
             return self.head.replace(_NAME, json.dumps(name))
