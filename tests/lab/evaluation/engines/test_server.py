@@ -10,10 +10,11 @@ from support.llama_server import serving
 from support.scripted_server import events, scripted
 from support.tables import all_of
 
+from cactus_decoding.core.request import Request
 from cactus_decoding.engines.openai import client as client_module
-from cactus_decoding.engines.openai.client import Reply
+from cactus_decoding.engines.openai.client import Reply, ServerClient
 from cactus_decoding.lab.evaluation.engines.engine import AuditedCosts
-from cactus_decoding.lab.evaluation.engines.server import counts_of
+from cactus_decoding.lab.evaluation.engines.server import ServerEngine, counts_of
 from cactus_decoding.lab.evaluation.runs.results import journal_of, read_results
 from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
@@ -250,3 +251,20 @@ def test_counts_are_read_from_reports_of_every_kind():
     metrics, costs, unknown = counted(metrics={"speculative_decoding": {"acceptance_report": report | {"nats": None}}})
     assert (metrics.drafted, metrics.accepted, costs) == (12, 5, None)
     assert unknown == {"steps", "recovered", "bonus"}
+
+
+def test_a_server_that_takes_four_stops_is_sent_four_and_the_text_is_cut_at_the_others() -> None:
+    sent = []
+
+    def script(path, body):
+        sent.append(body["stop"])
+        if len(body["stop"]) > 4:
+            return 400, {"error": {"message": "List should have at most 4 items"}}
+        return events("one two and three")
+
+    request = Request.from_dict({"stop": ["and", "b", "c", "d", "three"], "seed": 0})
+    with scripted(script) as address:
+        engine = ServerEngine(ServerClient(address, retries=0))
+        answers = [engine.answer("Question:", request) for _ in range(2)]
+    assert sent[:3] == [["and", "b", "c", "d", "three"], *[["b", "c", "d", "three"]] * 2]
+    assert [(answer.text, answer.finish_reason) for answer in answers] == [("onetwo", "stop")] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cactus_decoding.core.checks import suggestion
@@ -26,6 +26,8 @@ _NEUTRAL: dict[str, float] = {
     "frequency_penalty": 0.0,
 }  # fmt: skip
 """Fields that servers have other defaults of, or models: vLLM takes them from ``generation_config.json``."""
+OPENAI_STOPS = 4
+"""How many stops OpenAI's API takes, and vLLM's server."""
 _TRIES = 2
 """How often a server that is not known yet is asked again."""
 _USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
@@ -56,7 +58,7 @@ class ServerEngine:
         self._trial: tuple[str, dict[str, Any]] = ("", {})
         self._sampling: dict[str, float] = {}
         self._takes_rules: bool | None = None
-        self._xargs = self.reports = self.counts = False
+        self._xargs = self.reports = self.counts = self._takes_few_stops = False
         self._usage = _USAGE
 
     def ask_by(self, chat: bool | None, system: str | None) -> Chat | None:
@@ -143,17 +145,30 @@ class ServerEngine:
             ServerError: if it does not answer.
         """
         path, body = self._request(prompt, request.max_new_tokens)
-        reply = self._client.ask(path, body | self._asked(request) | {"stop": list(request.stop)})
+        reply, left_out = self._ask(path, body | self._asked(request), request.stop)
         metrics, costs, unknown = counts_of(reply)
+        text = cut_at(reply.text, left_out)
         return Answer(
-            reply.text,
-            reply.finish_reason,
+            text,
+            reply.finish_reason if text == reply.text else "stop",
             metrics,
             costs,
             unknown,
             first_seconds=reply.first_seconds,
             retries=reply.retries,
         )
+
+    def _ask(self, path: str, body: dict[str, Any], stop: tuple[str, ...]) -> tuple[Reply, tuple[str, ...]]:
+        """Return the reply, and the first stops, which were not sent if the server takes no more than OpenAI's does."""
+        few = self._takes_few_stops
+        left_out = stop[:-OPENAI_STOPS] if few else ()
+        try:
+            return self._client.ask(path, body | {"stop": list(stop[len(left_out) :])}), left_out
+        except RefusedError:
+            if few or len(stop) <= OPENAI_STOPS:
+                raise
+            self._takes_few_stops = True
+            return self._ask(path, body, stop)
 
     def close(self) -> None:
         self._client.close()
@@ -198,6 +213,15 @@ class ServerEngine:
         except RefusedError as error:
             return str(error)
         return ""
+
+
+def cut_at(text: str, stop: Iterable[str]) -> str:
+    r"""Return a text up to the first of some strings.
+
+    >>> cut_at("return 1\nclass A:", ["\ndef", "\nclass"])
+    'return 1'
+    """
+    return text[: min((place for place in map(text.find, stop) if place >= 0), default=len(text))]
 
 
 def _chosen(model: str | None, client: ServerClient) -> str:
