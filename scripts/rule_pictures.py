@@ -142,7 +142,7 @@ def lift_picture(shown: list[str], result: dict[str, Any]) -> str:
     return to_svg(figure)
 
 
-def cost_picture(name: str, result: dict[str, Any]) -> str:
+def cost_picture(name: str, shown: list[str], result: dict[str, Any]) -> str:
     """Return acceptance against nats on the standard pair: this rule over its whole range, and all others in grey."""
     figure = new_figure(SIZE)
     panel = figure.subplots()
@@ -156,6 +156,12 @@ def cost_picture(name: str, result: dict[str, Any]) -> str:
             panel.plot(*zip(*points, strict=True), **look, markevery=4, label=family.label, zorder=4)
         else:
             panel.plot(*zip(*points, strict=True), color=OTHERS, lw=1)
+    if (
+        not rule.families and rule.kind != "exact"
+    ):  # a rule without a knob from strict to loose is drawn at the settings of its page
+        audits = [result["audit"][spelling]["all tokens"] for spelling in shown]
+        panel.plot(*zip(*((each["kl"], each["acceptance"]) for each in audits), strict=True), "o", color=BLUE,
+                   label=rule.title, zorder=4)  # fmt: skip
     if others:
         panel.plot([], [], color=OTHERS, lw=1, label="the other rules")
     panel.set(xlabel="log-probability given up, nats per position", ylabel="acceptance")
@@ -221,7 +227,10 @@ def main() -> None:
         write(given.results, _rounded(compute(every)), {"vocabulary": VOCABULARY, "seed": SEED, "knobs": KNOBS})
     result = read(given.results)
     for name, spellings in shown.items():
-        made = {"audit": table(name, spellings, result), f"pictures/{name}_cost.svg": cost_picture(name, result)}
+        made = {
+            "audit": table(name, spellings, result),
+            f"pictures/{name}_cost.svg": cost_picture(name, spellings, result),
+        }
         if name != "lossless":  # which lifts nothing
             made[f"pictures/{name}_lift.svg"] = lift_picture(spellings, result)
         put(given.pages / f"{name}.md", made)

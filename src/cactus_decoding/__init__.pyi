@@ -25,6 +25,7 @@ from .core.rules import BigLittle as BigLittle
 from .core.rules import Cactus as Cactus
 from .core.rules import Cascade as Cascade
 from .core.rules import ClampedRatio as ClampedRatio
+from .core.rules import Contrastive as Contrastive
 from .core.rules import Ears as Ears
 from .core.rules import Ensemble as Ensemble
 from .core.rules import Fuzzy as Fuzzy

@@ -22,6 +22,7 @@ PAGES = {
     **{f"structured_answers.{name}": "studies/structured_answers.md" for name in ("suite", "answers")},
     "budgets.enumeration": "studies/tables/budgets.md",
     "trees.schemes": "studies/tables/trees.md",
+    "rules.published": "rules/index.md",
     "rules.papers": "studies/tables/deployed.md",
 }
 OF_SEVERAL_FILES = ("rules.run", "relaxing.run", "trees.run", "training.run")

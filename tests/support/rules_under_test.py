@@ -38,6 +38,8 @@ SPELLINGS = (
     "lenience:lenience=1",
     "lenience:lenience=0.6",
     "lenience:lenience=0.01",
+    "lenience:lenience=1,residual=plain",
+    "lenience:lenience=0.6,residual=plain",
     "clamped:width=0",
     "clamped:width=0.1",
     "clamped:width=1",
@@ -88,6 +90,10 @@ SPELLINGS = (
     "ears:tolerance=0.4",
     "ears:tolerance=1",
     "ears:tolerance=0.4,floor=0.3",
+    "contrastive:beta=0,alpha=0",
+    "contrastive:beta=0.5",
+    "contrastive:beta=2,alpha=0",
+    "contrastive:beta=0.3,alpha=1",
 )
 
 # Rules with h(n) >= min(p(n), q(n)) for every drafted n with q(n) > 0: they accept whatever the lossless test accepts.
@@ -107,6 +113,7 @@ LOSSLESS_LIMITS = (
     "cactus:delta=1,max_ratio=1",
     "ensemble:weight=0",
     "lenience:lenience=1",
+    "lenience:lenience=1,residual=plain",
     "clamped:width=0",
     "clamped:max_kl=0",
     "cascade:alpha=-2",
@@ -124,6 +131,7 @@ LOSSLESS_LIMITS = (
     "ears:tolerance=0",
     "ears:tolerance=0,floor=0.3",
     "kl_gate:threshold=0",
+    "contrastive:beta=0,alpha=0",
 )
 
 # One of each class of rules, and of each way to solve, for `make test`; the others are for `make test-all`.
@@ -144,6 +152,7 @@ ORDINARY = {
     "big_little:rollback=1.5",
     "mars:ratio=0.6",
     "ears:tolerance=0.4",
+    "contrastive:beta=0.5",
 }
 
 _MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
@@ -183,7 +192,17 @@ def expected_numbers(rule: Rule, target: Tensor, draft: Tensor) -> tuple[Tensor,
             passing = (q > 0) & (q >= rule.floor * p * (rule.tolerance > 0))
             return torch.where(passing, q + tolerated * p, 0.0), one
         case "lenience":
-            return q / rule.lenience, one / rule.lenience
+            return q / rule.lenience, one if rule.residual == "plain" else one / rule.lenience
+        case "contrastive":
+            least = min([b for a, b in zip(q.tolist(), p.tolist(), strict=True) if a and b], default=1.0)
+            scores = [
+                math.log(a) + rule.beta * (math.log(a) - math.log(b or least))
+                if a and a >= rule.alpha * max(q.tolist())
+                else -math.inf
+                for a, b in zip(q.tolist(), p.tolist(), strict=True)
+            ]
+            weights = [math.exp(each - max(scores)) for each in scores]
+            return torch.tensor(weights, dtype=torch.float64) / sum(weights), one
         case "relaxed_greedy":
             best = torch.arange(len(q)) == q.argmax()
             high = q >= q.sort(descending=True).values[min(rule.top or len(q), len(q)) - 1]

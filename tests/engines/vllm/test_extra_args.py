@@ -22,7 +22,7 @@ from cactus_decoding.engines.vllm.extra_args import (
     worker_request,
 )
 
-FOREIGN = ("typical", "top_k", "relaxed_greedy", "token_cascade", "big_little", "mars")
+FOREIGN = ("typical", "top_k", "relaxed_greedy", "token_cascade", "big_little", "mars", "contrastive")
 VARIANTS = (
     "fuzzy:threshold=0.1,closed=draw",
     "ears:tolerance=0.3,floor=0.01",

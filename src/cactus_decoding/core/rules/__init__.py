@@ -16,6 +16,7 @@ from cactus_decoding.core.rules.big_little import BigLittle as BigLittle
 from cactus_decoding.core.rules.cactus import Cactus as Cactus
 from cactus_decoding.core.rules.cascade import Cascade as Cascade
 from cactus_decoding.core.rules.clamped import ClampedRatio as ClampedRatio
+from cactus_decoding.core.rules.contrastive import Contrastive as Contrastive
 from cactus_decoding.core.rules.ears import Ears as Ears
 from cactus_decoding.core.rules.ensemble import Ensemble as Ensemble
 from cactus_decoding.core.rules.fuzzy import Fuzzy as Fuzzy
@@ -37,7 +38,7 @@ RULES: dict[str, type[Rule]] = {
     rule.name: rule
     for rule in (
         Lossless, Cactus, ClampedRatio, Ensemble, Lenience, Typical, TopK, RelaxedGreedy, Cascade, TokenCascade, Fuzzy,
-        KLGate, BigLittle, Mars, Ears,
+        KLGate, BigLittle, Mars, Ears, Contrastive,
     )
 }  # fmt: skip
 """Every rule by its name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -19,8 +19,11 @@ class Lenience(RowRule):
 
     No token is emitted more than 1 / lenience times as often as by the target. What is emitted does not depend on the
     drafted token: it is min(p, q / lenience) + m (q - lenience p)+ / Z, with m the mass that is rejected and Z a sum.
+    With ``residual=plain`` it recovers from (q - p)+ as lossless sampling does, and Z is that sum.
 
-    Source: Leviathan et al. (arXiv 2211.17192), appendix on lenience.
+    Source: Leviathan et al. (arXiv 2211.17192), appendix on lenience. The plain residual is that of two published
+    codes: the notebook of cascades (arXiv 2405.19261), and ``mentored-dec`` of "A practical investigation of
+    training-free relaxed speculative decoding", whose alpha is 1 - lenience.
 
     Example:
         >>> Lenience(lenience=0.5).judge(torch.tensor([0.2, 0.8]), None, torch.tensor([0])).residual_scale.item()
@@ -28,6 +31,9 @@ class Lenience(RowRule):
     """
 
     lenience: Annotated[float, Setting("the smaller, the more is accepted; 1 is lossless", "factor", gt=0, le=1)]
+    residual: Annotated[
+        Literal["scaled", "plain"], Setting("recover from q − lenience·p, or from q − p as lossless sampling does")
+    ] = "scaled"
 
     name = "lenience"
     title = "Lenience"
@@ -48,10 +54,11 @@ class Lenience(RowRule):
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
         q = probability_of(target_probs, token_ids)
-        return Verdict(q / self.lenience, torch.full_like(q, 1 / self.lenience))
+        return Verdict(q / self.lenience, torch.full_like(q, 1.0 if self.residual == "plain" else 1 / self.lenience))
 
     def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
         """Return what is kept, with the mass that is rejected given back in the residual's shape."""
         q, p = target_probs.double(), draft_probs.double()
         kept = torch.minimum(p, q / self.lenience)
-        return with_rejected(kept, p, (q - self.lenience * p).clamp(min=0), q)
+        share = 1.0 if self.residual == "plain" else self.lenience
+        return with_rejected(kept, p, (q - share * p).clamp(min=0), q)
