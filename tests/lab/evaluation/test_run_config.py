@@ -11,14 +11,15 @@ from cactus_decoding import Budget, Request, SamplingParams
 from cactus_decoding.core.drafting.registry import as_tree
 from cactus_decoding.core.schemes import VERIFICATIONS
 from cactus_decoding.lab.evaluation.chat import Chat
-from cactus_decoding.lab.evaluation.run_config import RunConfig, grid, seed_of
+from cactus_decoding.lab.evaluation.run_config import RunConfig, grid, requests_of, seed_of
 
 TASKS = {"word_problems": 5}
 
 
-def runs(settings=None, **changes):
-    varied = {"tasks": TASKS, "drafts": ["bundled"], "rules": ["lossless"], "lengths": [4], "seeds": [0]} | changes
-    return list(grid("bundled", "transformers", settings or {}, **varied))
+def runs(settings=None, engine="transformers", **changes):
+    varied = {"rules": ["lossless"], "lengths": [4], "seeds": [0]} | changes
+    of = {"tasks": varied.pop("tasks", TASKS), "drafts": varied.pop("drafts", ["bundled"])}
+    return grid("bundled", engine, requests_of(engine, settings or {}, **varied), **of)
 
 
 def test_runs_survive_the_way_through_json():
@@ -98,8 +99,7 @@ def test_every_rule_is_made_with_every_protection_and_lossless_once():
 
 def test_rules_share_their_random_numbers_where_they_can():
     def labels(*rules: str, engine: str = "transformers", lengths=(0, 4), **settings):
-        made = grid("bundled", engine, settings, tasks=TASKS, drafts=["a"], rules=rules, lengths=lengths, seeds=[0])
-        return [run.label for run in made]
+        return [run.label for run in runs(settings, engine, rules=rules, lengths=lengths)]
 
     alone, lossless = "lossless coupled ×0", "lossless coupled ×4"
     assert labels("lossless") == labels("lossless", temperature=0.5) == [alone, lossless]

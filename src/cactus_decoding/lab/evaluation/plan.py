@@ -21,7 +21,7 @@ from cactus_decoding.core.extras import needing
 from cactus_decoding.core.files.provenance import provenance
 from cactus_decoding.core.files.writing import check_writable
 from cactus_decoding.core.policy.protection import Protection
-from cactus_decoding.core.request import AUTO, NUM_SPECULATIVE_TOKENS, Request
+from cactus_decoding.core.request import AUTO, NUM_SPECULATIVE_TOKENS
 from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.lab.evaluation.chat import Chat, choose_chat
 from cactus_decoding.lab.evaluation.engines.engine import Engine
@@ -32,8 +32,7 @@ from cactus_decoding.lab.evaluation.run_config import (
     RunConfig,
     grid,
     parse_policies,
-    proposing,
-    protecting,
+    requests_of,
     ways_to_verify,
 )
 from cactus_decoding.lab.evaluation.runs.results import RunResult, journal_of, opened, read_results
@@ -145,11 +144,7 @@ def plan_evaluation(
     elif len(lengths) > 1:
         raise ValueError("a server has one draft length: --num-speculative-tokens may say which, and no other")
     protected = _protected(settings, protect)
-    ways = ways_to_verify(rules, run_by, settings, lengths)
-    relaxed = next((text for text in rules if text != "lossless"), "lossless")
-    for length in lengths:  # raises before tasks are read
-        how = proposing(length, ways[relaxed][0]) | protecting(settings, None)
-        Request.from_dict(settings | how | {"rule": relaxed})
+    requests = requests_of(run_by, settings, rules=rules, lengths=lengths, seeds=seeds, protect=protected)
     load: Callable[[str], Engine]
     served = None if server is None else _served(server, target, timeout, retries)
     if served is not None:
@@ -163,21 +158,9 @@ def plan_evaluation(
     known = parse_tasks(tasks, lm_eval, lm_eval_path, problems, chat=asked_by is not None)
     check_may_run(known.values(), allow_code_execution)
     at_once = None if served is None else concurrency
-    configs = grid(
-        target,
-        run_by,
-        settings,
-        tasks={name: len(each.problems) for name, each in known.items()},
-        drafts=drafts,
-        rules=rules,
-        lengths=lengths,
-        seeds=seeds,
-        protect=protected,
-        chat=asked_by,
-        concurrency=at_once,
-    )
+    sizes = {name: len(each.problems) for name, each in known.items()}
     plan = Plan(
-        list(configs),
+        grid(target, run_by, requests, tasks=sizes, drafts=drafts, chat=asked_by, concurrency=at_once),
         known,
         load,
         out,
@@ -189,7 +172,7 @@ def plan_evaluation(
         threads or 1,
         at_once,
     )
-    _log_not_coupled(ways, run_by, settings, lengths)
+    _log_not_coupled(rules, run_by, settings, lengths)
     if out is not None:
         check_writable(out, journal_of(out), inputs=map(file_of, tasks))
     check_scipy()
@@ -324,11 +307,12 @@ def _log_found(served: ServerEngine, chat: Chat | None) -> None:
 
 
 def _log_not_coupled(
-    ways: Mapping[str, list[str]], run_by: str, settings: Mapping[str, Any], lengths: Sequence[int | str | TreeShape]
+    rules: Sequence[str], run_by: str, settings: Mapping[str, Any], lengths: Sequence[int | str | TreeShape]
 ) -> None:
     """Say which rules are not coupled though lossless could be, and why."""
     if "coupled" not in ways_to_verify(["lossless"], run_by, settings, lengths)["lossless"]:
         return
+    ways = ways_to_verify(rules, run_by, settings, lengths)
     apart = [name for name, each in ways.items() if each == ["token"] and name != "lossless"]
     could = ways_to_verify(apart, run_by, settings, [NUM_SPECULATIVE_TOKENS])
     causes = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
@@ -221,40 +221,49 @@ def _is_lossless(rule: str) -> bool:
     return str(as_rule(rule)) == "lossless"
 
 
-def grid(
-    target: str,
+def requests_of(
     engine: str,
     settings: Mapping[str, Any],
     *,
-    tasks: Mapping[str, int],
-    drafts: Sequence[str],
     rules: Sequence[str],
     lengths: Sequence[DraftLength | int | str],
     seeds: Sequence[int],
     protect: Sequence[str | None] | None = None,
-    chat: Chat | None = None,
-    concurrency: int | None = None,
-) -> Iterator[RunConfig]:
-    """Yield every combination once, seeds outermost, so that drift over time affects all rules alike.
+) -> list[Request]:
+    """Return every combination, seeds outermost, so that drift over time affects all rules alike.
 
-    With no proposals every rule is plain sampling from the target, so that run is made once, as lossless, and coupled
-    where other runs are. The lossless rule spends nothing, so it gets no budget and no policy. ``settings`` are what
-    all requests share, by the flat names of `Request.from_dict`; without a verification rules are verified as
-    `ways_to_verify` says. ``tasks`` gives the number of problems of each task; ``protect`` lists patterns to protect,
-    one after another, None in it for no protection.
+    With no proposals every rule is plain sampling from the target, so that is lossless, and coupled where other
+    requests are. The lossless rule spends nothing, so it gets no budget and no policy. ``settings`` are what all
+    requests share, by the flat names of `Request.from_dict`; without a verification rules are verified as
+    `ways_to_verify` says. ``protect`` lists patterns to protect, one after another, None in it for no protection.
     """
     unlimited = dict.fromkeys(settings_of(Budget)) | RelaxationPolicy().as_dict()
-    seen = set()
     protections = [settings.get("protect")] if protect is None else protect
     ways = ways_to_verify(rules, engine, settings, lengths)
     alone = "coupled" if any("coupled" in each for each in ways.values()) else "token"
-    varied = product(drafts, tasks.items(), seeds, lengths, rules, protections)
-    for draft, (task, problems), seed, length, rule, protected in varied:
+    requests = list[Request]()
+    for seed, length, rule, protected in product(seeds, lengths, rules, protections):
         lossless = length == 0 or _is_lossless(rule)
         for way in [alone] if length == 0 else ways[rule]:
             asked = dict(settings) | {"rule": "lossless" if lossless else rule, "seed": seed}
             asked |= protecting(settings, protected) | proposing(length, way) | (unlimited if lossless else {})
-            config = RunConfig(task, target, draft, engine, problems, Request.from_dict(asked), chat, concurrency)
-            if config not in seen:
-                seen.add(config)
-                yield config
+            requests.append(Request.from_dict(asked))
+    return requests
+
+
+def grid(
+    target: str,
+    engine: str,
+    requests: Sequence[Request],
+    *,
+    tasks: Mapping[str, int],
+    drafts: Sequence[str],
+    chat: Chat | None = None,
+    concurrency: int | None = None,
+) -> list[RunConfig]:
+    """Return the run of every draft, task and request, each once; ``tasks`` gives the number of problems of each."""
+    runs = (
+        RunConfig(task, target, draft, engine, problems, request, chat, concurrency)
+        for draft, (task, problems), request in product(drafts, tasks.items(), requests)
+    )
+    return list(dict.fromkeys(runs))

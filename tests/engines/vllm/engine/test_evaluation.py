@@ -11,7 +11,7 @@ from support.tables import all_of
 from cactus_decoding.cli import main
 from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine, located
-from cactus_decoding.lab.evaluation.run_config import grid
+from cactus_decoding.lab.evaluation.run_config import grid, requests_of
 from cactus_decoding.lab.evaluation.runs.results import RunResult, journal_of, opened, read_results
 from cactus_decoding.lab.evaluation.runs.runner import answer_runs
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
@@ -21,8 +21,10 @@ pytestmark = pytest.mark.engine
 PROBLEMS, PROPOSALS = 8, 4
 ENGINE_ARGUMENTS = json.dumps({"max_model_len": 256, "gpu_memory_utilization": 0.2})
 TASK = parse_task("word_problems", PROBLEMS)
-SWEPT = {"tasks": {TASK.name: PROBLEMS}, "drafts": ["bundled:draft"], "lengths": [PROPOSALS], "seeds": [0]}
-LOSSLESS, RELAXED = grid("bundled", "vllm", {"max_new_tokens": 48}, rules=["lossless", "cactus:delta=1000.0"], **SWEPT)
+REQUESTS = requests_of(
+    "vllm", {"max_new_tokens": 48}, rules=["lossless", "cactus:delta=1000.0"], lengths=[PROPOSALS], seeds=[0]
+)
+LOSSLESS, RELAXED = grid("bundled", "vllm", REQUESTS, tasks={TASK.name: PROBLEMS}, drafts=["bundled:draft"])
 PROTECTED, LATE, FREE = (
     RELAXED.asking(policy=relaxation_policy(**policy))
     for policy in (
