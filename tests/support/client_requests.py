@@ -45,7 +45,7 @@ CHATS = {
         ],
         "model": "any", "logit_bias": {"50": -1}, "max_completion_tokens": 5, "metadata": {"k": "v"},
         "modalities": ["text"], "parallel_tool_calls": True, "prediction": {"type": "content", "content": "x"},
-        "prompt_cache_key": "p", "reasoning_effort": "low", "safety_identifier": "s", "service_tier": "auto",
+        "prompt_cache_key": "p", "reasoning_effort": "none", "safety_identifier": "s", "service_tier": "auto",
         "store": False, "user": "u", "verbosity": "low",
     },
     "openai, our keys": {
@@ -62,7 +62,7 @@ CHATS = {
     "langchain, tools": SHORT | {"messages": SAID, "stream": False, "tools": TOOLS},
     "langchain, log-probabilities": SHORT | {"messages": SAID, "logprobs": True, "stream": False},
     "langchain, effort": {
-        "messages": SAID, "model": "o3-mini", "max_completion_tokens": 5, "reasoning_effort": "low", "stream": False,
+        "messages": SAID, "model": "o3-mini", "max_completion_tokens": 5, "reasoning_effort": "none", "stream": False,
     },
     "litellm, completion": {
         "messages": [USER], "model": "x", "logprobs": True, "max_tokens": 6, "n": 2, "presence_penalty": 0.1,
@@ -90,7 +90,7 @@ CHATS = {
     "open webui, chat": {"model": "m", "messages": [{"role": "system", "content": "User Context:\n"}, USER]} | USAGE,
     "open webui, parameters": {
         "model": "m", "messages": [USER], "max_tokens": 5, "temperature": 0.8, "top_p": 0.9, "min_p": 0.05,
-        "frequency_penalty": 0.1, "presence_penalty": 0.1, "reasoning_effort": "low", "seed": 7, "stop": ["\n\n"],
+        "frequency_penalty": 0.1, "presence_penalty": 0.1, "reasoning_effort": "none", "seed": 7, "stop": ["\n\n"],
         "logit_bias": {"50": -3}, "top_k": 40, "repeat_penalty": 1.1, "response_format": {"type": "text"},
     } | USAGE,
     "open webui, a title": {"model": "m", "messages": [USER], "stream": False, "max_completion_tokens": 1000},

@@ -228,7 +228,7 @@ def official(address: str) -> dict[str, Callable[[], str]]:
 
     harmless = {
         "user": "u", "service_tier": "auto", "store": False, "metadata": {"k": "v"}, "parallel_tool_calls": True,
-        "reasoning_effort": "low", "safety_identifier": "s", "prompt_cache_key": "p", "verbosity": "low",
+        "reasoning_effort": "none", "safety_identifier": "s", "prompt_cache_key": "p", "verbosity": "low",
         "modalities": ["text"], "logit_bias": {"50": -1}, "prediction": {"type": "content", "content": "x"},
     }  # fmt: skip
     return {

@@ -69,7 +69,10 @@ def test_what_is_not_served_is_refused(given, said):
     assert said in str(error.value)
 
 
-USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
+USAGE = {
+    "prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12,
+    "prompt_tokens_details": {"cached_tokens": 2}, "completion_tokens_details": {"reasoning_tokens": 3},
+}  # fmt: skip
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a"'}}
 HEAD = {"created": 3, "model": "m"}
 METRICS = {"speculative_decoding": {"acceptance_report": {"steps": 2}}}

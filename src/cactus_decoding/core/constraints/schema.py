@@ -27,15 +27,72 @@ _EQUAL = {
     r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$": r"^[+-]?(\d+\.?\d*|\.\d+)$",
 }
 _DECIMAL_PLACES = re.compile(re.escape(r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d{0,") + r"([1-9]\d*)" + re.escape(r"}0*$"))
+# those with a number of digits, of which pydantic's own pattern leaves the first kind open at its end
+_DECIMAL_DIGITS = re.compile(
+    re.escape(r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,")
+    + r"(\d+)"
+    + re.escape(r"}|(?=[\d.]{1,")
+    + r"(\d+)"
+    + re.escape(r"}0*$)\d")
+    + r"(?:\*|\{0,\1\})"
+    + re.escape(r"\.\d")
+    + r"(?:\*|\{0,(\d+)\})"
+    + re.escape("0*$)")
+)
+
+
+def _decimal_digits(pattern: Any) -> tuple[int, int | None] | None:
+    """Return how many digits pydantic's pattern of decimals allows before the point, and how many after it.
+
+    None after the point stands for what the former leave of all digits.
+    """
+    found = _DECIMAL_DIGITS.fullmatch(pattern) if isinstance(pattern, str) else None
+    if found is None or max(map(int, filter(None, found.groups()))) > _MAX_DIGITS:
+        return None
+    return int(found[1]), None if found[3] is None else int(found[3])
+
+
+def _digits_pattern(whole: int, places: int | None) -> str:
+    if places is None:
+        parts = [rf"\d{{{before}}}\.\d{{0,{whole - before}}}0*" for before in range(1, whole + 1)]
+        parts += [rf"\d{{1,{whole}}}", rf"\.\d{{1,{whole}}}0*"]
+    elif not whole:  # of which pydantic refuses 0
+        parts = [rf"0?\.\d{{0,{max(places, 1) - 1}}}[1-9]0*"]
+    else:
+        parts = [rf"\d{{1,{whole}}}(\.\d{{0,{places}}}0*)?"] + ([rf"\.\d{{1,{places}}}0*"] if places else [r"\.0+"])
+    return rf"^[+-]?0*({'|'.join(parts)})$"
+
+
+def _with_decimal_bounds(options: list[Any]) -> list[Any]:
+    """Return options of which numbers have the digits that the pattern of a decimal's text names, as pydantic means."""
+    patterns = [option.get("pattern") for option in options if isinstance(option, dict)]
+    digits = next(filter(None, map(_decimal_digits, patterns)), None)
+    if digits is None:
+        return options
+    whole, places = digits
+    if not whole:
+        return [option for option in options if not isinstance(option, dict) or option.get("type") != "number"]
+    bounds: dict[str, Any] = {"exclusiveMinimum": -(10**whole), "exclusiveMaximum": 10**whole}
+    bounds |= {"type": "integer"} if not places else {"type": "number", "multipleOf": float(f"1e-{places}")}
+    number = [isinstance(option, dict) and option.get("type") == "number" for option in options]
+    return [
+        {"allOf": [option, bounds]} if is_number else option for option, is_number in zip(options, number, strict=True)
+    ]
 
 
 def without_lookahead(pattern: str) -> str:
-    """Return an equal pattern that does not look ahead, where one is known; any other as it is."""
+    """Return an equal pattern that does not look ahead, where one is known; any other as it is.
+
+    Of decimals with a number of digits it is what is meant: pydantic's own ends anywhere after these.
+    """
+    if (digits := _decimal_digits(pattern)) is not None:
+        return _digits_pattern(*digits)
     if found := _DECIMAL_PLACES.fullmatch(pattern):
         return rf"^[+-]?(\d+(\.\d{{0,{found[1]}}}0*)?|\.(\d{{1,{found[1]}}}0*|0+))$"
     return _EQUAL.get(pattern, pattern)
 
 
+_MAX_DIGITS = 32  # of decimals, whose patterns name each number of digits
 _MAX_OPTIONS, _MAX_NAMES, _MAX_REFERENCES = 32, 32, 8
 """Options of a union, properties of two options, references one after another: what lies beyond is not looked at."""
 TYPE_NAMES: dict[type, str] = {
@@ -152,6 +209,8 @@ def _names(given: Any) -> list[str]:
     return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
 
 
+_PYDANTIC = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+"""Bounds as pydantic writes them beside a union of numbers."""
 MAX_SCHEMA_DEPTH = 200  # objects and lists within each other
 _SUPPORTED = frozenset(
     [
@@ -228,7 +287,8 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
         parent[key] = copy
         objects.append(copy)
         has_parts_of_their_own |= "$id" in each and path != "#"  # in which references lead elsewhere
-        for word, value in each.items():
+        for said, value in each.items():
+            word = str(_PYDANTIC.get(said, said) if "anyOf" in each else said)
             where = f"{path}/{word}"
             if word in _ANNOTATIONS or (word.startswith("x-") and word not in _HINTS):
                 continue
@@ -245,6 +305,8 @@ def checked_schema(name: str, schema: Any, base: str = "#", *, closed: bool = Fa
             elif word in _LISTS and isinstance(value, list):
                 if word == "oneOf":
                     unions.append((copy, value))
+                elif word == "anyOf":
+                    value = _with_decimal_bounds(value)
                 copy[word] = [None] * len(value)
                 todo += [(f"{where}/{i}", part, copy[word], i) for i, part in enumerate(value)]
             elif word in _SCHEMAS:

@@ -91,6 +91,7 @@ class BaseCachedModel(ABC):
     holds up to ``max_saved`` copies of the cache, within ``room``, the one that was used last as the last. A draft
     whose vocabulary differs from the target's reads the token ``read_as[t]`` where a text has the target's token t.
     ``sample_text`` returns the tokens of a text of the kind that the model reads, on which its passes are timed.
+    ``num_reused`` counts the tokens of the last response's prompt that were in the cache already.
     """
 
     model: Any
@@ -98,6 +99,7 @@ class BaseCachedModel(ABC):
     threads: int | None = None
     max_saved: int = 0
     room: SavedRoom | None = None
+    num_reused: int = 0
     read_as: Tensor | None = None
     sample_text: Callable[[], list[int]] | None = None
     _cancelled: threading.Event | None = None
@@ -229,6 +231,7 @@ class BaseCachedModel(ABC):
             self.rollback(shared)
         else:
             self._clear()
+        self.num_reused = self.length
         return self.length
 
     @torch.inference_mode()

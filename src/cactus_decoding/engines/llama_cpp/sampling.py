@@ -102,6 +102,18 @@ class Penalties:
         return row.index_copy(0, ids, logits - times * self._frequency - self._presence)
 
 
+class EndsLater:
+    """Lets no answer end before it has ``least`` tokens, or ever, where that is None."""
+
+    def __init__(self, ends: Sequence[int], prompt_length: int, least: int | None) -> None:
+        self._ends, self._prompt_length, self._least = torch.tensor(ends, dtype=torch.long), prompt_length, least
+
+    def __call__(self, token_ids: list[int], row: Tensor) -> Tensor:
+        if self._least is not None and len(token_ids) - self._prompt_length >= self._least:
+            return row
+        return row.index_fill(0, self._ends, -math.inf)
+
+
 class LogitBias:
     def __init__(self, bias: Mapping[Any, Any], vocabulary_size: int) -> None:
         if not isinstance(bias, Mapping):

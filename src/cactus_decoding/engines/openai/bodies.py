@@ -109,6 +109,12 @@ def _stop_strings(value: Any) -> tuple[str, ...]:
     return tuple(strings)
 
 
+def _token_ids(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(each) is int and each >= 0 for each in value):
+        raise TypeError(f"stop_token_ids must be a list of tokens, as integers, but is {short_repr(value)}")
+    return tuple(value)
+
+
 def _prompts(value: Any) -> list[str | list[int]]:
     """Return texts, or tokens of each; one may come without a list around it."""
     several = isinstance(value, list) and value and isinstance(value[0], str | list)
@@ -167,15 +173,20 @@ def _calls(value: Any) -> list[dict[str, Any]] | None:
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function")
-    if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-        return call | {"function": function | {"arguments": _arguments(function["arguments"])}}
+    if isinstance(function, dict):
+        return call | {"function": function | {"arguments": _arguments(function.get("arguments"))}}
     return call
 
 
-def _arguments(given: str) -> Any:
+def _arguments(given: Any) -> Any:
+    """Return what templates write as JSON, or go through by name; nothing, where there are none."""
+    if given is None or (isinstance(given, str) and not given.strip()):
+        return {}
+    if not isinstance(given, str):
+        return given
     with suppress(NoJSONError):  # or else the text
-        return parse_body(given, "the arguments of a call")
-    return given
+        given = parse_body(given, "the arguments of a call")
+    return {} if given is None else given
 
 
 class Message(BaseModel):
@@ -287,6 +298,17 @@ class _Written(Body):
     )
     repeat_penalty: float = Field(
         default=1.0, gt=0, lt=math.inf, description="Divides the logits of tokens that the answer has already."
+    )
+    repetition_penalty: float = Field(
+        default=1.0,
+        gt=0,
+        lt=math.inf,
+        description="Divides the logits of tokens that the prompt or the answer has already, as in vLLM.",
+    )
+    min_tokens: int = Field(default=0, ge=0, description="Tokens that an answer has before it may end.")
+    ignore_eos: bool = Field(default=False, description="Whether no end token is ever drawn.")
+    stop_token_ids: Annotated[tuple[int, ...], PlainValidator(_token_ids, json_schema_input_type=list[int])] = Field(
+        default=(), description="Tokens that end an answer, beside the model's own."
     )
     logit_bias: Object = Field(default={}, description="What is added to logits, by token.")
     stop: Annotated[tuple[str, ...], PlainValidator(_stop_strings, json_schema_input_type=str | list[str])] = Field(
@@ -473,9 +495,11 @@ class ChatBody(_Body):
     chat_template_kwargs: Annotated[Object, AfterValidator(_template_names)] = Field(
         default={}, description="Further names for the chat template."
     )
+    reasoning_effort: Text | None = Field(
+        default=None, description="How much the model thinks, where its chat template knows that; none for not at all."
+    )
     prediction: Object | None = neutral("What the answer may look like.")
     modalities: Annotated[Any, only(["text"], "answers are text")] = neutral('Only ["text"] is served.')
-    reasoning_effort: Text | None = neutral("How much a model of OpenAI's thinks.")
     verbosity: Text | None = neutral("How much a model of OpenAI's says.")
     prompt_cache_retention: Text | None = neutral("How long OpenAI's prompt cache keeps a prompt.")
 

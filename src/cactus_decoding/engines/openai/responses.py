@@ -32,6 +32,14 @@ def _input(value: Any) -> Any:
     raise TypeError(f"input must be a text, or a list of objects that is not empty, but is {short_repr(value)}")
 
 
+def _reasoning(given: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what is not served of it; a summary that is left to the server is the thinking part itself."""
+    for name, value in given.items():
+        if name != "effort" and value is not None and (name, value) != ("summary", "auto"):
+            raise ValueError(f"reasoning may hold effort, but has {name}: the thinking part is told as it is")
+    return given
+
+
 if TYPE_CHECKING:
     _Shared = Body
 else:
@@ -65,7 +73,9 @@ class ResponsesBody(_Shared):
         default=None, ge=0, le=20, description="How many of the likeliest tokens are named at each place."
     )
     stream_options: Object | None = neutral("What comes with a stream.")
-    reasoning: Object | None = neutral("How much a model of OpenAI's thinks.")
+    reasoning: Annotated[Object, AfterValidator(_reasoning)] = Field(
+        default={}, description="How much the model thinks, as effort, where its chat template knows that."
+    )
     max_tool_calls: int | None = neutral("Limit of calls of OpenAI's own tools.")
     truncation: Annotated[Any, only("disabled", "nothing is left out of a conversation")] = neutral(
         "Only disabled is served."
@@ -93,11 +103,15 @@ def chat_of(body: ResponsesBody, given: Mapping[str, Any]) -> dict[str, Any]:
         _add(chat["messages"], item)
     if body.max_output_tokens is not None:
         chat["max_completion_tokens"] = body.max_output_tokens
+    if body.reasoning.get("effort") is not None:
+        chat["reasoning_effort"] = body.reasoning["effort"]
     if body.tools:
         chat["tools"] = [_tool(each) for each in body.tools]
     if body.tool_choice != "auto":
         choice = body.tool_choice
-        chat["tool_choice"] = choice if isinstance(choice, str) else {"function": {"name": choice.get("name")}}
+        if isinstance(choice, dict) and choice.get("type") != "allowed_tools":
+            choice = {"function": {"name": choice.get("name")}}
+        chat["tool_choice"] = choice
     written = body.text.get("format")
     if isinstance(written, dict):
         described = {name: value for name, value in written.items() if name != "type"}
@@ -245,7 +259,7 @@ class ResponseWriter:
     def _end(self, reason: str | None) -> None:
         self._output[-1]["status"] = "incomplete" if reason == "length" else "completed"
 
-    def _response(self, answer: Mapping[str, Any], usage: Mapping[str, int] | None) -> dict[str, Any]:
+    def _response(self, answer: Mapping[str, Any], usage: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the response as it is now; it is complete where the usage is known."""
         body, cut = self._body, self._reason == "length"
         status = "in_progress" if usage is None else "incomplete" if cut else "completed"
@@ -287,11 +301,11 @@ class ResponseWriter:
         return f"event: {event['type']}\ndata: {as_json(event)}\n\n".encode()
 
 
-def _usage(usage: Mapping[str, int]) -> dict[str, Any]:
+def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "input_tokens": usage["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": usage["prompt_tokens_details"],
         "output_tokens": usage["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": usage["completion_tokens_details"],
         "total_tokens": usage["total_tokens"],
     }

@@ -52,6 +52,8 @@ def test_chunks_join_to_the_whole(ask, given):
             told, values = ([value for each in some for value in each.values()] for some in (told, values))
         assert told == (values if name == "tokens" else pytest.approx(values, abs=1e-3)), name
     assert "".join(choice["logprobs"]["tokens"]).startswith(choice["text"])
+    cached = chunks[-1]["usage"].pop("prompt_tokens_details")["cached_tokens"]
+    assert cached == whole["usage"]["prompt_tokens"] - 1 >= whole["usage"].pop("prompt_tokens_details")["cached_tokens"]
     assert (chunks[-1]["choices"], chunks[-1]["usage"]) == ([], whole["usage"])
     assert len({chunk["id"] for chunk in chunks}) == 1
 

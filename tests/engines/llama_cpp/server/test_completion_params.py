@@ -79,9 +79,34 @@ def test_what_clients_send_besides_is_taken_and_changes_nothing():
         "stream_options": {"include_usage": False, "include_obfuscation": False},
     }  # fmt: skip
     assert meant(read(**besides, best_of=1)) == meant(read(seed=1)) != meant(read(seed=2))
-    chat = {"reasoning_effort": "low", "verbosity": "low", "modalities": ["text"], "response_format": {"type": "text"}}
+    chat = {"verbosity": "low", "modalities": ["text"], "response_format": {"type": "text"}}
     chat |= {"prediction": {"type": "content", "content": "Hello"}}
     assert meant(read(chat=True, **besides, **chat)) == meant(read(chat=True, seed=1))
+
+
+def test_a_form_beside_a_forced_call_is_that_of_text_which_there_is_none_of():
+    """As instructor sends it."""
+    named = {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "add"}}}
+    formed = read(chat=True, **named, response_format=schema({"type": "array"}))
+    assert formed.grammar == read(chat=True, **named).grammar
+    with pytest.raises(ValueError, match="guided_regex and tools exclude each other"):
+        read(chat=True, **named, guided_regex="a")
+
+
+@all_of(
+    "choice, said",
+    [
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": []}},
+            "must have a mode, auto or required",
+        ),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"name": "x"}]}}, "the tools are: add"),
+        ({"type": "allowed_tools", "mode": "some", "tools": [TOOL]}, "must have a mode, auto or required"),
+    ],
+)
+def test_wrong_choices_of_allowed_tools_are_refused(choice, said):
+    with pytest.raises(ValueError, match=said):
+        read(chat=True, tools=[TOOL], tool_choice=choice)
 
 
 def test_a_server_s_settings_can_be_taken_back():

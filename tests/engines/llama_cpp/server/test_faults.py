@@ -59,8 +59,10 @@ OTHERS = {
 }
 ROUTES = ANSWERS | OTHERS
 MOST = 8  # calls of a request of which each fails once
-# what is new each time, and fractions, whose last digits depend on how much is read at once
-_NEW = re.compile(r'"(chatcmpl|cmpl|resp|msg|fc|rs|call)[-_][0-9A-Za-z]+"|"created(_at)?": \d+|-?\d+\.\d+(e-\d+)?')
+# what is new each time, what was in the cache, and fractions, whose last digits depend on how much is read at once
+_NEW = re.compile(
+    r'"(chatcmpl|cmpl|resp|msg|fc|rs|call)[-_][0-9A-Za-z]+"|"(created(_at)?|cached_tokens)": \d+|-?\d+\.\d+(e-\d+)?'
+)
 
 
 WRITER = (server_module, "as_json"), (responses_module, "as_json")

@@ -14,18 +14,21 @@ from typing import Any
 from cactus_decoding.core.checks import PromptTooLongError
 from cactus_decoding.core.constraints.base import Constraint, Grammar
 from cactus_decoding.core.constraints.matching import GrammarVocabulary
+from cactus_decoding.core.constraints.thinking import Thinking
 from cactus_decoding.core.counters import REPORT_KEY, ResponseCounts
+from cactus_decoding.core.loop import StoppingCriteria
 from cactus_decoding.core.models.tokenizers import conversation_prompt
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.response import Response
 from cactus_decoding.core.types import Outcome
 from cactus_decoding.engines.llama_cpp.answering import Piece, StepReader, TokenLogprobs, begin_gguf, pieces, text_of
-from cactus_decoding.engines.llama_cpp.sampling import LogitBias
+from cactus_decoding.engines.llama_cpp.sampling import EndsLater, LogitBias, Penalties, RowProcessor
 from cactus_decoding.engines.llama_cpp.server.call_grammar import NO_MARKS, CallMarks
+from cactus_decoding.engines.llama_cpp.server.effort import NO_EFFORT, Effort
 from cactus_decoding.engines.llama_cpp.server.tools import Tools, form_of, forms_of
 from cactus_decoding.engines.openai.bodies import ChatBody, CompletionBody
-from cactus_decoding.engines.openai.keys import Marks
+from cactus_decoding.engines.openai.keys import Marks, errors_about
 from cactus_decoding.engines.openai.tool_calls import CallReader
 
 
@@ -38,11 +41,20 @@ class CompletionParams:
     # answers of which it is one, by the exact probability of each; None for any other
     choices: tuple[str, ...] | None = None
     marks: CallMarks = NO_MARKS  # of the model's calls
+    effort: Effort = NO_EFFORT
 
     @property
     def visible(self) -> frozenset[int]:
         """Tokens without a text that are shown, because they are marks of calls."""
         return frozenset(self.marks.special.values()) if self.tools is not None else frozenset()
+
+    def check_ends(self) -> None:
+        """Raise `ValueError` where the answer has to go on, but something else says where it ends."""
+        held = [name for name in ("min_tokens", "ignore_eos") if getattr(self.body, name)]
+        formed = self.grammar is not None or self.choices is not None
+        if held and (formed or (self.body.stop and held[0] == "min_tokens")):
+            other = "a form or tools" if formed else "stop"
+            raise ValueError(f"{held[0]} and {other} exclude each other: both say where the answer may end")
 
     def reader(self) -> CallReader | None:
         """Return what finds calls in a choice; None where there are no tools."""
@@ -72,7 +84,13 @@ def read_completion(
     request, tools = body.request(defaults, pair, thinking=thinking), Tools.of(body.given)
     form = form_of(body.given, tools, marks)
     grammar, choices = (form, None) if form is None or isinstance(form, Grammar) else (None, form)
-    return CompletionParams(body, request, tools, grammar, choices, marks)
+    effort = NO_EFFORT
+    if pair is not None and isinstance(body, ChatBody) and body.reasoning_effort is not None:
+        with errors_about("reasoning_effort"):
+            effort = Effort.of(body.reasoning_effort, body.chat_template_kwargs, pair.tokenizer)
+    answered = CompletionParams(body, request, tools, grammar, choices, marks, effort)
+    answered.check_ends()
+    return answered
 
 
 class Completion:
@@ -88,7 +106,7 @@ class Completion:
         constraint: Constraint | None = None,
     ) -> None:
         self._asked, self._on_step, self._pair = asked, on_step, pair
-        self._num_read = sum(map(len, prompts))
+        self._num_read, self._num_cached = sum(map(len, prompts)), 0
         self._responses = [
             response_to(pair, asked, prompts[index // asked.body.n], index, constraint if index == 0 else None)
             for index in range(len(prompts) * asked.body.n)
@@ -133,11 +151,17 @@ class Completion:
             yield head | {"choices": [], "usage": self._usage} | self._metrics
 
     def _pieces(self, index: int) -> Generator[Piece]:
+        begun, asked = False, self._asked
+
         def on_step(request: Request, outcome: Outcome) -> None:
+            nonlocal begun
+            if not begun and index % asked.body.n == 0:  # further choices go on from the same prompt
+                self._num_cached += self._pair.target.num_reused
+            begun = True
             self._on_step(request, outcome)
             self._counts[index].add(outcome)
 
-        response, asked = self._responses[index], self._asked
+        response = self._responses[index]
         return pieces(response, on_step, asked.body.num_logprobs, apart=asked.chat, visible=asked.visible)
 
     def _texts(self, made: Iterator[Piece], echo: str) -> Iterator[dict[str, Any]]:
@@ -210,11 +234,22 @@ class Completion:
         return given if isinstance(given, str) else self._pair.tokenizer.decode(given)
 
     @property
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         ends = frozenset(self._pair.stop_token_ids)  # which are left out
-        written = sum(token not in ends for response in self._responses for token in response.token_ids)
-        read = self._num_read
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+        written = [[token for token in response.token_ids if token not in ends] for response in self._responses]
+        read, number = self._num_read, sum(map(len, written))
+        thought = sum(map(self._num_thought, self._responses, written)) if self._asked.chat else 0
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": number,
+            "total_tokens": read + number,
+            "prompt_tokens_details": {"cached_tokens": self._num_cached},
+            "completion_tokens_details": {"reasoning_tokens": thought},
+        }
+
+    def _num_thought(self, response: Response, token_ids: list[int]) -> int:
+        thinking = Thinking.of(self._pair.tokenizer, response.prompt_token_ids)
+        return 0 if thinking is None else len(thinking.thought(token_ids))
 
     @property
     def _metrics(self) -> dict[str, Any]:
@@ -249,11 +284,8 @@ def _entry(token: bytes, logprob: float) -> dict[str, Any]:
 def prompts_of(pair: Pair, asked: CompletionParams) -> list[list[int]]:
     """Return a request's prompts in tokens; raise `ValueError` for one that the model cannot read."""
     tokenizer: Any = pair.tokenizer
-    texts: list[str | list[int]]
-    if isinstance(asked.body, ChatBody):
-        texts = [_conversation(tokenizer, asked.body, asked.tools)]
-    else:
-        texts = asked.body.prompt
+    body = asked.body
+    texts = [_conversation(tokenizer, body, asked)] if isinstance(body, ChatBody) else body.prompt
     prompts = [_tokens(pair, text) if isinstance(text, str) else text for text in texts]
     if any(not ids or max(ids) >= pair.target.vocabulary_size for ids in prompts):
         raise ValueError(f"prompt must be tokens from 0 to {pair.target.vocabulary_size - 1}, and at least one of them")
@@ -271,10 +303,11 @@ def _tokens(pair: Pair, text: str) -> list[int]:
     return list(tokenizer(text).input_ids)
 
 
-def _conversation(tokenizer: Any, body: ChatBody, tools: Tools | None) -> str:
+def _conversation(tokenizer: Any, body: ChatBody, asked: CompletionParams) -> str:
     """Return a conversation as the model's template writes it; tools stand in a system message where it has none."""
-    messages, options = [message.as_dict() for message in body.messages], body.template_options
-    untold = conversation_prompt(tokenizer, messages, **options)
+    messages = [message.as_dict() for message in body.messages]
+    options = body.template_options | asked.effort.options
+    untold, tools = conversation_prompt(tokenizer, messages, **options), asked.tools
     if tools is None:
         return untold
     prompt = conversation_prompt(tokenizer, messages, **options, tools=tools.described)
@@ -295,10 +328,16 @@ def response_to(
     pair: Pair, asked: CompletionParams, prompt_ids: list[int], index: int = 0, constraint: Constraint | None = None
 ) -> Response:
     body = asked.body
-    processors = [LogitBias(body.logit_bias, pair.target.vocabulary_size)] if body.logit_bias else []
+    size, ends = pair.target.vocabulary_size, [*pair.stop_token_ids, *body.stop_token_ids]
+    if any(token >= size for token in body.stop_token_ids):
+        raise ValueError(f"stop_token_ids must be from 0 to {size - 1}, but one is {max(body.stop_token_ids)}")
+    processors: list[RowProcessor] = [LogitBias(body.logit_bias, size)] if body.logit_bias else []
+    if body.repetition_penalty != 1:
+        processors.append(Penalties(0, -1, body.repetition_penalty, 0.0, 0.0))
+    if body.ignore_eos or body.min_tokens:
+        processors.append(EndsLater(ends, len(prompt_ids), None if body.ignore_eos else body.min_tokens))
     if constraint is None and asked.grammar is not None:
-        ends = pair.stop_token_ids
-        constraint = GrammarVocabulary.of(pair.tokenizer, pair.target.vocabulary_size, ends).constraint(asked.grammar)
+        constraint = GrammarVocabulary.of(pair.tokenizer, size, pair.stop_token_ids).constraint(asked.grammar)
     return begin_gguf(
         pair,
         asked.request_of(index),
@@ -307,5 +346,6 @@ def response_to(
         body.penalties,
         constraint=constraint,
         choices=asked.choices,
-        thinking_budget=body.thinking_budget,
+        thinking_budget=body.thinking_budget if asked.effort.budget is None else asked.effort.budget,
+        stop=StoppingCriteria(ends, asked.request.stop, pair.tokenizer, len(prompt_ids)),
     )

@@ -208,7 +208,8 @@ def form_of(
     """Return the grammar of what a request's answer must look like, or the answers of which it is one."""
     forms = forms_of(values)
     if tools is not None and tools.forced:
-        forms.append("tools")
+        # the form of an answer that is text, which a forced call is not
+        forms = [name for name in forms if name != "response_format"] + ["tools"]
     if len(forms) > 1:
         raise ValueError(f"{forms[0]} and {forms[1]} exclude each other: each says what the answer looks like")
     answer = None
