@@ -7,6 +7,7 @@ from torch import Tensor
 
 from cactus_decoding.core.relaxed_logits import relax_tokens, works_as_logits
 from cactus_decoding.core.rules import Rule, parse_rule
+from cactus_decoding.core.rules.base import GreedyRule
 from support.exact_enumeration import paired_rows
 from support.rules_under_test import LOSSLESS_LIMITS
 from support.rules_under_test import SPELLINGS as EVERY_SPELLING
@@ -26,8 +27,10 @@ _OURS = (
     "clamped:max_kl=0.05",
 )
 _NAMES = {parse_rule(text).name for text in _OURS}
-_OTHERS = (text for text in EVERY_SPELLING if parse_rule(text).name not in _NAMES and text not in LOSSLESS_LIMITS)
-SPELLINGS = (*_OURS, *(text for text in _OTHERS if works_as_logits(parse_rule(text))))
+_OTHERS = [text for text in EVERY_SPELLING if parse_rule(text).name not in _NAMES and text not in LOSSLESS_LIMITS]
+_GREEDY = [text for text in _OTHERS if isinstance(parse_rule(text), GreedyRule)]
+SPELLINGS = (*_OURS, *(text for text in _OTHERS if text not in _GREEDY and works_as_logits(parse_rule(text))))
+GREEDY_SPELLINGS = (*_GREEDY, "relaxed_greedy:margin=0.4,per=remaining", "mars:ratio=0.6,logits=raw")
 ROWS = [
     (t.double(), d.double() / d.double().sum()) for ts, ds in paired_rows() for t, d in zip(ts[:4], ds[:4], strict=True)
 ]

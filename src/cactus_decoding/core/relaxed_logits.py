@@ -2,10 +2,12 @@
 
 Such a sampler accepts n when ``u <= h(n) / p(n)`` and recovers in proportion to (h - p)+, h the softmax of its logits.
 Where h keeps the target's proportions away from n, one logit changes; where it does not depend on n, the row is log h.
+At temperature 0 it takes the row's greatest logit, so what is kept is made that.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +17,9 @@ from torch import Tensor
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.core.divergences.rows import kl_of_rows
-from cactus_decoding.core.rules.base import LiftRule, RowRule, Rule, row_rule
+from cactus_decoding.core.rules.base import GreedyRule, LiftRule, RowRule, Rule, row_rule
+from cactus_decoding.core.rules.relaxed_greedy import given_up
+from cactus_decoding.core.sampling.rows import without_equals
 
 # float32 cannot tell such odds from certainty, and infinite logits would make a softmax NaN
 _MAX_LOG_ODDS = 40.0
@@ -35,8 +39,9 @@ def relaxed_probability(rule: Rule, target_prob: Tensor) -> Tensor:
 
 
 def works_as_logits(rule: Rule | type[Rule]) -> bool:
-    """Whether logits can say what a rule does: it is a `LiftRule` or a `RowRule`, and lowers no token's h(n)."""
-    return issubclass(rule if isinstance(rule, type) else type(rule), LiftRule | RowRule) and rule.never_stricter
+    """Whether logits can say what a rule does: it lowers no token's h(n) if it lifts n or gives a row, or is greedy."""
+    kind = rule if isinstance(rule, type) else type(rule)
+    return issubclass(kind, GreedyRule) or (issubclass(kind, LiftRule | RowRule) and rule.never_stricter)
 
 
 def probability_from_logits(token_logits: Tensor, log_totals: Tensor) -> Tensor:
@@ -57,7 +62,7 @@ class RelaxedLogits(NamedTuple):
     logits: Tensor  # in the target's dtype: of the drafted tokens, ``[rows]``, or whole rows, ``[rows, vocabulary]``
     target_prob: Tensor  # q(n)
     relaxed_prob: Tensor  # h(n)
-    conditional: Tensor  # KL(h || q) for the h of the drafted token, exact
+    conditional: Tensor  # KL(h || q) for the h of the drafted token, exact; by greedy rules the nats given up
 
 
 def relax_tokens(
@@ -101,6 +106,22 @@ def relax_rows(rule: Rule, target_logits: Tensor, draft_probs: Tensor, token_ids
         relaxed_prob=h.gather(1, token).squeeze(1),
         conditional=kl_of_rows(h, target_probs),
     )
+
+
+def relax_greedily(rule: GreedyRule, target_logits: Tensor, token_ids: Tensor) -> RelaxedLogits:
+    """Return the drafted tokens' logits, above all others where a rule for temperature 0 keeps what is not likeliest.
+
+    The rule is asked about the logits as they are, from before temperature and truncation, ``[rows, vocabulary]``. At
+    temperature 0, q and h are 0 or 1. What is given up is 0 exactly where the likeliest token stays that.
+    """
+    token, likeliest = token_ids.unsqueeze(1), target_logits.argmax(-1, keepdim=True)
+    probs = without_equals(target_logits.softmax(-1), likeliest)
+    lossless = token == likeliest
+    kept = rule.accepts(probs, token) | lossless
+    greatest = target_logits.gather(-1, likeliest)
+    lifted = torch.where(kept & ~lossless, greatest + greatest.abs() + 1, target_logits.gather(-1, token))
+    nats = torch.where(kept & ~lossless, given_up(probs, token).clamp(min=sys.float_info.min), 0.0)
+    return RelaxedLogits(*(each.squeeze(1) for each in (lifted, lossless.double(), kept.double(), nats)))
 
 
 def _with_something_left(h: Tensor, draft_probs: Tensor, token: Tensor, dtype: torch.dtype) -> Tensor:

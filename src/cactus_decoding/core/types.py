@@ -139,19 +139,11 @@ class StepRows:
         return torch.stack([self.target_after(node) for node in range(ROOT, count - 1)])
 
     def untempered_after(self, node: int) -> Tensor:
-        """Return the same before temperature and truncation, where the token chosen at temperature 0 has no equal.
-
-        The first token with the greatest logit is chosen. Others may round to the same probability, so theirs are made
-        smaller by the least there is.
-        """
-        import torch
+        """Return the same before temperature and truncation, where the token chosen at temperature 0 has no equal."""
+        from cactus_decoding.core.sampling.rows import without_equals
 
         row = self._to_untempered(self.logits[node + 1 : node + 2], self.text(node))[0]
-        best = self.target_after(node).argmax(-1)
-        greatest = row[best]
-        equals = row == greatest
-        equals[best] = False
-        return torch.where(equals, torch.nextafter(greatest, torch.zeros_like(greatest)), row)
+        return without_equals(row, self.target_after(node).argmax(-1, keepdim=True))
 
     def target_of(self, node: int) -> Tensor:
         """Return the target's row that a proposal was judged in, as it is sampled from, ``[vocabulary]``."""

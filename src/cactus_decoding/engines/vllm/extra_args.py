@@ -21,13 +21,14 @@ from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.relaxed_logits import works_as_logits
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.rules import RULES, Lossless, parse_rule
-from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.core.rules.base import GreedyRule, Rule
+from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.openai.keys import ALLOWED, BUDGET_KEY, KEYS, NOT_FROM_CLIENTS, RULE_KEY, Marks, read_keys
 
 logger = logging.getLogger("vllm.cactus_decoding")
 
 LOSSLESS_RULE = "lossless"
-GREEDY_BELOW = 1e-5  # vLLM decodes greedily at a lower temperature, where every rule is an exact match
+GREEDY_BELOW = 1e-5  # vLLM takes the likeliest token at a lower temperature
 METRICS_KEY, AUDIT_KEY = "acceptance_metrics", "audit_fraction"
 CLIENTS_KEY = "client_rules"  # whether requests may ask for a rule and its settings
 RULES_KEY = "outside_rules"  # rules by import path that requests may name, besides the default rule's
@@ -41,13 +42,16 @@ def request_of(
     asked: Mapping[str, Any] | None,
     default: Request | None = None,
     *,
+    greedy: bool | None = None,
     thinking: Marks | None = None,
     any_pattern: bool = False,
 ) -> Request | None:
     """Read `KEYS` from a request's extra arguments and complete them from a default; None if nothing is asked for.
 
-    Sampling, limits and seed are vLLM's own, so the returned `Request` leaves them out. None is the same as leaving a
-    key out. ``any_pattern`` allows what `read_keys` does then, and rules by any import path.
+    Limits and seed are vLLM's own, so the returned `Request` leaves them out, and of sampling it says only whether the
+    temperature is 0 (``greedy``; None: as the rule needs it). A default's rule that is for the other temperatures is
+    left out. None is the same as leaving a key out. ``any_pattern`` allows what `read_keys` does then, and rules by any
+    import path.
     """
     asked = asked or {}
     check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
@@ -55,6 +59,8 @@ def request_of(
         raise ValueError(f"{wrong[0]} does not work in vLLM: {ALLOWED}")
     if isinstance(asked.get(RULE_KEY), str):  # first, as this error lists what vLLM's sampler can follow
         _parse(asked[RULE_KEY], any_pattern)
+    if greedy is not None and default is not None and isinstance(default.rule, GreedyRule) != greedy:
+        default = default.replace(rule=LOSSLESS_RULE, sampling=_sampling(greedy))
     defaults = Request() if default is None else default
     settings = read_keys(asked, defaults.policy.as_dict(), thinking=thinking, any_pattern=any_pattern)
     if not settings:
@@ -67,7 +73,12 @@ def request_of(
     others = {name: settings.pop(name) for name in [*settings] if name in Request.model_fields}
     policy = relaxation_policy(**defaults.policy.as_dict() | settings)
     rule = defaults.rule if rule is None else _parse(rule, any_pattern)
-    return defaults.replace(rule=rule, budget=budget, policy=policy, **others)
+    sampling = _sampling(isinstance(rule, GreedyRule) if greedy is None else greedy)
+    return defaults.replace(rule=rule, budget=budget, policy=policy, sampling=sampling, **others)
+
+
+def _sampling(greedy: bool) -> SamplingParams:
+    return SamplingParams(temperature=0.0) if greedy else SamplingParams()
 
 
 def asked_of(request: Request) -> dict[str, Any]:
@@ -104,6 +115,10 @@ def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
     if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
         raise TypeError(f"{REPORT_KEY} must be true or false, but is {short_repr(value)}")
     return bool(value)
+
+
+def is_greedy(params: Any) -> bool:
+    return bool(params.temperature < GREEDY_BELOW)
 
 
 def nats_of(request: Request) -> float:
@@ -156,15 +171,14 @@ def worker_request(params: Any, config: ServerConfig) -> Request | None:
     The front end refuses bad values; one that gets here all the same is verified losslessly, because an exception in a
     worker ends the server.
     """
-    if params.temperature < GREEDY_BELOW:
-        return None
+    greedy = is_greedy(params)
     try:
-        asked, reports = config.read(params.extra_args)
+        asked, reports = config.read(params.extra_args, greedy)
     except (TypeError, ValueError) as error:
         logger.error("a request is verified losslessly: %s", error)
         return None
-    if asked is None or isinstance(asked.rule, Lossless):
-        return None
+    if asked is None or isinstance(asked.rule, Lossless) or isinstance(asked.rule, GreedyRule) != greedy:
+        return None  # at temperature 0 all other rules keep the likeliest token only, as vLLM does
     return asked if reports or nats_of(asked) > 0 else None  # a report says where a budget of 0 fell back
 
 
@@ -218,8 +232,11 @@ class ServerConfig:
         config.check(config.default)
         return config
 
-    def read(self, asked: Mapping[str, Any] | None) -> tuple[Request | None, bool]:
-        """Return what a request asks for and whether it asks for a report; raise where the server does not allow it."""
+    def read(self, asked: Mapping[str, Any] | None, greedy: bool = False) -> tuple[Request | None, bool]:
+        """Return what a request asks for and whether it asks for a report; raise where the server does not allow it.
+
+        ``greedy`` is whether its temperature is 0.
+        """
         given = asked or {}
         closed = () if self.client_rules else (key for key in KEYS if given.get(key) is not None)
         if wrong := next((key for key in closed if (key, given[key]) != (RULE_KEY, LOSSLESS_RULE)), None):
@@ -229,7 +246,7 @@ class ServerConfig:
             )
         if (reports := asks_for_report(asked)) and not self.speculates:
             raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")
-        request = request_of(asked, self.default, thinking=self.thinking)
+        request = request_of(asked, self.default, greedy=greedy, thinking=self.thinking)
         self.check(request)
         return request, reports
 

@@ -13,7 +13,13 @@ from packaging.version import Version
 
 from cactus_decoding.engines.openai.keys import RULE_KEY
 from cactus_decoding.engines.vllm import reports, v1, v2
-from cactus_decoding.engines.vllm.extra_args import ServerConfig, check_request_texts, check_texts, server_vocabulary
+from cactus_decoding.engines.vllm.extra_args import (
+    ServerConfig,
+    check_request_texts,
+    check_texts,
+    is_greedy,
+    server_vocabulary,
+)
 from cactus_decoding.engines.vllm.patches import RECORDED, closest_version, differences, replace
 
 ANY_VERSION = "CACTUS_VLLM_ANY_VERSION"
@@ -71,7 +77,7 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
             from vllm.exceptions import VLLMValidationError
 
             try:
-                asked, _ = config.read(params.extra_args)
+                asked, _ = config.read(params.extra_args, is_greedy(params))
                 check_request_texts(asked, vocabulary)
             except (TypeError, ValueError) as error:
                 raise VLLMValidationError(str(error), parameter=RULE_KEY) from error

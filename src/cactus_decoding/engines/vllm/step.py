@@ -22,10 +22,11 @@ from cactus_decoding.core.relaxed_logits import (
     audited_nats,
     costs_of,
     probability_from_logits,
+    relax_greedily,
     relax_rows,
     relax_tokens,
 )
-from cactus_decoding.core.rules.base import LiftRule, Rule
+from cactus_decoding.core.rules.base import GreedyRule, LiftRule, Rule
 from cactus_decoding.engines.vllm.counters import BudgetMeter, DeviceCounters
 
 MAX_ELEMENTS = 1 << 25  # of float64 probabilities that are computed at once
@@ -133,8 +134,9 @@ class RelaxedStep:
     """A step whose positions are relaxed as their requests ask for.
 
     No random number is drawn here, and without budgets, audits and root-finding nothing waits for the device.
-    ``logits``, ``[rows, vocabulary]``, are those that the target samples from; ``token_ids``, ``[rows]``, are the
-    drafted tokens, negative where there is none. ``draft`` is None for a deterministic draft.
+    ``logits``, ``[rows, vocabulary]``, are those that the target samples from, at temperature 0 those whose greatest it
+    takes; ``token_ids``, ``[rows]``, are the drafted tokens, negative where there is none. ``draft`` is None for a
+    deterministic draft.
     """
 
     def __init__(
@@ -149,6 +151,7 @@ class RelaxedStep:
         self._layout, self._meter, self._counters = layout, meter, counters
         self._logits, self._draft = logits, draft
         self._known_totals: Tensor | None = None
+        self._drafted = token_ids >= 0
         self._relaxable = allowed(layout, logits, lambda: self._totals)
         self._changes = [self._change(group, token_ids.long()) for group in layout.groups]
         if counters is not None or layout.budgets is not None or layout.reporting is not None:
@@ -161,6 +164,8 @@ class RelaxedStep:
 
     def _within_budget(self, change: _Change) -> _Change:
         fits, allowed = self._afforded[self._places(change)], change.allowed
+        if isinstance(change.group.rule, GreedyRule):  # where it keeps nothing else, the sampler does as if it fell back
+            fits = fits | (_costs(change).emitted == 0)
         return replace(change, allowed=allowed & fits, fell_back=allowed & ~fits)
 
     @contextmanager
@@ -223,11 +228,40 @@ class RelaxedStep:
         return replace(change, allowed=allowed & free, protected=allowed & ~free)
 
     def _relaxed(self, rule: Rule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
+        if isinstance(rule, GreedyRule):
+            return self._greedily(rule, rows, token_ids)
         if isinstance(rule, LiftRule) or (self._draft is None and rule.drafted_only):
             return relax_tokens(rule, self._logits[rows, token_ids], self._totals[rows])
-        size = max(1, MAX_ELEMENTS // (self._logits.shape[1] if self._draft is None else self._draft.width))
+        size = max(1, MAX_ELEMENTS // self._width)
         parts = [self._by_row(rule, *part) for part in zip(rows.split(size), token_ids.split(size), strict=True)]
         return parts[0] if len(parts) == 1 else RelaxedLogits(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _greedily(self, rule: GreedyRule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
+        logits, size = self._logits[:, : self._width], max(1, MAX_ELEMENTS // self._width)
+        bound = self._bound(rule, rows, logits)
+        parts = [
+            relax_greedily(one, logits[rows[part]], token_ids[part]) for one, own in bound for part in own.split(size)
+        ]
+        in_order = torch.cat([own for _, own in bound]).argsort()
+        return RelaxedLogits(*(torch.cat(each)[in_order] for each in zip(*parts, strict=True)))
+
+    def _bound(self, rule: GreedyRule, rows: Tensor, logits: Tensor) -> list[tuple[GreedyRule, Tensor]]:
+        """Return what a rule is at some rows, and which these are; where it depends on the place, the host waits."""
+        if type(rule).bind_position is GreedyRule.bind_position:
+            return [(rule, torch.arange(len(rows), device=rows.device))]
+        requests, depths = self._layout.requests, self._layout.depths
+        counts = torch.zeros_like(self._layout.meter_slots).index_add_(0, requests, self._drafted.long())
+        remaining = (counts[requests] - depths)[rows].clamp(min=1).tolist()
+        greatest = logits[rows].amax(1).nan_to_num().tolist()  # numbers, as an exception would end the engine
+        bound: dict[GreedyRule, list[int]] = {}
+        for place, where in enumerate(zip(remaining, greatest, strict=True)):
+            bound.setdefault(rule.bind_position(*where), []).append(place)
+        return [(one, torch.tensor(own, device=rows.device)) for one, own in bound.items()]
+
+    @property
+    def _width(self) -> int:
+        """How many tokens the sampler looks at."""
+        return self._logits.shape[1] if self._draft is None else self._draft.width
 
     def _by_row(self, rule: Rule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
         if self._draft is not None:
@@ -239,6 +273,9 @@ class RelaxedStep:
     def _with_costs(self, change: _Change) -> _Change:
         """Add what a change costs; where that takes an audit, this waits for the device."""
         rows, draft, budgets = change.group.rows, self._draft, self._layout.budgets
+        if isinstance(change.group.rule, GreedyRule):  # what is given up is no divergence, and nothing is audited
+            costs = costs_of(change.relaxed, None, None)
+            return replace(change, costs=replace(costs, conditional=torch.zeros_like(costs.conditional)))
         sample = None if self._counters is None else self._counters.sample(len(rows))
         if draft is None:
             return replace(change, costs=costs_of(change.relaxed, None, None), sample=sample)

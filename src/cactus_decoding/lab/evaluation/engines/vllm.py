@@ -71,7 +71,7 @@ class VllmEngine:
             self._rules.add(str(request.rule))
             parse_rule(str(request.rule))
         server = ServerConfig.of(config)
-        asked = request_of(_asked(request), server.default)
+        asked = request_of(_asked(request), server.default, greedy=request.sampling.temperature == 0)
         server.check(asked)
         check_request_texts(asked, lambda: server_vocabulary(config))
 
