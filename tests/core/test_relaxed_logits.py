@@ -2,15 +2,18 @@
 
 import pytest
 import torch
-from support.engine_rules import ROWS, SPELLINGS, engine_s_sampler, relaxed_token_logit
+from support.decisions import greedy_rows
+from support.engine_rules import GREEDY_SPELLINGS, ROWS, SPELLINGS, engine_s_sampler, relaxed_token_logit
 from support.rules_under_test import every_rule
 from support.tables import all_of
 
 from cactus_decoding import audit, parse_rule
+from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.relaxed_logits import (
     RelaxedLogits,
     audited_nats,
     costs_of,
+    relax_greedily,
     relax_rows,
     relax_tokens,
 )
@@ -142,3 +145,38 @@ def test_rows_that_are_no_distributions_do_not_raise() -> None:
     assert audited_nats(rule, logits, torch.zeros(2, 3)).tolist() == [torch.inf] * 2
     assert audited_nats(rule, logits * torch.nan, torch.ones(2, 3)).tolist() == [torch.inf] * 2
     assert audited_nats(rule, logits[:0], torch.ones(0, 3)).tolist() == []
+
+
+EQUALS = torch.tensor(
+    [[1.0, 2.0, 2.0, 2.0 - 1e-7, -3.0], [0.0, -0.0, 0.0, -1e-45, -torch.inf], [-2.0, -90.0, -2.0, -2.0, -2.0]]
+)
+"""Rows whose likeliest token has equals, or others that round to its probability."""
+
+
+@every_rule(GREEDY_SPELLINGS)
+def test_a_kept_token_has_the_greatest_logit_and_costs_what_the_policy_says(spelling: str) -> None:
+    logits = torch.cat([EQUALS, 3 * torch.randn(40, 5, generator=torch.Generator().manual_seed(2))])
+    relaxed = 0
+    for drafted in range(5):
+        for place, row in enumerate(logits):
+            position = Position(greedy_rows(row[None], [drafted]), -1)
+            rule = parse_rule(spelling).bind_position(position.remaining, position.greatest_logit)
+            given = relax_greedily(rule, row[None], torch.tensor([drafted]))
+            kept = rule.accepts(position.untempered, torch.tensor([drafted])).item()
+            changed = row.index_fill(0, torch.tensor(drafted), given.logits.item())
+            assert changed.argmax() == (drafted if kept else row.argmax()), (place, drafted)
+            assert (changed == changed.max()).sum() == 1 or torch.equal(changed, row)
+            assert given.conditional.item() == pytest.approx(position.cost(rule), abs=1e-6)
+            assert (given.conditional.item() > 0) == (position.cost(rule) > 0) == (changed.argmax() != row.argmax())
+            assert (given.target_prob.item(), given.relaxed_prob.item()) == (drafted == row.argmax(), kept)
+            relaxed += given.conditional.item() > 0
+    lossless = spelling in ("relaxed_greedy:margin=0", "big_little:rollback=0", "mars:ratio=1")
+    assert (relaxed > 0) != lossless
+
+
+def test_rows_that_are_no_distributions_keep_the_likeliest_token_only() -> None:
+    for greatest in (torch.nan, torch.inf):
+        row = torch.tensor([[0.0, greatest, 1.0]])
+        given = relax_greedily(parse_rule("relaxed_greedy:margin=50"), row.expand(3, 3), torch.arange(3))
+        assert torch.equal(given.logits.nan_to_num(), row[0].nan_to_num())
+        assert given.conditional.tolist() == [0, 0, 0]

@@ -13,6 +13,8 @@ from cactus_decoding.core.policy.decide import Policy, PolicyState, affords
 from cactus_decoding.core.policy.phases import PhaseState
 from cactus_decoding.core.policy.position import Position
 from cactus_decoding.core.rules import Lossless
+from cactus_decoding.core.rules.base import GreedyRule
+from cactus_decoding.core.sampling.params import SamplingFn, SamplingParams
 from cactus_decoding.core.types import AcceptanceRule, Decision, DecisionReason, Proposal, StepRows, Verdict
 
 
@@ -24,6 +26,12 @@ def chain_rows(target: Tensor, draft: Tensor | None, drafted: Sequence[int]) -> 
     """Return the rows of a step that proposes a chain, from its probabilities; behind it the last row again."""
     rows = torch.cat([target, target[-1:]]) if len(target) == len(drafted) else target
     return StepRows(rows, list(drafted), Proposal(list(drafted), draft), as_given, as_given)
+
+
+def greedy_rows(logits: Tensor, drafted: Sequence[int]) -> StepRows:
+    """Return the rows of a step at temperature 0 that proposes a chain, from its logits; behind it the last again."""
+    proposal, sampling = Proposal(list(drafted), None), SamplingFn(SamplingParams(temperature=0.0))
+    return StepRows(torch.cat([logits, logits[-1:]]), list(drafted), proposal, sampling, sampling.untempered)
 
 
 def protected_mass(rows: Tensor, token_ids: Tensor) -> Tensor:
@@ -93,13 +101,17 @@ def plan(
     fitted=None,
     text: Sequence[int] = (),
 ) -> Plan:
-    """Ask about the positions of a chain behind a response's text; without a limit nobody measures."""
+    """Ask about the positions of a chain behind a response's text; without a limit nobody measures.
+
+    For a rule for temperature 0 the target's rows are logits.
+    """
     fitted = Allowed(relaxable) if relaxable is not None else fitted
     policy = Policy(rule, None if limit is None else Budget(nats=limit), fitted)
     state = policy.begin()._replace(spent=spent)
     if fitted is not None:
         state = state._replace(phase=fitted.after(state.phase, text))
-    rows, tokens = chain_rows(target, draft, drafted.tolist()), drafted.tolist()
+    tokens = drafted.tolist()
+    rows = greedy_rows(target, tokens) if isinstance(rule, GreedyRule) else chain_rows(target, draft, tokens)
     positions, decisions = [Position(rows, node - 1) for node in range(len(tokens))], list[Decision]()
     for position, token in zip(positions, tokens, strict=True):
         decisions.append(policy.decide(state, position))

@@ -116,12 +116,12 @@ def relax_greedily(rule: GreedyRule, target_logits: Tensor, token_ids: Tensor) -
     """
     token, likeliest = token_ids.unsqueeze(1), target_logits.argmax(-1, keepdim=True)
     probs = without_equals(target_logits.softmax(-1), likeliest)
-    lossless = token == likeliest
-    kept = rule.accepts(probs, token) | lossless
+    nats, lossless = given_up(probs, token).clamp(min=sys.float_info.min), token == likeliest
+    relaxed = rule.accepts(probs, token) & ~lossless & nats.isfinite()  # rows that are no distributions give up NaN
     greatest = target_logits.gather(-1, likeliest)
-    lifted = torch.where(kept & ~lossless, greatest + greatest.abs() + 1, target_logits.gather(-1, token))
-    nats = torch.where(kept & ~lossless, given_up(probs, token).clamp(min=sys.float_info.min), 0.0)
-    return RelaxedLogits(*(each.squeeze(1) for each in (lifted, lossless.double(), kept.double(), nats)))
+    lifted = torch.where(relaxed, greatest + greatest.abs() + 1, target_logits.gather(-1, token))
+    columns = lifted, lossless.double(), (relaxed | lossless).double(), torch.where(relaxed, nats, 0.0)
+    return RelaxedLogits(*(column.squeeze(1) for column in columns))
 
 
 def _with_something_left(h: Tensor, draft_probs: Tensor, token: Tensor, dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,9 @@ from cactus_decoding.core.policy.phases import Phases
 from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import FittedPolicy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
+from cactus_decoding.core.relaxed_logits import relax_greedily
 from cactus_decoding.core.rules import parse_rule
+from cactus_decoding.core.rules.base import GreedyRule
 from cactus_decoding.engines.vllm import step as stepping
 from cactus_decoding.engines.vllm.counters import BudgetMeter
 from cactus_decoding.engines.vllm.state import FollowedResponse, append_padding_token
@@ -25,6 +27,13 @@ DIGITS = torch.tensor([0, 3])
 WORDS = Vocabulary(("a", "<", ">", "b", "c", "d"))
 PHASES = (Phases(), Phases(1), Phases(3), Phases(0, ("<", ">")), Phases(1, ((4,), (1, 5))))
 RULES = ("cactus:delta=1", "clamped:width=2", "ensemble:weight=0.6", "lenience:lenience=0.3")
+GREEDY_RULES = (
+    "relaxed_greedy:margin=1.5",
+    "relaxed_greedy:margin=0.5,per=remaining",
+    "mars:ratio=0.4",
+    "mars:ratio=0.6,logits=raw",
+    "big_little:rollback=2",
+)
 
 
 class DraftProbs:
@@ -65,6 +74,7 @@ def decided_at_once(rule, logits, probs, drafted, budgets, spent, policy, texts)
 
 def check(seed, spelling, budget, used, threshold, phases, drawn) -> None:
     rule, generator = parse_rule(spelling), torch.Generator().manual_seed(seed)
+    greedy = isinstance(rule, GreedyRule)
     logits = 2 * torch.randn(REQUESTS * DEPTH, VOCABULARY, generator=generator).double()
     probs = (logits + torch.randn(logits.shape, generator=generator)).softmax(-1)
     drafted = torch.multinomial(probs, 1, generator=generator).squeeze(1)
@@ -78,20 +88,20 @@ def check(seed, spelling, budget, used, threshold, phases, drawn) -> None:
     for request, positions in enumerate(found):
         own = slice(request * DEPTH, (request + 1) * DEPTH)
         expected = plan(
-            rule, logits[own].softmax(-1), probs[own] if drawn else None, drafted[own],
+            rule, logits[own] if greedy else logits[own].softmax(-1), probs[own] if drawn else None, drafted[own],
             limit=budget, spent=spent[request], fitted=policy, text=texts[request],
         )  # fmt: skip
         for at, (relaxed, protected, fell_back, nats) in enumerate(positions):
             assert protected == expected.protected[at]
             assert nats == pytest.approx(expected.costs[at], abs=1e-9)
-            if nats > 1e-12:  # where nothing is given up, nothing can fall back
+            if greedy or nats > 1e-12:  # where nothing is given up, nothing can fall back
                 assert fell_back == expected.fell_back[at]
                 assert relaxed == (not protected and not fell_back)
 
 
 CASES = st.tuples(
     st.integers(0, 10**6),
-    st.sampled_from(RULES),
+    st.sampled_from(RULES + GREEDY_RULES),
     st.sampled_from((0.01, 0.1, 0.5, 3.0)),
     st.sampled_from((0.0, 0.5, 1.0)),
     st.sampled_from((0.0, 0.1, 0.3, 0.6, 1.0)),
@@ -113,25 +123,43 @@ def _lets_the_rule_judge_everywhere(layout, logits, totals) -> Tensor:
     return torch.ones(len(logits), dtype=torch.bool)
 
 
+def _keeps_nothing(rule, logits, token_ids):
+    return relax_greedily(parse_rule("relaxed_greedy:margin=0"), logits, token_ids)
+
+
+def _never_binds(step, rule, rows, logits):
+    return [(rule.bind_position(1, 0.0), torch.arange(len(rows)))]
+
+
 def _forgets_phases(layout, *args) -> Tensor:
     return allowed(replace(layout, relaxable=None), *args)
 
 
 def check_many() -> None:
     for seed in range(20):
-        check(seed, RULES[seed % len(RULES)], 0.1, 0.5, 0.3, PHASES[seed % len(PHASES)], seed % 2 == 0)
+        check(
+            seed,
+            (RULES + GREEDY_RULES)[seed % (len(RULES) + len(GREEDY_RULES))],
+            0.1,
+            0.5,
+            0.3,
+            PHASES[seed % len(PHASES)],
+            seed % 2 == 0,
+        )
 
 
 @all_of(
-    "name, wrong",
+    "owner, name, wrong",
     [
-        ("afforded", _admits_the_first_that_does_not_fit),
-        ("allowed", _lets_the_rule_judge_everywhere),
-        ("allowed", _forgets_phases),
+        (stepping, "afforded", _admits_the_first_that_does_not_fit),
+        (stepping, "allowed", _lets_the_rule_judge_everywhere),
+        (stepping, "allowed", _forgets_phases),
+        (stepping, "relax_greedily", _keeps_nothing),
+        (RelaxedStep, "_bound", _never_binds),
     ],
 )
-def test_wrong_steps_are_told_apart(monkeypatch, name, wrong) -> None:
-    monkeypatch.setattr(stepping, name, wrong)
+def test_wrong_steps_are_told_apart(monkeypatch, owner, name, wrong) -> None:
+    monkeypatch.setattr(owner, name, wrong)
     with pytest.raises(AssertionError):
         check_many()
     monkeypatch.undo()

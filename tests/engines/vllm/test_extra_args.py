@@ -4,7 +4,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from support.engine_rules import SPELLINGS
+from support.engine_rules import GREEDY_SPELLINGS, SPELLINGS
 from support.outside_module import outside_module
 from support.tables import all_of
 
@@ -22,13 +22,11 @@ from cactus_decoding.engines.vllm.extra_args import (
     worker_request,
 )
 
-FOREIGN = ("typical", "top_k", "relaxed_greedy", "token_cascade", "big_little", "mars", "contrastive")
+FOREIGN = ("typical", "top_k", "token_cascade", "contrastive")
 VARIANTS = (
     "fuzzy:threshold=0.1,closed=draw",
     "ears:tolerance=0.3,floor=0.01",
     "token_cascade:alpha=0.5,coupling=paper",
-    "relaxed_greedy:margin=0.5,per=remaining",
-    "mars:ratio=0.9,logits=raw",
 )
 """Of rules some of which do fit."""
 
@@ -40,7 +38,8 @@ def test_what_a_request_may_ask_for() -> None:
     assert is_lossless(request_of({"acceptance_rule": "lossless"}, default))
     assert request_of({"budget": 0.5}, default) == Request(default.rule, 0.5)
     assert request_of({"acceptance_rule": "clamped:width=1"}, default) == Request("clamped:width=1", Budget(nats=2.0))
-    assert {parse_rule(text).name for text in SPELLINGS} == {*RULES} - {*FOREIGN}  # and what was added since
+    offered = {parse_rule(text).name for text in (*SPELLINGS, *GREEDY_SPELLINGS)}
+    assert offered == {*RULES} - {*FOREIGN}  # and what was added since
 
 
 @all_of("spelling", [*(RULES[name].presets[0].spelling for name in FOREIGN), *VARIANTS])
@@ -48,6 +47,43 @@ def test_a_rule_that_does_not_fit_the_step_is_refused_by_name_with_the_reason(sp
     said = f"acceptance_rule '{parse_rule(spelling)}' does not work in vLLM, whose own sampler cannot follow it; "
     with pytest.raises(ValueError, match=re.escape(f"{said}rules that do are lossless, cactus, ")):
         request_of({"acceptance_rule": spelling})
+
+
+GREEDY, SAMPLED = "relaxed_greedy:margin=0.5,top=3", "cactus:delta=1"
+
+
+def test_a_rule_holds_at_its_temperature_and_a_server_s_own_says_nothing_at_the_other() -> None:
+    for spelling in GREEDY_SPELLINGS:
+        asked = request_of({"acceptance_rule": spelling, "budget": 2, "lossless_tokens": 3}, greedy=True)
+        assert (asked.rule, asked.budget, asked.sampling.temperature) == (parse_rule(spelling), Budget(nats=2.0), 0)
+        assert request_of(asked_of(asked), greedy=True) == asked
+        with pytest.raises(ValueError, match=r"is a rule for temperature 0 .*; set the temperature to 0"):
+            request_of({"acceptance_rule": spelling}, greedy=False)
+    for own, other, at in ((GREEDY, SAMPLED, True), (SAMPLED, GREEDY, False)):
+        server = ServerConfig.of(config(additional_config={"acceptance_rule": own, "budget": 2.0, "protect": "digits"}))
+        assert str(server.default.rule) == str(parse_rule(own))
+        assert server.read(None, at)[0] == server.default
+        assert is_lossless(server.read(None, not at)[0])
+        assert is_lossless(server.read({"budget": 1.0}, not at)[0])  # what is lossless keeps every limit
+        named = server.read({"acceptance_rule": other}, not at)[0]
+        assert (named.rule, named.budget, named.policy) == (parse_rule(other), Budget(nats=2.0), server.default.policy)
+
+
+def test_a_worker_follows_rules_at_their_temperature() -> None:
+    server = ServerConfig.of(config(additional_config={"acceptance_rule": GREEDY}))
+
+    def of(asked: dict | None, temperature: float) -> str | None:
+        found = worker_request(SimpleNamespace(temperature=temperature, extra_args=asked), server)
+        return None if found is None else str(found.rule)
+
+    assert of(None, 0.0) == GREEDY
+    assert of(None, 0.7) is None
+    assert of({"acceptance_rule": SAMPLED}, 0.7) == str(parse_rule(SAMPLED))
+    assert of({"acceptance_rule": SAMPLED}, 0.0) is None  # the likeliest token only, as vLLM does
+    assert of({"acceptance_rule": "mars:ratio=0.5"}, 0.0) == "mars:ratio=0.5"
+    assert of({"acceptance_rule": "mars:ratio=0.5"}, 0.7) is None  # an exception would end the server
+    assert of({"budget": 0.0}, 0.0) is None
+    assert of({"budget": 0.0, "acceptance_report": True}, 0.0) == GREEDY
 
 
 def test_an_unknown_rule_is_answered_with_those_that_are_offered() -> None:

@@ -58,7 +58,10 @@ def test_it_is_light_to_import() -> None:
 
 def test_good_values_go_on_to_the_stock_check() -> None:
     seen: list = []
-    good = [SimpleNamespace(extra_args=one) for one in (None, {"other": 1}, {"acceptance_rule": "cactus:delta=1"})]
+    good = [
+        SimpleNamespace(temperature=1.0, extra_args=one)
+        for one in (None, {"other": 1}, {"acceptance_rule": "cactus:delta=1"})
+    ]
     for params in good:
         check_of(seen)(params)
     assert seen == good
@@ -74,9 +77,35 @@ def test_good_values_go_on_to_the_stock_check() -> None:
 def test_bad_ones_do_not(asked: dict, config: dict, said: str) -> None:
     seen: list = []
     with pytest.raises(VLLMValidationError, match=said) as refusal:
-        check_of(seen, **config)(SimpleNamespace(extra_args=asked))
+        check_of(seen, **config)(SimpleNamespace(temperature=1.0, extra_args=asked))
     assert refusal.value.parameter == "acceptance_rule"
     assert not seen
+
+
+@all_of(
+    "temperature, asked, said",
+    [
+        (1.0, {"acceptance_rule": "mars:ratio=0.9"}, "mars is a rule for temperature 0 .*; set the temperature to 0"),
+        (
+            0.01,
+            {"acceptance_rule": "relaxed_greedy:margin=1", "budget": 1},
+            "relaxed_greedy is a rule for temperature 0",
+        ),
+        (0.0, {"acceptance_rule": "big_little:rollback=-1"}, "rollback must be"),
+    ],
+)
+def test_rules_for_temperature_0_are_for_temperature_0(temperature: float, asked: dict, said: str) -> None:
+    seen: list = []
+    with pytest.raises(VLLMValidationError, match=said):
+        check_of(seen)(SimpleNamespace(temperature=temperature, extra_args=asked))
+    assert not seen
+    good = [
+        SimpleNamespace(temperature=0.0, extra_args={"acceptance_rule": rule, "budget": 0.5})
+        for rule in ("mars:ratio=0.9,logits=raw", "cactus:delta=1", "lossless")  # cactus keeps the likeliest token only
+    ]
+    for params in good:
+        check_of(seen)(params)
+    assert seen == good
 
 
 @all_of(
@@ -88,14 +117,14 @@ def test_what_the_vocabulary_does_not_allow_is_refused(monkeypatch, words, said:
     monkeypatch.setattr(plugin, "server_vocabulary", lambda vllm_config: vocabulary)
     check, protected = check_of(seen := []), {"acceptance_rule": "cactus:delta=1", "protect": "digits"}
     with pytest.raises(VLLMValidationError, match=said):
-        check(SimpleNamespace(extra_args=protected))
+        check(SimpleNamespace(temperature=1.0, extra_args=protected))
     assert not seen
     with pytest.raises(ValueError, match=said):
         check_of([], additional_config=protected)
     with pytest.raises(ValueError, match=said):  # for rules that requests bring
         check_of([], additional_config=protected | {"acceptance_rule": "lossless"})
     monkeypatch.setattr(plugin, "server_vocabulary", lambda vllm_config: Vocabulary(("a", " 2")))
-    check_of(seen)(SimpleNamespace(extra_args=protected))
+    check_of(seen)(SimpleNamespace(temperature=1.0, extra_args=protected))
     assert len(seen) == 1
 
 

@@ -6,7 +6,8 @@ import math
 
 import pytest
 import torch
-from support.engine_rules import SPELLINGS, relaxed_token_logit
+from support.decisions import plan
+from support.engine_rules import GREEDY_SPELLINGS, SPELLINGS, relaxed_token_logit
 from support.rules_under_test import every_rule
 from support.tables import all_of
 
@@ -168,3 +169,82 @@ def test_a_row_without_any_mass_and_thresholds_at_their_ends() -> None:
         one = dataclasses.replace(where, protected=[Protected(rows, token_ids, thresholds)])
         RelaxedStep(one, BudgetMeter(CPU, 1), tally, logits, drafted, None).settle(torch.tensor([2, 2, 2]))
         assert tally.protected == sum(kept_away)
+
+
+def greedily(logits: torch.Tensor, drafted: torch.Tensor) -> list[list[int]]:
+    """Return what vLLM emits of each request at temperature 0, before a bonus token."""
+    emitted = []
+    for own, tokens in zip(logits.argmax(-1).view(-1, DEPTH).tolist(), drafted.view(-1, DEPTH).tolist(), strict=True):
+        kept = next((place for place, pair in enumerate(zip(own, tokens, strict=True)) if len({*pair}) > 1), DEPTH)
+        emitted.append(own[: kept + 1])
+    return emitted
+
+
+@kinds_of_draft
+@pytest.mark.parametrize("by_mask", [False, True], ids=["by_index", "by_mask"])
+@every_rule(GREEDY_SPELLINGS)
+def test_at_temperature_0_it_emits_charges_and_reports_what_the_policy_decides(spelling, by_mask, one_hot) -> None:
+    """Every other request has the rule, and each between them one that samples."""
+    rule, budgets, totals = parse_rule(spelling), [0.3, math.inf, 0.02, 0.3, math.inf], torch.zeros(6).double()
+    for seed in range(20):
+        logits, probs, _ = batch(seed)
+        drafted = torch.multinomial(logits.softmax(-1), 1, generator=torch.Generator().manual_seed(seed)).squeeze(1)
+        given, meter, tally = logits.clone(), BudgetMeter(CPU, REQUESTS), Tally()
+        where = layout([spelling, "cactus:delta=0.5"], budgets, by_mask)
+        protected = [Protected(torch.arange(ROWS), torch.tensor([1, 4]), torch.full((ROWS,), 0.4).double())]
+        where = dataclasses.replace(where, protected=protected, reporting=torch.ones(REQUESTS, dtype=torch.bool))
+        step = RelaxedStep(where, meter, tally, logits, drafted, None if one_hot else DraftProbs(probs))
+        emitted = greedily(relaxed_logits(step, logits), drafted)
+        lengths = [
+            len(tokens) + (tokens == own) for tokens, own in zip(emitted, drafted.view(-1, DEPTH).tolist(), strict=True)
+        ]
+        step.settle(torch.tensor(lengths))
+        assert torch.equal(logits, given)
+        assert tally.added[str(rule)][2] == 0  # what is given up is no divergence
+        for request in range(0, REQUESTS, 2):
+            own, tokens = slice(request * DEPTH, (request + 1) * DEPTH), emitted[request]
+            mass = given[own].double().softmax(-1)[:, [1, 4]].sum(-1)
+            expected = plan(rule, given[own], None, drafted[own], limit=budgets[request], relaxable=mass <= 0.4)
+            for place, (decision, token) in enumerate(zip(expected.decisions, tokens, strict=False)):
+                relaxed = decision.nats > 0
+                assert token == (drafted[own][place] if relaxed else given[own][place].argmax())
+            visited, slot = len(tokens), REQUESTS - 1 - request
+            kept = lengths[request] - 1
+            nats = [decision.nats for decision in expected.decisions[:visited]]
+            whys = [(expected.fell_back[place], expected.protected[place]) for place in range(visited)]
+            judged = [whys[place] == (False, False) for place in range(visited)]
+            counts = [
+                sum(nats), sum(judged), sum(judged[:kept]), sum(cost > 0 for cost in nats[:kept]),
+                sum(fell_back for fell_back, _ in whys), sum(away for _, away in whys),
+            ]  # fmt: skip
+            assert meter.counts[slot].tolist() == pytest.approx(counts, abs=1e-5)
+            if math.isfinite(budgets[request]):
+                spent = meter.spent[slot].item()
+                assert (spent, spent <= budgets[request]) == (pytest.approx(sum(nats), abs=1e-5), True)
+            totals += meter.counts[slot]
+    lossless = spelling in ("relaxed_greedy:margin=0", "big_little:rollback=0", "mars:ratio=1")
+    assert (totals > 0).tolist() == [not lossless, True, True, not lossless, not lossless, True]
+
+
+def test_a_rule_for_temperature_0_is_bound_to_the_proposals_that_are_left_and_to_the_greatest_logit() -> None:
+    logits = torch.tensor([[4.0, 3.0, 0.0]]).repeat(4, 1)
+    drafted, requests = torch.tensor([1, 1, 1, -1]), torch.zeros(4, dtype=torch.long)
+    for spelling, kept in (
+        ("relaxed_greedy:margin=0.4,per=remaining", [1, 0, 0]),  # 1 nat is given up, and 1.2, 0.8, 0.4 are allowed
+        ("relaxed_greedy:margin=0.6,per=remaining", [1, 1, 0]),
+        ("mars:ratio=0.7,logits=raw", [1, 1, 1]),  # 3 is more than 0.7 times 4
+        ("mars:ratio=0.8,logits=raw", [0, 0, 0]),
+    ):
+        where = Layout([Group(parse_rule(spelling), torch.arange(4))], requests, torch.arange(4), 4, None, requests[:1])
+        step = RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, None)
+        assert relaxed_logits(step, logits).argmax(-1).tolist() == [*kept, 0], spelling
+
+
+def test_at_temperature_0_only_tokens_that_the_sampler_looks_at_are_compared() -> None:
+    logits, drafted = torch.tensor([[2.0, 1.5, 9.0]]), torch.tensor([1])
+    zero = torch.zeros(1, dtype=torch.long)
+    where = Layout([Group(parse_rule("relaxed_greedy:margin=1"), zero)], zero, zero, 1, None, zero)
+    for draft, greatest in ((None, 2), (DraftProbs(torch.ones(1, 2) / 2), 1)):
+        step = RelaxedStep(where, BudgetMeter(CPU, 1), None, logits, drafted, draft)
+        width = 3 if draft is None else draft.width
+        assert relaxed_logits(step, logits)[0, :width].argmax() == greatest

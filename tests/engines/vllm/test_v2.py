@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support.engine_rules import SPELLINGS, relaxed_token_logit
+from support.engine_rules import GREEDY_SPELLINGS, SPELLINGS, relaxed_token_logit
 from support.rules_under_test import every_rule
 from support.tables import all_of
 
@@ -22,8 +22,8 @@ from cactus_decoding.engines.vllm.v2 import NO_RULE, SlotRules
 CPU = torch.device("cpu")
 
 
-def asking(**asked: object) -> SimpleNamespace:
-    return SimpleNamespace(temperature=1.0, extra_args=asked or None)
+def asking(temperature: float = 1.0, **asked: object) -> SimpleNamespace:
+    return SimpleNamespace(temperature=temperature, extra_args=asked or None)
 
 
 def states(slots: int, prompt_lengths: dict[int, int] | None = None, texts: dict[int, list[int]] | None = None):
@@ -89,6 +89,36 @@ def test_the_second_runner_relaxes_the_rows_of_its_requests(spelling: str, one_h
         assert torch.allclose(relaxed[row].softmax(-1), expected.softmax(-1), atol=1e-6)
         moves = not torch.allclose(expected.softmax(-1), logits[row].softmax(-1), atol=1e-6)  # gates may stay shut
         assert not (moves and torch.equal(relaxed[row], logits[row]))
+
+
+@every_rule(GREEDY_SPELLINGS)
+@all_of("one_hot", [True, False])
+def test_at_temperature_0_the_tokens_that_a_rule_keeps_are_the_greatest(spelling: str, one_hot: bool) -> None:
+    generator, relaxed = torch.Generator().manual_seed(3), 0
+    slots, local = torch.tensor([4, 4, 4, 1, 1, 2, 2, 2]), torch.tensor([0, 1, 2, 0, 1, 0, 1, 2])
+    temperature = torch.tensor([1.0, 0.7, 0.0, 1.0, 0.0])
+    rules = SlotRules(ServerConfig(), states(5))
+    assert rules.add_request(4, asking(0.0, acceptance_rule=spelling))
+    assert rules.add_request(1, asking(0.7, acceptance_rule="cactus:delta=1"))
+    assert not rules.add_request(2, asking(0.0, acceptance_rule="cactus:delta=1"))
+    for _ in range(30):
+        logits = torch.randn(8, 5, generator=generator)
+        draft_logits = None if one_hot else torch.randn(5, 2, 4, generator=generator)
+        fed = torch.randint(4, (8,), generator=generator)  # row i is about the token fed in at row i + 1
+        given, width = logits.clone(), 5 if draft_logits is None else 4
+        seen = sampled_from(rules, logits, draft_logits, fed, slots, local, temperature)
+        assert torch.equal(logits, given)
+        assert torch.equal(seen[5:], logits[5:])  # at temperature 0 other rules do nothing
+        assert not torch.equal(seen[3], logits[3])
+        assert torch.equal(seen[2], logits[2])  # nobody drafted there
+        for row in range(2):
+            looked_at, token = given[row, :width], fed[row + 1 : row + 2]
+            rule = parse_rule(spelling).bind_position(2 - row, looked_at.max().item())
+            kept = rule.accepts(looked_at.softmax(-1), token).item()
+            greatest = seen[row, :width].argmax()
+            assert greatest == (token if kept else looked_at.argmax())
+            relaxed += int(greatest != looked_at.argmax())
+    assert (relaxed > 0) == (spelling not in ("relaxed_greedy:margin=0", "big_little:rollback=0", "mars:ratio=1"))
 
 
 def test_a_draft_with_a_shorter_vocabulary_leaves_the_rest_as_it_is() -> None:

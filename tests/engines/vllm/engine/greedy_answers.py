@@ -8,8 +8,8 @@ from itertools import islice
 import torch
 
 from cactus_decoding import Pair, Request, SamplingParams, load_pair
+from cactus_decoding.core.counters import REPORT_KEY, REPORTED, ResponseCounts
 from cactus_decoding.core.response import begin
-from cactus_decoding.engines.openai.counters import REPORT_KEY, REPORTED, ResponseCounts
 from cactus_decoding.engines.vllm.extra_args import request_of
 from cactus_decoding.zoo import word_problems
 
@@ -31,6 +31,11 @@ KINDS: tuple[dict, ...] = (
     {"acceptance_rule": "relaxed_greedy:margin=8", "budget": 0.0},
 )
 """What requests ask for."""
+LIMITS = ("budget", "protect", "lossless_tokens", "relax_within")
+
+
+def without(asked: dict, key: str) -> dict:
+    return {name: value for name, value in asked.items() if not name.startswith(key)}
 
 
 def prompts(count: int) -> list[list[int]]:
@@ -49,7 +54,7 @@ def pair() -> Pair:
 
 
 def own_answer(prompt: list[int], asked: dict) -> tuple[list[int], dict]:
-    """Return what this package's loop answers, whose first step proposes nothing, as vLLM's, and its report."""
+    """Return what this package's loop answers, and its report; the first step proposes nothing, as in vLLM."""
     request = (request_of(asked, greedy=True) or Request(sampling=SamplingParams(temperature=0.0))).proposing(PROPOSALS)
     end = len(prompt) + MAX_TOKENS
     counts = ResponseCounts()
