@@ -19,7 +19,7 @@ from cactus_decoding.core.divergences.f_divergences import DIVERGENCES
 from cactus_decoding.core.divergences.rows import kl_of_rows
 from cactus_decoding.core.rules.base import GreedyRule, LiftRule, RowRule, Rule, row_rule
 from cactus_decoding.core.rules.relaxed_greedy import given_up
-from cactus_decoding.core.sampling.rows import without_equals
+from cactus_decoding.core.types import without_equals
 
 # float32 cannot tell such odds from certainty, and infinite logits would make a softmax NaN
 _MAX_LOG_ODDS = 40.0

@@ -105,6 +105,19 @@ LogitsToProbs = Callable[["Tensor", list[int]], "Tensor"]
 """``(logits [rows, vocabulary], token_ids) -> probs``: the last row follows all tokens, each before it one fewer."""
 
 
+def without_equals(probs: Tensor, token_ids: Tensor) -> Tensor:
+    """Return rows, ``[..., vocabulary]``, in which no other token equals the chosen likeliest one, ``[..., 1]``.
+
+    The first token with the greatest logit is chosen. Others may round to the same probability, so theirs are made
+    smaller by the least there is.
+    """
+    import torch
+
+    greatest = probs.gather(-1, token_ids)
+    equals = (probs == greatest).scatter(-1, token_ids, False)
+    return torch.where(equals, torch.nextafter(greatest, torch.zeros_like(greatest)), probs)
+
+
 class StepRows:
     """Both models' probabilities in one step; each row is computed when it is first asked for.
 
@@ -140,8 +153,6 @@ class StepRows:
 
     def untempered_after(self, node: int) -> Tensor:
         """Return the same before temperature and truncation, where the token chosen at temperature 0 has no equal."""
-        from cactus_decoding.core.sampling.rows import without_equals
-
         row = self._to_untempered(self.logits[node + 1 : node + 2], self.text(node))[0]
         return without_equals(row, self.target_after(node).argmax(-1, keepdim=True))
 

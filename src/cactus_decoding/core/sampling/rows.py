@@ -30,17 +30,6 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
     return torch.where(total > 0, torch.minimum(picked, last_positive), picked).squeeze(-1)
 
 
-def without_equals(probs: Tensor, token_ids: Tensor) -> Tensor:
-    """Return rows, ``[..., vocabulary]``, in which no other token equals the chosen likeliest one, ``[..., 1]``.
-
-    The first token with the greatest logit is chosen. Others may round to the same probability, so theirs are made
-    smaller by the least there is.
-    """
-    greatest = probs.gather(-1, token_ids)
-    equals = (probs == greatest).scatter(-1, token_ids, False)
-    return torch.where(equals, torch.nextafter(greatest, torch.zeros_like(greatest)), probs)
-
-
 def draw_one(weights: Tensor, uniform: Tensor) -> int:
     """Do what `draw` does for one row on the CPU, but sum up most of it in blocks.
 
