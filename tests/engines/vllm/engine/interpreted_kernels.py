@@ -15,6 +15,7 @@ import torch
 REQUESTS, VOCABULARY = 160, 6
 METERED, DEPTH, STEPS, BUDGET = 12, 2, 3, 0.4
 METERED_RULES = ("cactus:delta=1", "clamped:width=1")
+GREEDY, GREEDY_RULES = 48, ("relaxed_greedy:margin=0.6,per=remaining", "mars:ratio=0.2,logits=raw")
 CASES = [(None, True), (None, False), ("cactus:delta=1", True), ("cactus:delta=1", False), ("clamped:width=1", False)]
 
 
@@ -47,8 +48,13 @@ def states(slots: int) -> SimpleNamespace:
     )
 
 
-def sampled(rules, target, draft, slots, drafted, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what a step of requests in these slots samples, whose tokens were drafted, ``[requests, depth]``."""
+def sampled(
+    rules, target, draft, slots, drafted, seed: int = 0, temperature: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what a step of requests in these slots samples, whose tokens were drafted, ``[requests, depth]``.
+
+    Temperatures are those of the slots, 1 if there are none.
+    """
     import triton.language as tl
     from vllm.v1.worker.gpu.spec_decode import rejection_sampler_utils as kernels
 
@@ -67,14 +73,14 @@ def sampled(rules, target, draft, slots, drafted, seed: int = 0) -> tuple[torch.
         slots.int(),
         slots.repeat_interleave(depth + 1).int(),
         torch.arange(depth + 1, dtype=torch.int32).repeat(requests),
-        torch.ones(requests),
+        torch.ones(requests) if temperature is None else temperature,
         torch.arange(requests) * 977 + 13 + seed,
         depth,
     )
 
 
-def asking(asked: dict | None) -> SimpleNamespace:
-    return SimpleNamespace(temperature=1.0, extra_args=asked)
+def asking(asked: dict | None, temperature: float = 1.0) -> SimpleNamespace:
+    return SimpleNamespace(temperature=temperature, extra_args=asked)
 
 
 def run(rule: str | None, one_hot: bool) -> list[list[int]]:
@@ -93,6 +99,24 @@ def run(rule: str | None, one_hot: bool) -> list[list[int]]:
         rules.add_request(slot, asking(None if rule is None or place % 2 else {"acceptance_rule": rule}))
     tokens, num_sampled = sampled(rules, target, None if one_hot else draft, slots, drafted.unsqueeze(1))
     return [drafted.tolist(), tokens[:, 0].tolist(), num_sampled.tolist()]
+
+
+def run_greedy(rule: str, one_hot: bool) -> list[list]:
+    """Return drafted and emitted tokens of requests: every other one samples, and of the rest half have the rule."""
+    from cactus_decoding.engines.vllm.extra_args import ServerConfig
+    from cactus_decoding.engines.vllm.v2 import SlotRules
+
+    target, draft = problem()
+    torch.manual_seed(11)
+    slots, temperature = torch.randperm(GREEDY), torch.zeros(GREEDY)
+    temperature[slots[1::2]] = 1.0
+    rules = SlotRules(ServerConfig(), states(GREEDY))
+    asked = [{"acceptance_rule": rule}, {"acceptance_rule": "cactus:delta=1"}, None, None]
+    for place, slot in enumerate(slots.tolist()):
+        rules.add_request(slot, asking(asked[place % 4], temperature[slot].item()))
+    drafted = torch.randint(VOCABULARY, (GREEDY, DEPTH))
+    tokens, lengths = sampled(rules, target, None if one_hot else draft, slots, drafted, temperature=temperature)
+    return [drafted.tolist(), [own[:length] for own, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]]
 
 
 def run_metered(rule: str) -> dict[str, list]:
@@ -139,5 +163,9 @@ if __name__ == "__main__":
     backends["cpu"] = SimpleNamespace(driver=CpuDriver, compiler=None)
     driver.set_active(CpuDriver())
     laws = [run(rule, one_hot) for rule, one_hot in CASES]
-    results = {"laws": laws, "metered": [run_metered(rule) for rule in METERED_RULES]}
+    results = {
+        "laws": laws,
+        "metered": [run_metered(rule) for rule in METERED_RULES],
+        "greedy": [run_greedy(rule, one_hot) for rule in GREEDY_RULES for one_hot in (True, False)],
+    }
     Path(sys.argv[1]).write_text(json.dumps(results))

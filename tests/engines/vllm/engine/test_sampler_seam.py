@@ -14,6 +14,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors, MoveD
 from vllm.v1.worker.gpu_input_batch import CachedRequestState, InputBatch
 
 from cactus_decoding.core.audit import audit
+from cactus_decoding.core.rules import parse_rule
 from cactus_decoding.engines.vllm.patches import closest_version, differences, stock_of
 from cactus_decoding.engines.vllm.v1 import batch_rules
 
@@ -65,6 +66,45 @@ def test_a_rule_at_its_lossless_end_gives_the_stock_tokens(rule: str, one_hot: b
     logitsprocs = processors()
     admit(logitsprocs, [params(rule)] * REQUESTS)
     assert torch.equal(sample(logits.clone(), draft, drafted, metadata(logitsprocs, cuts, seeds())), expected)
+
+
+@pytest.mark.parametrize("all_greedy", [True, False])
+@pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
+@all_of("rule", ["relaxed_greedy:margin=1.5", "relaxed_greedy:margin=0.8,per=remaining", "mars:ratio=0.5,logits=raw"])
+def test_greedy_requests_follow_their_rule_whatever_is_asked_beside_them(
+    rule: str, one_hot: bool, all_greedy: bool
+) -> None:
+    """Of every four requests one has the rule, one has none at temperature 0, and two sample unless all are greedy."""
+    logits, probs, _ = step_rows()
+    likely = logits[:, :DRAFTED].softmax(-1).view(-1, VOCABULARY)
+    drafted = torch.multinomial(likely, 1, generator=torch.Generator().manual_seed(1)).view(REQUESTS, DRAFTED)
+    cuts = [Cut(0.0 if all_greedy or index % 4 < 2 else 0.8, 0 if index % 4 < 2 else 9) for index in range(REQUESTS)]
+    draft, asked = None if one_hot else probs, [rule, None, "clamped:width=2", None]
+    expected = sample(logits.clone(), draft, drafted, metadata(LogitsProcessors(), cuts, seeds()))
+    logitsprocs = processors()
+    admit(
+        logitsprocs,
+        [
+            params(None if all_greedy and index % 4 == 2 else asked[index % 4], cuts[index].temperature)
+            for index in range(REQUESTS)
+        ],
+    )
+    given, relaxed = sample(logits.clone(), draft, drafted, metadata(logitsprocs, cuts, seeds())), 0
+    stock = torch.tensor([index % 4 in (1, 3) or (all_greedy and index % 4 == 2) for index in range(REQUESTS)])
+    assert torch.equal(given[stock], expected[stock])
+    for request in range(0, REQUESTS, 4):
+        emitted = []
+        for place, (row, token) in enumerate(zip(logits[request], drafted[request].tolist(), strict=False)):
+            bound = parse_rule(rule).bind_position(DRAFTED - place, row.max().item())
+            kept = bound.accepts(row.softmax(-1), torch.tensor([token])).item()
+            relaxed += kept and token != row.argmax()
+            emitted.append(token if kept else int(row.argmax()))
+            if not kept:
+                break
+        else:
+            emitted.append(int(logits[request, DRAFTED].argmax()))
+        assert [token for token in given[request].tolist() if token >= 0] == emitted
+    assert relaxed
 
 
 @pytest.mark.parametrize("rule", ["cactus:delta=3", "clamped:width=2"])

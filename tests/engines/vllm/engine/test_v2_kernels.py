@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from engine_run import ENGINE_ENVIRONMENT
-from interpreted_kernels import BUDGET, CASES, DEPTH, METERED, METERED_RULES, STEPS, problem
+from interpreted_kernels import BUDGET, CASES, DEPTH, GREEDY_RULES, METERED, METERED_RULES, STEPS, problem
 from support.chi_square import rejects
 
-from cactus_decoding import audit
+from cactus_decoding import audit, parse_rule
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +68,25 @@ def test_budgets_hold_and_counters_count(rule: str, everything: dict[str, list])
     assert counted["cactus_accepted_tokens"] == accepted
     assert counted["cactus_audited_nats"] == pytest.approx(positions * cost, rel=1e-5)
     assert 0 < counted["cactus_relaxed_tokens"] < accepted
+
+
+def test_greedy_requests_follow_their_rule_or_take_the_likeliest_token(everything: dict[str, list]) -> None:
+    target = problem()[0]
+    likeliest, probs = int(target.argmax()), target.softmax(-1)
+    for place, (drafted, emitted) in enumerate(everything["greedy"]):
+        rule, relaxed = parse_rule(GREEDY_RULES[place // 2]), 0
+        for request in range(0, len(drafted), 2):  # the others sample
+            expected = []
+            for depth, token in enumerate(drafted[request]):
+                bound = rule.bind_position(DEPTH - depth, target.max().item())
+                kept = token == likeliest
+                if request % 4 == 0:
+                    kept = bound.accepts(probs, torch.tensor([token])).item()
+                    relaxed += kept and token != likeliest
+                expected.append(token if kept else likeliest)
+                if not kept:
+                    break
+            else:
+                expected.append(likeliest)
+            assert emitted[request] == expected
+        assert relaxed
