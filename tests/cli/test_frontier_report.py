@@ -101,3 +101,28 @@ def test_the_command_writes_page_and_table(run, tmp_path):
     for text in (page.read_text(), table.read_text()):
         assert "Where lossless rejects, by kind of token: " in text
         assert "punctuation and symbols" in text
+
+
+def test_a_forecast_is_said_to_be_one_wherever_it_stands(run, succeed, tmp_path):
+    output, costs = tmp_path / "f.json", tmp_path / "costs.json"
+    profile = {"name": "a [large] GPU", "source": "timed by me", "pass_ms": {"1": 10, "8": 12}, "draft_ms": 1}
+    costs.write_text(json.dumps({"profiles": [profile]}))
+    command = ["frontier", "--output", str(output), "--positions", "30", "--points", "2", "--family", "clamped"]
+    command += ["--num-speculative-tokens", "3", "--costs", str(costs), "--answer-tokens", "500"]
+    out, _ = succeed(*command)
+    assert "Forecast, not measured: a [large] GPU, answers of 500 tokens" in " ".join(out.split())
+    assert "Forecast, not measured: a [large] GPU, flat passes" in " ".join(out.split())
+    assert "Times are forecast, not measured" in out
+    result = json.loads(output.read_text())
+    lossless, found = result["points"][0], result["forecast"]
+    assert found["note"].startswith("Times are forecast, not measured")
+    assert found["sources"] == {"a [large] GPU": "timed by me"}
+    best = found["profiles"]["a [large] GPU"][0]
+    k = best["num_speculative_tokens"]
+    step = 10 + 2 * k / 7 + k
+    assert best["seconds_per_answer"][0] == pytest.approx(0.5 * step / lossless["tokens_per_step"][k - 1][0])
+    costs.write_text("{}")
+    assert run(*command)[::2] == (
+        2,
+        f"cactus: {costs}: a file of costs must be a JSON object with a list of 'profiles'\n",
+    )

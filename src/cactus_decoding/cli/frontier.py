@@ -19,6 +19,7 @@ from cactus_decoding.cli.options import OUTPUT, RUNNING, option
 
 if TYPE_CHECKING:
     from cactus_decoding import Request
+    from cactus_decoding.lab.frontier.costs import Forecast
     from cactus_decoding.lab.frontier.frontier import Point
     from cactus_decoding.lab.frontier.limits import Limit
     from cactus_decoding.lab.frontier.recorded_rows import RecordedRows
@@ -30,10 +31,12 @@ EXAMPLES = (
     "--family clamped\n\n"
     "cactus frontier --output frontier.json --protect digits --picture frontier.svg\n\n"
     "cactus frontier --output frontier.json --at kl=0.05\n\n"
+    "cactus frontier --output frontier.json --family clamped --costs costs.json\n\n"
     "cactus frontier --output frontier.json --target ./large --draft ./small --task gsm8k:path=gsm8k_train.jsonl"
 )
 WHAT, MODELS = "What is recorded", "Models"
 MEBIBYTE = 2**20
+FORECAST = "Forecast, not measured"
 _WIDTHS = (2, 4, 8)  # numbers of children in the printed table; the file has all
 
 
@@ -57,6 +60,11 @@ def frontier(
     at: Annotated[str | None, option(
         "Print the rule to type that accepts most at a mean KL of kl=NATS per visited position, or costs least at "
         "acceptance=P.", "LIMIT", shown="none")] = None,
+    costs: Annotated[Path | None, option(
+        "Also forecast the time of an answer on hardware that somebody else has timed: a file of what passes cost "
+        "there, which docs/evaluation.md describes.", "FILE", shown="none")] = None,
+    answer_tokens: Annotated[int, option(
+        "Tokens of the answers that --costs forecasts, under every rule.", "N", min=1)] = 300,
     children: Annotated[int, option(
         "Also work out how often one of 1, 2, … N children of a tree's node is kept, with one of them drawn and with "
         "none: what width is worth. Takes 2 N times as long.", "N", shown="none", min=0, max=64)] = 0,
@@ -109,6 +117,7 @@ def frontier(
     from cactus_decoding.lab.evaluation.intervals import FEWEST_PROBLEMS
     from cactus_decoding.lab.evaluation.run_config import NO_PROTECTION, parse_policies
     from cactus_decoding.lab.evaluation.tasks.sources import file_of
+    from cactus_decoding.lab.frontier.costs import NOTE, forecast_result, forecasts, read_profiles
     from cactus_decoding.lab.frontier.frontier import Frontier, as_result
     from cactus_decoding.lab.frontier.frontier import frontier as compute
     from cactus_decoding.lab.frontier.limits import Limit, best_within
@@ -119,13 +128,14 @@ def frontier(
     from cactus_decoding.zoo import full_name
 
     draft, limit = full_name(draft), None if at is None else Limit.parse(at)
+    profiles = [] if costs is None else read_profiles(costs)
     protection = {name: settings.pop(name) for name in settings_of(Protection)}
     asked = {"num_speculative_tokens": num_speculative_tokens} | settings | {"seed": seed}
     request, families = Request.from_dict(asked), parse_families(family or [], rules)
     protect = protection.pop("protect") or []
     policies = parse_policies([NO_PROTECTION, *protect], **protection)
     check_writable(
-        output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task)]
+        output, picture, None if recorded else rows_file, inputs=[rows_file if recorded else None, file_of(task), costs]
     )
     options.check_suffix("--picture", picture, ".svg")
     if picture is not None:
@@ -159,6 +169,9 @@ def frontier(
     arguments |= {"children": children, "protect": protect} | protection
     result = as_result(measured, rows, provenance(arguments | ({} if limit is None else {"at": str(limit)})))
     result["rejections"] = rejections(rows, vocabulary, memory_)
+    foreseen = forecasts(measured, profiles, answer_tokens)
+    if costs is not None:
+        result["forecast"] = forecast_result(foreseen, profiles, answer_tokens)
     if limit is not None:
         result["at"] = {"limit": str(limit), "points": [point.as_dict() for point in best]}
     write_atomically(output, as_json(result, indent=1) + "\n")
@@ -174,8 +187,25 @@ def frontier(
     console.print(
         f"Exact at these positions; {others}. tokens/step is for {len(measured[0].tokens_per_step)} proposals."
     )
+    for name, found in foreseen.items():
+        console.print("", forecast_table(name, found, answer_tokens), sep="\n")
+    if foreseen:
+        console.print(NOTE, soft_wrap=True)
     if limit is not None:
         console.print("", advice(limit, measured[0], best), sep="\n", soft_wrap=True)
+
+
+def forecast_table(name: str, forecasts: Sequence[Forecast], answer_tokens: int) -> Table:
+    title = f"{FORECAST}: {name}, answers of {answer_tokens} tokens"
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=escape(title), title_justify="left")
+    table.add_column("rule", overflow="fold")
+    for heading in ("best\nproposals", "seconds/\nanswer", "tokens/\nsecond", "times as fast as\nthe target alone"):
+        table.add_column(heading, justify="right")
+    for each in forecasts:
+        numbers = f"{each.tokens_per_second:.1f}", f"{each.times_as_fast_as_alone:.2f}"
+        seconds = each.seconds_per_answer.shown(3, "–")
+        table.add_row(escape(each.rule), str(each.num_speculative_tokens), seconds, *numbers)
+    return table
 
 
 def advice(limit: Limit, lossless: Point, best: Sequence[Point]) -> str:

@@ -21,7 +21,7 @@ COMMON = frozenset({
 FURTHER = {
     "threads", "memory", "engine_args", "system", "allow_code_execution",
     "lm_eval_path", "token_ids", "rescore", "interleaved", "concurrency", "timeout", "retries",  # eval
-    "children", "points",  # frontier
+    "children", "points", "answer_tokens",  # frontier
     "alias", "draft_sampling", "audit_fraction", "max_waiting", "max_prompt", "profile",  # serve, play
     "width", "first_layers", "refresh_every", "gradient_accumulation", "evaluate_every", "max_length",
     "bfloat16", "cache", "on_policy", "held_out",  # train-draft
