@@ -76,6 +76,7 @@ def study_of_parts(
     sizes: Any,
     measure: Callable[[Namespace, Any, dict[str, Any]], None],
     shown: Callable[[Path, Sequence[str]], Mapping[str, str]],
+    page: str = "",
     /,
     **options: Any,
 ) -> None:
@@ -87,13 +88,14 @@ def study_of_parts(
         sizes: a dataclass of how much each part has, which ``--problems`` limits.
         measure: takes the options, the sizes, and what provenance says; writes the result files that are not there.
         shown: returns tables and pictures of a folder and of some samplings, as `put` takes them.
+        page: the usual page, from ``docs/studies/``, if that is not the study's own.
         options: of the command line, as `scripts.results.parser` takes them.
     """
     name = folder.parent.name
     given = parser(
         about, **options, problems=(None, "at most so many of each part, for a trial", {"type": int}),
         only_measure=False, only_render=False, folder=(folder, "where result files are"),
-        page=ROOT / "docs" / "studies" / f"{name}.md",
+        page=ROOT / "docs" / "studies" / (page or f"{name}.md"),
     ).parse_args()  # fmt: skip
     command_line.prepare_process(1, small=True)
     given.folder, given.page = given.folder.resolve(), given.page.resolve()  # a study may change folders

@@ -42,7 +42,9 @@ INTERVAL = re.compile(r"\d \([-−+]?[\d.]+ to [-−+]?[\d.]+\)")
 MOVED = {
     "laptop_benchmarks": "performance/#gguf-files",
     "vllm_benchmarks": "performance/#vllm",
-    "study": "studies/rules/",
+    "study": "studies/relaxing/",
+    "studies/rules": "studies/relaxing/",
+    "studies/real_pair": "studies/relaxing/",
     "relaxing_study": "studies/relaxing/",
     "training_study": "studies/training/",
     "trees_study": "studies/trees/",
@@ -51,8 +53,8 @@ MOVED = {
 }
 REDIRECT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Moved</title>
-<meta http-equiv="refresh" content="0; url=../{place}"></head>
-<body>This page is now at <a href="../{place}">{place}</a>.</body></html>
+<meta http-equiv="refresh" content="0; url={up}{place}"></head>
+<body>This page is now at <a href="{up}{place}">{place}</a>.</body></html>
 """
 
 
@@ -140,4 +142,4 @@ def on_post_build(config: MkDocsConfig) -> None:
     for name, place in MOVED.items():
         page = Path(config.site_dir) / name / "index.html"
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(REDIRECT.format(place=place), encoding="utf-8")
+        page.write_text(REDIRECT.format(place=place, up="../" * len(Path(name).parts)), encoding="utf-8")

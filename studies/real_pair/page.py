@@ -68,7 +68,7 @@ def shown(result: Mapping[str, Any]) -> dict[str, str]:
         ),
         "checks": _checks(result),
         "answers": _answers(summary for results in answered for summary in summarise(results)),
-        "tables/real_pair.csv": _all(points),
+        "real_pair.csv": _all(points),
     }  # fmt: skip
 
 

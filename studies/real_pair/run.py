@@ -1,4 +1,4 @@
-"""The study of a real pair: regenerates the tables of docs/studies/real_pair.md.
+"""The study of a real pair: regenerates the tables of docs/studies/tables/real_pair.md.
 
 python -m studies.real_pair.run --answers FOLDER --target T.gguf    measures what `collect` kept; minutes on one core
 python -m studies.real_pair.run --only-render                       tables again, from the result files
@@ -34,7 +34,7 @@ from studies.real_pair.collect import PROTECTED, SHORTENED, Answers, read_answer
 from studies.real_pair.page import LENGTHS, choices, shown
 from studies.study import study
 
-RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json.gz", "studies/real_pair.md"
+RESULTS, PAGE = Path(__file__).with_name("results") / "rows.json.gz", "studies/tables/real_pair.md"
 CHOOSING = ROOT / "docs" / "choosing_a_rule.md"
 TASKS = ("gsm8k", "humaneval", "spec_bench", "ifeval")
 SAMPLINGS = {"plain": SamplingParams(), "own": SamplingParams(0.7, 20, 0.8), "paper": SamplingParams(0.6, 20, 0.95)}

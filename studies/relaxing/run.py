@@ -1,4 +1,4 @@
-"""Whether relaxing pays where the answer does not depend on it: regenerates docs/studies/relaxing.md.
+"""Whether relaxing pays where the answer does not depend on it: regenerates docs/studies/tables/relaxing.md.
 
     python -m studies.relaxing.run                       everything: hours on one core, can be interrupted
     python -m studies.relaxing.run --sampling truncated  one of the two samplings, for a process of its own
@@ -171,7 +171,7 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
             f"chosen {sampling}": table(("kind", "chosen", "score there", "tokens per step"), rows, names=2),
             f"tuned {sampling}": _tuned(tuned, chosen["lossless"]),
             f"grid {sampling}": _grid([*grid.values()]),
-            f"pictures/relaxing/{sampling}-cost-ratio.svg": _cost_picture(chosen, validated, grid, costs),
+            f"../pictures/relaxing/{sampling}-cost-ratio.svg": _cost_picture(chosen, validated, grid, costs),
         }
         if sampling == "truncated":
             found["paper"] = _paper([*read_runs(folder / f"{sampling}-paper.jsonl").values()])
@@ -274,4 +274,4 @@ def _cost_picture(
 
 
 if __name__ == "__main__":
-    study_of_parts(__doc__, FOLDER, Sizes(), measure, shown, sampling=SAMPLING_OPTION)
+    study_of_parts(__doc__, FOLDER, Sizes(), measure, shown, "tables/relaxing.md", sampling=SAMPLING_OPTION)

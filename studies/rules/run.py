@@ -1,4 +1,4 @@
-"""The study of all rules on the bundled target: regenerates the tables and pictures of docs/studies/rules.md.
+"""The study of all rules on the bundled target: regenerates docs/studies/tables/rules.md.
 
     python -m studies.rules.run                          everything: hours on one core, can be interrupted and continued
     python -m studies.rules.run --sampling truncated     one of the two samplings, for a process of its own
@@ -155,11 +155,11 @@ def shown(folder: Path, samplings: Sequence[str]) -> dict[str, str]:
             f"paired {sampling}": _paired(main, matched[BUNDLED]),
             f"tuned {sampling}": table(tuned, BRIEF),
             f"others {sampling}": "\n\n".join(tables),
-            f"pictures/rules/{sampling}-score.svg": charts.score_picture(main, sigma_band(main), "±1 sigma"),
+            f"../pictures/rules/{sampling}-score.svg": charts.score_picture(main, sigma_band(main), "±1 sigma"),
         }
         if sampling == "truncated":
             drafts = {"draft bundled": main} | {f"draft {draft}": runs for draft, runs in others.items()}
-            found["pictures/rules/truncated-time.svg"] = charts.time_picture(drafts)
+            found["../pictures/rules/truncated-time.svg"] = charts.time_picture(drafts)
     return found
 
 
@@ -219,4 +219,6 @@ def _matched(matched: Mapping[str, Mapping[str, Any]]) -> str:
 
 if __name__ == "__main__":
     positions = (4000, "validation positions on which widths are matched")
-    study_of_parts(__doc__, FOLDER, Sizes(), measure, shown, sampling=SAMPLING_OPTION, positions=positions)
+    study_of_parts(
+        __doc__, FOLDER, Sizes(), measure, shown, "tables/rules.md", sampling=SAMPLING_OPTION, positions=positions
+    )

@@ -1,4 +1,4 @@
-"""The study that regenerates docs/studies/real_pair.md, on bundled models as GGUF files."""
+"""The study that regenerates docs/studies/tables/real_pair.md, on bundled models as GGUF files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from studies.real_pair.collect import read_answers
 from studies.real_pair.page import choices
 from studies.real_pair.run import CHOOSING, RESULTS, TASKS, kinds_of
 
-PAGE = ROOT / "docs" / "studies" / "real_pair.md"
+PAGE = ROOT / "docs" / "studies" / "tables" / "real_pair.md"
 QUESTION = "Ann has 3 apples and buys {} more. How many apples does Ann have?"
 PRECISE = ":cache=float32"
 collect = partial(run_script, "studies.real_pair.collect")
@@ -92,7 +92,7 @@ def test_a_small_study_runs_to_its_tables(asked, tmp_path: Path) -> None:
         assert sum(share) == pytest.approx(1, abs=1e-3)
     by_rule = {each["rule"]: each["acceptance"][0] for each in result["samplings"]["plain"] if not each["protect"]}
     assert by_rule["lossless"] < by_rule["clamped:width=1.0"] < by_rule["clamped:width=5.0"]
-    assert "temperature 1,top_k:k=10,code symbols," in (tmp_path / "tables/real_pair.csv").read_text()
+    assert "temperature 1,top_k:k=10,code symbols," in (tmp_path / "real_pair.csv").read_text()
     assert read_rows(rows).positions == sum(each["positions"] for each in result["rejections"][:-1])
 
 

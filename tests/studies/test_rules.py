@@ -1,4 +1,4 @@
-"""The study that regenerates docs/studies/rules.md."""
+"""The study that regenerates docs/studies/tables/rules.md."""
 
 from __future__ import annotations
 

@@ -29,20 +29,26 @@ def ran(study: str, *given: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def copied_table(name: str, work: Path) -> Path:
+    """Copy a page of tables, whose pictures are beside its folder."""
+    (work / "tables").mkdir()
+    return copied_page(TABLES / name, work / "tables")
+
+
 def test_rules(tmp_path: Path) -> None:
-    page, folder = copied_page(PAGES / "rules.md", tmp_path), tmp_path / "study"
+    page, folder = copied_table("rules.md", tmp_path), tmp_path / "study"
     ran("rules.run", "--problems", 1, "--positions", 40, "--page", page, "--folder", folder)
-    assert "clamped:width=" in tables_of(page).read_text()
+    assert "clamped:width=" in page.read_text()
     assert [path.suffix for path in folder.iterdir()] == [".gz"] * 4
     assert len(list((tmp_path / "pictures" / "rules").glob("*.svg"))) == 3
 
 
 def test_relaxing(tmp_path: Path) -> None:
-    page, folder = copied_page(PAGES / "relaxing.md", tmp_path), tmp_path / "relaxing"
+    page, folder = copied_table("relaxing.md", tmp_path), tmp_path / "relaxing"
     ran("relaxing.run", "--problems", 1, "--sampling", "truncated", "--page", page, "--folder", folder)
     parts = {"chosen", "tuned", "paper", "grid"}
     assert {path.name for path in folder.glob("*.jsonl*")} == {f"truncated-{part}.jsonl.gz" for part in parts}
-    assert "protecting digits" in tables_of(page).read_text()
+    assert "protecting digits" in page.read_text()
 
 
 def test_trees(tmp_path: Path) -> None:
