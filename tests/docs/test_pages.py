@@ -41,7 +41,7 @@ NOT_RUN = {
     "docs/reproduce.md": 1,
     "docs/structured_answers.md": 1,
     "docs/traces_and_playground.md": 1,
-    "docs/vllm.md": 13,
+    "docs/vllm.md": 15,
     "docs/vllm_reference.md": 1,
 }
 

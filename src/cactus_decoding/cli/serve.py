@@ -7,7 +7,7 @@ import math
 import os
 import threading
 from collections.abc import Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -19,6 +19,9 @@ from cactus_decoding.cli.options import RUNNING, option
 from cactus_decoding.core.files.home import expanded
 from cactus_decoding.core.models.loading import check_model_name
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
+
+if TYPE_CHECKING:
+    from cactus_decoding.engines.vllm.schedule import Schedule
 
 EXAMPLES = (
     "[bold]Examples[/bold]\n\n"
@@ -61,8 +64,10 @@ def serve(
     budget: Annotated[float | None, option(
         "What a response may spend on the rule, if its request says nothing.", "NATS", shown="no limit", min=0)] = None,
     num_speculative_tokens: Annotated[str | None, option(
-        "Tokens that the draft proposes per step; llama.cpp also takes 'auto', for as many as pay on this machine, "
-        "which may be none. Neither engine reads trees.", "N", RUNNING, shown="vLLM: 4; llama.cpp: auto")] = None,
+        "Tokens that the draft proposes per step, or 'auto' for as many as pay on this machine, which may be none: "
+        "llama.cpp chooses in every step; vLLM measures when it starts, for some minutes, and chooses by the number of "
+        "requests at once. '1:4,3:2,5:0' tells vLLM: 4 from one request on, 2 from three, none from five. Neither "
+        "engine reads trees.", "N|auto", RUNNING, shown="vLLM: 4; llama.cpp: auto")] = None,
     draft_sampling: Annotated[str, option(
         "vLLM: how the draft model proposes: its likeliest tokens, or draws at the request's temperature, as it always "
         "does with llama.cpp.", "greedy|probabilistic")] = "greedy",
@@ -70,7 +75,7 @@ def serve(
         "vLLM: part of the positions to audit for the metrics.", "F", min=0, max=1)] = 0.0,
     client_rules: Annotated[bool, option(
         "vLLM: let requests choose rule, budget and protection; or refuse those that ask for more than "
-        "'lossless' and a report.", flag="--client-rules/--no-client-rules")] = True,
+        "'lossless', a report and fewer proposals.", flag="--client-rules/--no-client-rules")] = True,
     host: Annotated[str | None, option(
         "Address to listen on. llama.cpp demands a key for one that other machines reach.", "ADDRESS", SERVER,
         shown="vLLM: all of them; llama.cpp: 127.0.0.1")] = None,
@@ -187,27 +192,25 @@ def _origins(given: Sequence[str]) -> list[str]:
     return [*given]
 
 
-def _proposals(text: str | None, engine: str) -> int | str | None:
-    """Return a number, ``auto``, or None if llama.cpp's server is to choose; `ValueError` for anything else."""
+def _proposals(text: str | None, engine: str) -> int | str | Schedule | None:
+    """Return a number, ``auto``, numbers by batch size, or None if llama.cpp's server is to choose; or `ValueError`."""
     from cactus_decoding.core.checks import check_integer, short_repr
     from cactus_decoding.core.request import AUTO
 
-    if text is not None and text.strip() == AUTO and engine == "vllm":
-        raise ValueError(
-            "vLLM proposes the same number for all requests and in every step, so num_speculative_tokens must be an "
-            "integer of at least 1, but is 'auto', which chooses for each step: give the best number that you have "
-            "measured, or --engine llama-cpp"
-        )
-    or_auto = " or auto" if engine == "llama-cpp" else ""
     least = 1 if engine == "vllm" else 0
     if text is None:
         return 4 if engine == "vllm" else None
-    if text.strip() == AUTO and engine == "llama-cpp":
+    if text.strip() == AUTO:
         return AUTO
+    if engine == "vllm" and ":" in text:
+        from cactus_decoding.engines.vllm.schedule import parse_schedule
+
+        return parse_schedule(text)
     try:
         number = int(text)
     except ValueError:
-        wanted = f"an integer of at least {least}{or_auto}"
+        others = ", auto, or pairs such as 1:4,3:2,5:0" if engine == "vllm" else " or auto"
+        wanted = f"an integer of at least {least}{others}"
         raise ValueError(f"num_speculative_tokens must be {wanted}, but is {short_repr(text)}") from None
     check_integer("num_speculative_tokens", number, least)
     return number
@@ -217,15 +220,17 @@ def _serve_vllm(
     target: str | None,
     draft: str | None,
     asked: dict[str, Any],
-    num_speculative_tokens: int | str | None,
+    proposals: int | str | Schedule | None,
     draft_sampling: str,
     audit_fraction: float,
     client_rules: bool,
     engine_arguments: list[str],
 ) -> int:
     from cactus_decoding import zoo
+    from cactus_decoding.core.request import AUTO
     from cactus_decoding.engines.vllm import server
     from cactus_decoding.engines.vllm.extra_args import request_of
+    from cactus_decoding.engines.vllm.schedule import CANDIDATES, SIZES, choose, rates_text, spelled
 
     server.check_draft(draft)
     if target is not None and draft is None:
@@ -247,11 +252,23 @@ def _serve_vllm(
         notes.say(f"less than vLLM's usual share of memory is free, so it gets {' '.join(memory)}")
     if precision := server.precision_arguments(target, engine_arguments):
         notes.say(f"vLLM gets {' '.join(precision)}, which is faster on this processor than 16 bits")
-    speculation = server.speculative_config(draft, int(num_speculative_tokens or 4), draft_sampling)
-    command = server.server_command(
-        target, speculation, default, audit_fraction, [*memory, *precision, *engine_arguments], client_rules
-    )
-    return server.run_server(command)
+
+    def command(number: int | Schedule) -> list[str]:
+        speculation = server.speculative_config(draft, number, draft_sampling)
+        given = [*memory, *precision, *engine_arguments]
+        return server.server_command(target, speculation, default, audit_fraction, given, client_rules)
+
+    if proposals == AUTO:
+        notes.say(f"measures what pays for {SIZES[0]} to {SIZES[-1]} requests at once, before it serves")
+        rates = server.measured_rates(command(CANDIDATES[-1]))
+        if isinstance(rates, int):
+            return rates
+        proposals = choose(rates)
+        notes.say(f"tokens per second:\n{rates_text(rates)}")
+        notes.say(f"the next time without measuring: --num-speculative-tokens {spelled(proposals)}")
+    assert proposals is not None
+    assert not isinstance(proposals, str)
+    return server.run_server(command(proposals))
 
 
 class ServerAddress(NamedTuple):

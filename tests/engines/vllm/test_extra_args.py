@@ -228,7 +228,7 @@ def test_a_worker_takes_no_notice_of_what_makes_no_difference_or_is_wrong() -> N
 
 
 def config(**changes: object) -> SimpleNamespace:
-    speculative = SimpleNamespace(rejection_sample_method="standard")
+    speculative = SimpleNamespace(rejection_sample_method="standard", num_speculative_tokens=4)
     return SimpleNamespace(**({"speculative_config": speculative, "additional_config": {}} | changes))
 
 
@@ -238,7 +238,14 @@ def test_what_a_server_can_follow() -> None:
     for changes, said in (
         ({"speculative_config": None}, "without --speculative-config"),
         *(
-            ({"speculative_config": SimpleNamespace(rejection_sample_method=method, **more)}, f"'{method}'")
+            (
+                {
+                    "speculative_config": SimpleNamespace(
+                        rejection_sample_method=method, num_speculative_tokens=5, **more
+                    )
+                },
+                f"'{method}'",
+            )
             for method in ("block", "fly", "synthetic")
             for more in ({}, {"num_speculative_tokens_per_batch_size": [(1, 4, 5), (5, 64, 2)]})
         ),
@@ -259,6 +266,63 @@ def test_what_a_server_can_follow() -> None:
         ServerConfig.of(config(speculative_config=None)).read({"acceptance_report": True})
     with pytest.raises(ValueError, match="did you mean 'audit_fraction'"):
         ServerConfig.of(config(additional_config={"audit_fractions": 1}))
+
+
+def test_how_many_proposals_a_request_has_verified_is_at_most_the_server_s_number() -> None:
+    server = ServerConfig.of(config())
+    for number in (0, 1, 4):
+        assert server.read({"num_speculative_tokens": number}) == (None, False)
+        assert server.read({"num_speculative_tokens": number} | RULE)[0] == Request("cactus:delta=1")
+    for wrong, said in ((5, "between 0 and 4, but is 5"), (-1, "between 0 and 4, but is -1"), ("2", "an integer")):
+        for rule in ({}, RULE):
+            with pytest.raises((TypeError, ValueError), match=f"num_speculative_tokens must be {said}"):
+                server.read({"num_speculative_tokens": wrong} | rule)
+    without = ServerConfig.of(config(speculative_config=None))
+    assert without.read({"num_speculative_tokens": 0}) == (None, False)
+    with pytest.raises(ValueError, match="between 0 and 0, but is 1"):
+        without.read({"num_speculative_tokens": 1})
+    with pytest.raises(ValueError, match="num_speculative_tokens is a key of a request"):
+        ServerConfig.of(config(additional_config={"num_speculative_tokens": 2}))
+    with pytest.raises(ValueError, match="did you mean 'num_speculative_tokens'"):
+        server.read({"num_speculative_token": 2})
+    closed = ServerConfig.of(config(additional_config={"client_rules": False}))
+    assert closed.read({"num_speculative_tokens": 2}) == (None, False)
+
+
+def test_a_seed_gives_one_text_where_a_request_asks_for_it_and_the_server_can() -> None:
+    def couples(server: SimpleNamespace | None = None, **changes: object) -> bool:
+        given = {"temperature": 1.0, "seed": 5, "extra_args": {"verification": "coupled"}} | changes
+        return ServerConfig.of(server or config()).couples(SimpleNamespace(**given))
+
+    def asking(**further: object) -> dict:
+        return {"verification": "coupled"} | further
+
+    assert couples()
+    assert couples(config(speculative_config=None))
+    assert couples(config(additional_config={"client_rules": False}))
+    assert couples(extra_args=asking(acceptance_rule="lossless", num_speculative_tokens=2))
+    for changes in ({"temperature": 0.0}, {"extra_args": None}, {"extra_args": {"verification": "token"}}):
+        assert not couples(**changes)
+    for changes, said in (
+        ({"seed": None}, "needs a seed"),
+        ({"seed": -3}, "seed must be between 0 and"),
+        ({"extra_args": asking(acceptance_rule="clamped:width=1")}, "for lossless requests in vLLM, but acceptance_ru"),
+        ({"extra_args": {"verification": "block"}}, "verification must be 'token' or 'coupled' in vLLM, but is 'block"),
+        ({"extra_args": {"verification": 1}}, "verification must be 'token' or 'coupled' in vLLM, but is 1"),
+        ({"server": config(additional_config=RULE)}, "ask for 'lossless'"),
+        ({"server": config(use_v2_model_runner=True)}, "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"server": config(scheduler_config=SimpleNamespace(async_scheduling=True))}, "--no-async-scheduling"),
+        (
+            {
+                "server": config(
+                    speculative_config=SimpleNamespace(rejection_sample_method="block", num_speculative_tokens=2)
+                )
+            },
+            "'block'",
+        ),
+    ):
+        with pytest.raises(ValueError, match=said):
+            couples(**changes)
 
 
 def test_a_server_may_keep_the_choice_to_itself() -> None:

@@ -14,7 +14,7 @@ from support.tables import all_of
 
 from cactus_decoding import Metrics
 from cactus_decoding.core.policy.vocabulary import Vocabulary
-from cactus_decoding.engines.vllm import plugin, reports, v1, v2
+from cactus_decoding.engines.vllm import drafting, plugin, reports, v1, v2
 from cactus_decoding.engines.vllm.offline import StepCounts, keep_stdout_clean, parse_engine_arguments
 from cactus_decoding.engines.vllm.patches import (
     RECORDED,
@@ -45,7 +45,7 @@ def exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check_of(seen: list, **config: object):
     """Return the check of a server; the stock one notes what it is given."""
-    standard = SimpleNamespace(rejection_sample_method="standard")
+    standard = SimpleNamespace(rejection_sample_method="standard", num_speculative_tokens=4)
     given = {"speculative_config": standard, "additional_config": {}} | config
     return with_check(lambda processor: seen.append)(SimpleNamespace(vllm_config=SimpleNamespace(**given)))
 
@@ -261,6 +261,7 @@ def test_our_wrappers_take_what_vllm_s_functions_take(version: str) -> None:
     for module, name, place in (
         (v1, "rejection_sample", V1_SAMPLER),
         (v2, "rejection_sample", V2_SAMPLER),
+        (drafting, "propose_draft_token_ids", "v1/worker/gpu_model_runner.py::GPUModelRunner.propose_draft_token_ids"),
         (reports, "update_from_output", "v1/core/sched/scheduler.py::Scheduler.update_from_output"),
         (reports, "add_request", "v1/core/sched/scheduler.py::Scheduler.add_request"),
         (reports, "process_outputs", "v1/engine/output_processor.py::OutputProcessor.process_outputs"),

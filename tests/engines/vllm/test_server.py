@@ -16,6 +16,7 @@ from cactus_decoding.core.counters import REPORTED, report_of
 from cactus_decoding.engines.vllm import server
 from cactus_decoding.engines.vllm.extra_args import ServerConfig, request_of
 from cactus_decoding.engines.vllm.reports import ATTRIBUTE, with_counts
+from cactus_decoding.engines.vllm.schedule import vllm_schedule
 from cactus_decoding.engines.vllm.server import memory_arguments, run_server, server_command, speculative_config
 from cactus_decoding.engines.vllm.v2 import SlotRules
 
@@ -30,6 +31,8 @@ def test_the_server_s_command() -> None:
     ours = {"acceptance_rule": "cactus:delta=1.0", "budget": 2.0, "audit_fraction": 0.1}
     assert json.loads(options["--additional-config"]) == ours
     assert options["--port"] == "9"
+    by_size = speculative_config("ngram", ((1, 3), (5, 0)), "greedy")
+    assert by_size == vllm_schedule(((1, 3), (5, 0))) | {"method": "ngram", "prompt_lookup_max": 4}
     command = server_command(None, speculation, default, 0.0, [], client_rules=False)
     assert json.loads(command[-1]) == {"acceptance_rule": "cactus:delta=1.0", "budget": 2.0, "client_rules": False}
     policy = {"protect": r"^ ?\d", "lossless_tokens": 4, "relax_within": ["<a>", "</a>"]}
@@ -57,8 +60,11 @@ def test_a_configuration_that_would_drop_the_rule_is_refused(given: list[str]) -
         (["--draft-sampling", "x"], "draft_sampling must be one of"),
         (["some-model", "--draft", "bundled:draft"], "give TARGET and --draft"),
         (["--num-speculative-tokens", "0"], "num_speculative_tokens must be at least 1"),
-        (["--num-speculative-tokens", "confidence"], "must be an integer of at least 1, but is 'confidence'"),
-        (["--num-speculative-tokens", "auto"], "vLLM proposes the same number for all requests and in every step"),
+        (
+            ["--num-speculative-tokens", "confidence"],
+            "must be an integer of at least 1, auto, or pairs such as 1:4,3:2,5:0, but is",
+        ),
+        (["--num-speculative-tokens", "2:4"], "must begin with 1 and rise"),
     ],
 )
 def test_mistakes_end_before_a_server_starts(capsys, arguments: list[str], said: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from cactus_decoding.core.checks import check_number, short_repr, suggestion
+from cactus_decoding.core.checks import check_integer, check_number, short_repr, suggestion
 from cactus_decoding.core.counters import REPORT_KEY
 from cactus_decoding.core.declared import build
 from cactus_decoding.core.policy.budget import Budget
@@ -19,7 +19,7 @@ from cactus_decoding.core.policy.protection import Protection
 from cactus_decoding.core.policy.relaxation import RelaxationPolicy, relaxation_policy
 from cactus_decoding.core.policy.vocabulary import Vocabulary
 from cactus_decoding.core.relaxed_logits import works_as_logits
-from cactus_decoding.core.request import Request
+from cactus_decoding.core.request import MAX_SEED, Request
 from cactus_decoding.core.rules import RULES, Lossless, parse_rule
 from cactus_decoding.core.rules.base import GreedyRule, Rule
 from cactus_decoding.core.sampling.params import SamplingParams
@@ -34,7 +34,9 @@ CLIENTS_KEY = "client_rules"  # whether requests may ask for a rule and its sett
 RULES_KEY = "outside_rules"  # rules by import path that requests may name, besides the default rule's
 _OFFERED = tuple(name for name, rule in RULES.items() if works_as_logits(rule))
 _BUDGET = {"budget_nats": BUDGET_KEY}
-REQUEST_KEYS = (*KEYS, REPORT_KEY)
+PROPOSALS_KEY = "num_speculative_tokens"  # the most proposals of a request that are verified in a step
+VERIFICATION_KEY, COUPLED = "verification", "coupled"  # one text per seed; the other way is "token"
+REQUEST_KEYS = (*KEYS, REPORT_KEY, PROPOSALS_KEY, VERIFICATION_KEY)
 SERVER_KEYS = (*KEYS, METRICS_KEY, AUDIT_KEY, CLIENTS_KEY, RULES_KEY)
 
 
@@ -55,7 +57,8 @@ def request_of(
     """
     asked = asked or {}
     check_spelling(asked, SERVER_KEYS if any_pattern else REQUEST_KEYS)
-    if wrong := [name for name in NOT_FROM_CLIENTS if asked.get(name) is not None]:
+    foreign = (name for name in NOT_FROM_CLIENTS if name not in REQUEST_KEYS)
+    if wrong := [name for name in foreign if asked.get(name) is not None]:
         raise ValueError(f"{wrong[0]} does not work in vLLM: {ALLOWED}")
     if isinstance(asked.get(RULE_KEY), str):  # first, as this error lists what vLLM's sampler can follow
         _parse(asked[RULE_KEY], any_pattern)
@@ -115,6 +118,31 @@ def asks_for_report(asked: Mapping[str, Any] | None) -> bool:
     if value is not None and (not isinstance(value, bool | int) or value not in (0, 1)):
         raise TypeError(f"{REPORT_KEY} must be true or false, but is {short_repr(value)}")
     return bool(value)
+
+
+def proposals_asked(asked: Mapping[str, Any] | None, most: int) -> int | None:
+    """Return how many proposals per step a request lets the target verify; None if it leaves that to the server.
+
+    Raises:
+        TypeError: if the value is not an integer.
+        ValueError: if it is negative, or more than the server's number ``most``, which is 0 without a draft.
+
+    Example:
+        >>> proposals_asked({"num_speculative_tokens": 2}, 4), proposals_asked(None, 4)
+        (2, None)
+        >>> proposals_asked({"num_speculative_tokens": 5}, 4)
+        Traceback (most recent call last):
+        ValueError: num_speculative_tokens must be between 0 and 4, but is 5
+    """
+    value = (asked or {}).get(PROPOSALS_KEY)
+    return None if value is None else check_integer(PROPOSALS_KEY, value, 0, most)
+
+
+def asks_for_coupling(asked: Mapping[str, Any] | None) -> bool:
+    value = (asked or {}).get(VERIFICATION_KEY)
+    if value is not None and value not in ("token", COUPLED):
+        raise ValueError(f"{VERIFICATION_KEY} must be 'token' or {COUPLED!r} in vLLM, but is {short_repr(value)}")
+    return bool(value == COUPLED)
 
 
 def is_greedy(params: Any) -> bool:
@@ -201,13 +229,15 @@ class ServerConfig:
     """Our part of vLLM's configuration, with the keys of ``--additional-config``."""
 
     speculates: bool = True  # whether there is a draft
+    num_speculative_tokens: int = 0  # proposals per step
     method: str = "standard"  # vLLM's ``rejection_sample_method``; rules work only with ``standard``
     watermarks: bool = False  # rules do not work with watermarked tokens
     default: Request | None = None  # for requests that ask for nothing (``acceptance_rule``, ``budget``, ...)
     metrics: bool = True  # count for Prometheus (``acceptance_metrics``)
     audit_fraction: float = 0.0  # part of the positions whose emitted nats are computed
     thinking: Marks | None = None  # the tokens around a thinking part, if a reasoning parser knows them
-    client_rules: bool = True  # whether requests may ask for more than lossless and a report (``client_rules``)
+    uncoupled: str = ""  # why no request can be coupled; empty if they can
+    client_rules: bool = True  # whether requests may choose a rule and what belongs to it (``client_rules``)
 
     @classmethod
     def of(cls, vllm_config: Any) -> ServerConfig:
@@ -221,12 +251,14 @@ class ServerConfig:
         thinking = _thinking_marks(getattr(vllm_config, "reasoning_config", None))
         config = cls(
             speculates=speculative is not None,
+            num_speculative_tokens=0 if speculative is None else speculative.num_speculative_tokens,
             method="standard" if speculative is None else speculative.rejection_sample_method,
             watermarks=getattr(vllm_config, "watermark_config", None) is not None,
             default=request_of(keys, thinking=thinking, any_pattern=True),
             metrics=_switch(keys, METRICS_KEY),
             audit_fraction=float(fraction),
             thinking=thinking,
+            uncoupled=_uncoupled(vllm_config),
             client_rules=_switch(keys, CLIENTS_KEY),
         )
         config.check(config.default)
@@ -242,13 +274,33 @@ class ServerConfig:
         if wrong := next((key for key in closed if (key, given[key]) != (RULE_KEY, LOSSLESS_RULE)), None):
             raise ValueError(
                 f"{wrong} is not for requests here: the server was started with {CLIENTS_KEY} false, so they may ask "
-                f"for {RULE_KEY} {LOSSLESS_RULE!r} and for {REPORT_KEY} only"
+                f"for {RULE_KEY} {LOSSLESS_RULE!r}, {REPORT_KEY}, {PROPOSALS_KEY} and {VERIFICATION_KEY} only"
             )
+        proposals_asked(asked, self.num_speculative_tokens)
+        asks_for_coupling(asked)
         if (reports := asks_for_report(asked)) and not self.speculates:
             raise ValueError(f"{REPORT_KEY} needs a draft, and the server runs without --speculative-config")
         request = request_of(asked, self.default, greedy=greedy, thinking=self.thinking)
         self.check(request)
         return request, reports
+
+    def couples(self, params: Any) -> bool:
+        """Whether a seed gives a request one text, whatever is proposed; raise where the server cannot do that."""
+        if not asks_for_coupling(params.extra_args):
+            return False
+        coupled = f"{VERIFICATION_KEY} {COUPLED!r}"
+        if self.uncoupled:
+            raise ValueError(f"{coupled} {self.uncoupled}")
+        asked = self.read(params.extra_args, is_greedy(params))[0]
+        if asked is not None and not is_lossless(asked):
+            raise ValueError(
+                f"{coupled} is for lossless requests in vLLM, but {RULE_KEY} is {str(asked.rule)!r}: ask for "
+                f"{LOSSLESS_RULE!r}"
+            )
+        if params.seed is None:
+            raise ValueError(f"{coupled} needs a seed, and the request has none")
+        check_integer("seed", params.seed, 0, MAX_SEED)
+        return not is_greedy(params)  # else there is one text anyway
 
     def check(self, asked: Request | None) -> None:
         if asked is None or is_lossless(asked):
@@ -266,6 +318,17 @@ def _switch(keys: Mapping[str, Any], name: str) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be true or false, but is {short_repr(value)}")
     return value
+
+
+def _uncoupled(vllm_config: Any) -> str:
+    if getattr(vllm_config, "use_v2_model_runner", False):
+        return "needs vLLM's V1 runner: start the server with VLLM_USE_V2_MODEL_RUNNER=0"
+    if getattr(getattr(vllm_config, "scheduler_config", None), "async_scheduling", False):
+        return "must know how long the text is: start the server with --no-async-scheduling"
+    speculative = vllm_config.speculative_config
+    if speculative is not None and speculative.rejection_sample_method != "standard":
+        return f"needs rejection_sample_method 'standard', but the server has {speculative.rejection_sample_method!r}"
+    return ""
 
 
 def _thinking_marks(reasoning_config: Any) -> Marks | None:

@@ -50,6 +50,7 @@ V2_SAMPLER = "v1/worker/gpu/spec_decode/rejection_sampler_utils.py::rejection_sa
 _FLY = ("fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k")
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "v1/core/sched/scheduler.py::Scheduler.add_request": ("self", "request"),
+    "v1/core/sched/scheduler.py::Scheduler.schedule": ("self", "throttle_prefills"),
     "v1/core/sched/scheduler.py::Scheduler.update_from_output": ("self", "scheduler_output", "model_runner_output"),
     "v1/engine/input_processor.py::InputProcessor._build_logits_processors_params_validator": ("self",),
     "v1/engine/output_processor.py::OutputProcessor.process_outputs": (
@@ -70,6 +71,23 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
         "bonus_token_ids", "sampling_metadata", "synthetic_mode", "synthetic_conditional_rates", "use_fp64_gumbel",
     ),
     "v1/worker/gpu_input_batch.py::InputBatch._make_sampling_metadata": ("self",),
+    "v1/spec_decode/llm_base_proposer.py::SpecDecodeBaseProposer.build_model_inputs_first_pass": (
+        "self", "num_tokens", "num_input_tokens", "mm_embed_inputs",
+    ),
+    "v1/spec_decode/llm_base_proposer.py::SpecDecodeBaseProposer.build_per_group_and_layer_attn_metadata": (
+        "self", "common_attn_metadata", "draft_index",
+    ),
+    "v1/spec_decode/llm_base_proposer.py::SpecDecodeBaseProposer._determine_batch_execution_and_padding": (
+        "self", "num_tokens", "use_cudagraphs",
+    ),
+    "v1/spec_decode/llm_base_proposer.py::SpecDecodeBaseProposer._get_slot_mapping": (
+        "self", "num_tokens", "slot_mapping",
+    ),
+    "v1/spec_decode/llm_base_proposer.py::SpecDecodeBaseProposer._set_positions": ("self", "num_tokens", "positions"),
+    "v1/worker/gpu_model_runner.py::GPUModelRunner.propose_draft_token_ids": (
+        "self", "scheduler_output", "sampled_token_ids", "sampling_metadata", "hidden_states", "sample_hidden_states",
+        "aux_hidden_states", "spec_decode_metadata", "common_attn_metadata", "slot_mappings",
+    ),
     "v1/worker/gpu_model_runner.py::GPUModelRunner.sample_tokens": ("self", "grammar_output"),
     "v1/worker/gpu_worker.py::Worker.sample_tokens": ("self", "grammar_output"),
     "v1/worker/gpu/sample/logits_processor/interface.py::LogitsProcessor.add_request": (
@@ -95,18 +113,33 @@ _ATTRIBUTES: dict[str, frozenset[str]] = {
         "additional_config", "model_config", "reasoning_config", "scheduler_config", "speculative_config",
         "watermark_config",
     }),
-    "v1/core/sched/scheduler.py::Scheduler": frozenset({"num_spec_tokens", "requests"}),
+    "v1/attention/backend.py::CommonAttentionMetadata": frozenset({
+        "block_table_tensor", "max_query_len", "max_seq_len", "num_actual_tokens", "num_reqs", "query_start_loc",
+        "query_start_loc_cpu", "replace", "seq_lens", "slot_mapping",
+    }),
+    "v1/core/sched/output.py::SchedulerOutput": frozenset({"num_scheduled_tokens", "num_spec_tokens_to_schedule"}),
+    "v1/core/sched/scheduler.py::Scheduler": frozenset({
+        "num_spec_tokens", "requests", "running", "use_v2_model_runner",
+    }),
     "v1/engine/__init__.py::EngineCoreOutput": frozenset({
         "finish_reason", "kv_transfer_params", "request_id", "spec_decode_metrics",
     }),
     "v1/metrics/stats.py::RequestSpecDecodeMetrics": frozenset({"per_step_accepted", "per_step_drafted"}),
     "v1/outputs.py::ModelRunnerOutput": frozenset({"req_ids"}),
-    "v1/request.py::Request": frozenset({"request_id", "sampling_params", "spec_decode_metrics"}),
+    "v1/request.py::Request": frozenset({
+        "request_id", "sampling_params", "spec_decode_metrics", "spec_token_ids",
+    }),
     "v1/sample/metadata.py::SamplingMetadata": frozenset({"logitsprocs"}),
+    "v1/spec_decode/llm_base_proposer.py::SpecDecodeBaseProposer": frozenset({
+        "block_size", "draft_attn_groups", "input_ids", "max_num_tokens", "model", "supports_mm_inputs", "vllm_config",
+    }),
     "v1/worker/gpu_model_runner.py::AsyncGPUModelRunnerOutput": frozenset({"_model_runner_output"}),
     "v1/worker/gpu/async_utils.py::AsyncOutput": frozenset({"model_runner_output"}),
     "v1/worker/gpu_input_batch.py::InputBatch": frozenset({
-        "logitsprocs", "logitsprocs_need_output_token_ids", "req_id_to_index",
+        "logitsprocs", "logitsprocs_need_output_token_ids", "req_id_to_index", "token_ids_cpu_tensor",
+    }),
+    "v1/worker/gpu_model_runner.py::GPUModelRunner": frozenset({
+        "_draft_prob_req_ids", "_draft_probs", "drafter", "kv_cache_config", "use_async_scheduling",
     }),
     "v1/worker/gpu/sample/sampler.py::Sampler": frozenset({"logits_processors"}),
     "v1/worker/gpu/states.py::RequestState": frozenset({

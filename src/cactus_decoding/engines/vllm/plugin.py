@@ -12,8 +12,9 @@ from typing import Any
 from packaging.version import Version
 
 from cactus_decoding.engines.openai.keys import RULE_KEY
-from cactus_decoding.engines.vllm import reports, v1, v2
+from cactus_decoding.engines.vllm import reports, scheduling, v1, v2
 from cactus_decoding.engines.vllm.extra_args import (
+    REQUEST_KEYS,
     ServerConfig,
     check_request_texts,
     check_texts,
@@ -33,6 +34,7 @@ def register() -> None:
 
     replace(InputProcessor, "_build_logits_processors_params_validator", with_check)
     reports.install()
+    scheduling.install()
     v1.install()
     v2.install()
 
@@ -79,8 +81,10 @@ def with_check(stock: Callable[[Any], Callable[[Any], None]]) -> Callable[[Any],
             try:
                 asked, _ = config.read(params.extra_args, is_greedy(params))
                 check_request_texts(asked, vocabulary)
+                config.couples(params)
             except (TypeError, ValueError) as error:
-                raise VLLMValidationError(str(error), parameter=RULE_KEY) from error
+                named = next((key for key in REQUEST_KEYS if str(error).startswith(key)), RULE_KEY)
+                raise VLLMValidationError(str(error), parameter=named) from error
             check(params)
 
         return validate

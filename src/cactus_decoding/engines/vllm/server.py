@@ -24,6 +24,7 @@ from cactus_decoding.core.models.loading import only_cached
 from cactus_decoding.core.request import Request
 from cactus_decoding.engines.transformers.loader import faster_dtype
 from cactus_decoding.engines.vllm.extra_args import AUDIT_KEY, CLIENTS_KEY, asked_of
+from cactus_decoding.engines.vllm.schedule import Rates, Schedule, read_rates, vllm_schedule
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
 """Run as a module: the `vllm` command looks for a distribution of that name, which CPU builds do not have."""
@@ -60,9 +61,13 @@ def check_draft(draft: str | None) -> None:
         raise ValueError(f"vLLM takes a draft model or 'ngram', which is its own, but draft is {draft!r}")
 
 
-def speculative_config(draft: str | None, num_speculative_tokens: int, draft_sampling: str) -> dict[str, object]:
+def speculative_config(
+    draft: str | None, num_speculative_tokens: int | Schedule, draft_sampling: str
+) -> dict[str, object]:
     """Return vLLM's ``--speculative-config`` for a draft model, the bundled one if None, or ``ngram``."""
     config: dict[str, object] = {"num_speculative_tokens": num_speculative_tokens}
+    if not isinstance(num_speculative_tokens, int):
+        config = vllm_schedule(num_speculative_tokens)
     check_draft(draft)
     if draft == "ngram":
         return config | {"method": "ngram", "prompt_lookup_max": 4}
@@ -145,9 +150,33 @@ def server_command(
 def run_server(command: Sequence[str]) -> int:
     """Run the server until it ends or this process is told to stop; return its exit code.
 
+    vLLM's server exits with code 0 after its engine has died; nobody asked it to end, so that is a failure here.
+    """
+    code, stopped = _run(command)
+    if code == 0 and not stopped:
+        print("cactus: the server ended although nobody asked it to; its log says why", file=sys.stderr)
+        return 1
+    return code
+
+
+def measured_rates(command: Sequence[str]) -> Rates | int:
+    """Measure what pays in an engine with a server's options; return an exit code if that was stopped or failed."""
+    with tempfile.TemporaryDirectory(prefix="cactus-measured-") as folder:
+        output = Path(folder) / "rates.json"
+        options = command[command.index(SERVER_MODULE) + 1 :]
+        code, stopped = _run([sys.executable, "-m", "cactus_decoding.engines.vllm.schedule", str(output), *options])
+        if code == 0 and not stopped:
+            return read_rates(output)
+    if not stopped:
+        print("cactus: the measurement failed; the log says why", file=sys.stderr)
+    return code
+
+
+def _run(command: Sequence[str]) -> tuple[int, bool]:
+    """Run a process until it ends or this one is told to stop; return its exit code, and whether it was told so.
+
     vLLM's workers count in processes of their own. Prometheus's client adds up their counts through files in a folder,
-    which must exist before any of them starts and is removed at the end. vLLM's server exits with code 0 after its
-    engine has died; nobody asked it to end, so that is a failure here.
+    which must exist before any of them starts and is removed at the end.
     """
     stopping = threading.Event()
     # what is ignored, as by nohup or in the background, stays so
@@ -167,7 +196,4 @@ def run_server(command: Sequence[str]) -> int:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    if code == 0 and not stopping.is_set():
-        print("cactus: the server ended although nobody asked it to; its log says why", file=sys.stderr)
-        return 1
-    return code if code >= 0 else 128 - code  # as shells tell signals
+    return code if code >= 0 else 128 - code, stopping.is_set()  # as shells tell signals

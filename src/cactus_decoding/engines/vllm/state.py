@@ -131,6 +131,14 @@ class RequestRules:
             reports,
         )
 
+    def couples(self, params: Any) -> bool:
+        """Whether a request is coupled; what the front end refuses is not."""
+        try:
+            return self._config.couples(params)
+        except (TypeError, ValueError) as error:
+            logger.error("a request is not coupled: %s", error)
+            return False
+
     def counted(self) -> dict[int, list[float]]:
         """Return the counts of the requests that ask for a report, by index; this waits for the device."""
         asking = {index: request.meter_slot for index, request in self.requests.items() if request.reports}

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from cactus_decoding.core.rules.base import Rule
+from cactus_decoding.engines.vllm import drafting
+from cactus_decoding.engines.vllm.coupling import CoupledBatch, CoupledRequest
 from cactus_decoding.engines.vllm.extra_args import ServerConfig, server_vocabulary
 from cactus_decoding.engines.vllm.patches import repair_empty_steps, repair_expansion, repair_generators, replace
 from cactus_decoding.engines.vllm.reports import install_worker
@@ -33,8 +35,9 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
     def build_logitsprocs(vllm_config: Any, device: torch.device, *args: Any, **kwargs: Any) -> Any:
         processors = stock(vllm_config, device, *args, **kwargs)
         repair_generators(device)
-        config = ServerConfig.of(vllm_config)
-        if not config.speculates:
+        config, max_num_requests = ServerConfig.of(vllm_config), vllm_config.scheduler_config.max_num_seqs
+        if not config.speculates:  # its requests may be coupled
+            processors.argmax_invariant.append(BatchRules(config, device, max_num_requests))
             return processors
         from vllm.v1.sample import rejection_sampler
         from vllm.v1.worker.gpu_input_batch import InputBatch
@@ -42,9 +45,9 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         repair_expansion(rejection_sampler, device)
         repair_empty_steps(rejection_sampler, device)
         install_worker()
-        replace(rejection_sampler, "rejection_sample", with_relaxation)
+        drafting.install()
+        replace(rejection_sampler, "rejection_sample", lambda stock: with_coupling(with_relaxation(stock)))
         replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
-        max_num_requests = vllm_config.scheduler_config.max_num_seqs
         counters, vocabulary = counters_of(config, device), server_vocabulary(vllm_config)
         rules = BatchRules(config, device, max_num_requests, counters, vocabulary)
         processors.argmax_invariant.append(rules)
@@ -58,11 +61,16 @@ class BatchRules(RequestRules):
 
     _layout: tuple[tuple[int, ...], Layout] | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.coupled = CoupledBatch()
+
     def is_argmax_invariant(self) -> bool:
         return True
 
     def apply(self, logits: Tensor) -> Tensor:
-        """Return the logits as they are: sampling tokens that nobody drafted needs them unrelaxed."""
+        """Draw the tokens of coupled requests; other rows stay, as what nobody drafted needs them unrelaxed."""
+        self.coupled.draw(logits)
         return logits
 
     def update_state(self, batch_update: Any) -> None:
@@ -76,8 +84,12 @@ class BatchRules(RequestRules):
             response = FollowedResponse(request.phases, self.vocabulary, prompt_ids or (), output_ids)
             return dataclasses.replace(request, response=response)
 
+        def couple(params: Any, prompt_ids: Sequence[int] | None, output_ids: list[int]) -> CoupledRequest | None:
+            return CoupledRequest.of(params, prompt_ids, output_ids) if self.couples(params) else None
+
         if process_dict_updates(self.requests, batch_update, admit):
             self._layout = None
+        process_dict_updates(self.coupled.requests, batch_update, couple)
 
     @property
     def reads_tokens(self) -> bool:
@@ -193,6 +205,36 @@ def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
             sampled = sample()
         step.settle((sampled != padding).sum(1))
         return sampled
+
+    return rejection_sample
+
+
+def with_coupling(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Draw the tokens of coupled requests by their seeds' noise."""
+
+    def rejection_sample(
+        draft_token_ids: Tensor,
+        num_draft_tokens: Sequence[int],
+        max_spec_len: int,
+        cu_num_draft_tokens: Tensor,
+        draft_probs: Tensor | None,
+        target_logits: Tensor,
+        bonus_token_ids: Tensor,
+        sampling_metadata: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Tensor:
+        def sample(bonus: Tensor) -> Tensor:
+            return stock(
+                draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_logits,
+                bonus, sampling_metadata, *args, **kwargs,
+            )  # fmt: skip
+
+        rules = batch_rules(sampling_metadata)
+        if rules is None or not rules.coupled.requests:
+            return sample(bonus_token_ids)
+        with rules.coupled.verification(target_logits, draft_token_ids, num_draft_tokens, bonus_token_ids) as bonus:
+            return sample(bonus)
 
     return rejection_sample
 

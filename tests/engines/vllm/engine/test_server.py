@@ -71,6 +71,8 @@ def test_errors_say_what_is_wrong(client: openai.OpenAI) -> None:
     for xargs, said in (
         ({"acceptance_rule": "typical"}, "does not work in vLLM"),
         ({"acceptance_rule": "cactus:delta=1", "budget": -2}, "budget must be in"),
+        ({"num_speculative_tokens": 99}, "num_speculative_tokens must be between 0 and 4, but is 99"),
+        ({"num_speculative_tokens": "two"}, "num_speculative_tokens must be an integer, but is 'two'"),
         ({"acceptance_rule": "clamped:width=1", "protect": "(a+)+$"}, "no regular expression of its own"),
     ):
         with pytest.raises(openai.BadRequestError, match=said) as refusal:
