@@ -40,10 +40,14 @@ WAYS: tuple[dict[str, Any], ...] = (
     {"presence_penalty": 0.5},
     {"n": 2},
     {"extra_body": {"min_tokens": 8}},
+    {"temperature": 0.0, "rule": "relaxed_greedy:margin=0.5"},
+    {"temperature": 0.0, "rule": "mars:ratio=0.9,logits=raw"},
 )
+"""Settings of requests; a rule in them is asked for instead of one of the rules above."""
 MALFORMED: tuple[Any, ...] = (
     {"acceptance_rule": "cactus:delta=-1"},
     {"acceptance_rule": {"cactus": 1}},
+    {"acceptance_rule": "relaxed_greedy:margin=1"},
     {"budget": 1.0},
     {"acceptance_rules": "cactus:delta=1"},
     "cactus:delta=1",
@@ -77,7 +81,8 @@ async def send_mix(url: str, requests: int) -> Outcome:
 
 async def _ask(client: openai.AsyncOpenAI, outcome: Outcome, number: int) -> None:
     rule, way = RULES[number % len(RULES)], dict(WAYS[number % len(WAYS)])
-    prompt, streamed = PROMPTS[number % len(PROMPTS)], number % 4 == 1
+    prompt, streamed, plain = PROMPTS[number % len(PROMPTS)], number % 4 == 1, way == GREEDY
+    rule = way.pop("rule", rule)
     xargs = {} if rule is None else {"acceptance_rule": rule}
     if rule is not None and number % 3 == 0:
         xargs["budget"] = 1.5
@@ -100,7 +105,7 @@ async def _ask(client: openai.AsyncOpenAI, outcome: Outcome, number: int) -> Non
         outcome.wrong.append(f"request {number} with {rule} and {way}: {error}")
         return
     _look_at(response, way, number, outcome)
-    if way == GREEDY:
+    if plain:
         outcome.greedy.append((prompt, response.choices[0].text))
 
 

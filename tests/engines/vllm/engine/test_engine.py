@@ -1,16 +1,19 @@
 """Whole engines on the bundled pair: what they emit, in one process and in two that share the model."""
 
 import math
+from collections import Counter
 from itertools import islice
 
 import pytest
 import torch
 from engine_run import run_jobs
+from greedy_answers import KINDS, sampling
 from scipy.special import rel_entr
 from second_tokens import OPENING, follow, prompt_of
 from transformers import AutoModelForCausalLM
 
 from cactus_decoding import zoo
+from cactus_decoding.core.counters import REPORTED as REPORTED_COUNTS
 
 pytestmark = pytest.mark.engine
 smoke = pytest.mark.smoke  # one engine for `make test`; two workers are two more
@@ -43,6 +46,16 @@ def greedy_jobs(prompts: list[list[int]]) -> list[dict]:
     return [{"prompts": prompts, "sampling": greedy}, {"prompts": prompts, "sampling": relaxed}]
 
 
+def shared_jobs(prompts: list[list[int]]) -> list[dict]:
+    """Return what two workers must answer as one does: rules for temperature 0 and seeded draws, with all limits."""
+    relaxed = [sampling(asked) for _ in prompts for asked in KINDS]
+    drawn = [sampled(SHARED_RULE, 40, **REPORTED, budget=LIMIT, protect="digits") | {"seed": seed} for seed in range(8)]
+    return [
+        {"prompts": prompts, "copies": len(KINDS), "sampling": relaxed},
+        {"prompts": prompts, "copies": 2, "sampling": drawn},
+    ]
+
+
 def law_job(rule: str | None) -> dict:
     return {"prompts": [prompt_of(OPENING)], "copies": COPIES, "sampling": sampled(rule, 2)}
 
@@ -58,13 +71,13 @@ def one_worker(prompts: list[list[int]]) -> list[dict]:
         }
         for keys in ({}, REPORTED, REPORTED | {"budget": LIMIT})
     ]
-    jobs = [*greedy_jobs(prompts), *laws, *reports, refused]
+    jobs = [*greedy_jobs(prompts), *laws, *shared_jobs(prompts), *reports, refused]
     return run_jobs(jobs, per_request_spec_decode_metrics="detailed")
 
 
 @pytest.fixture(scope="module")
 def two_workers(prompts: list[list[int]]) -> list[dict]:
-    return run_jobs([*greedy_jobs(prompts), law_job(SHARED_RULE)], tensor_parallel_size=2)
+    return run_jobs([*greedy_jobs(prompts), law_job(SHARED_RULE), *shared_jobs(prompts)], tensor_parallel_size=2)
 
 
 @smoke
@@ -75,7 +88,7 @@ def test_the_engine_emits_the_audited_law_and_no_other(one_worker: list[dict]) -
 
 
 @smoke
-def test_greedy_requests_do_not_notice_a_rule(one_worker: list[dict]) -> None:
+def test_greedy_requests_do_not_notice_a_rule_for_other_temperatures(one_worker: list[dict]) -> None:
     assert one_worker[0]["token_ids"] == one_worker[1]["token_ids"]
 
 
@@ -127,3 +140,14 @@ def test_two_workers_emit_the_same_greedy_tokens_and_the_audited_law(one_worker,
     for one, other in zip(one_worker[:2], two_workers[:2], strict=True):
         assert one["token_ids"] == other["token_ids"]
     assert follow(two_workers[2]["token_ids"], SHARED_RULE)
+
+
+def test_two_workers_keep_budgets_and_protection_and_report_as_one_does(one_worker, two_workers) -> None:
+    begin, totals = 2 + len(RULES), Counter()
+    for one, other in zip(one_worker[begin : begin + 2], two_workers[3:], strict=True):
+        assert one["token_ids"] == other["token_ids"]
+        for metrics, others in zip(one["metrics"], other["metrics"], strict=True):
+            report, expected = (each["acceptance_report"] for each in (others, metrics))
+            assert {name: pytest.approx(value, abs=1e-3) for name, value in expected.items()} == report
+            totals.update({name: report[name] for name in REPORTED_COUNTS})
+    assert all(totals.values())
