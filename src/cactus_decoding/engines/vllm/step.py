@@ -164,9 +164,7 @@ class RelaxedStep:
 
     def _within_budget(self, change: _Change) -> _Change:
         fits, allowed = self._afforded[self._places(change)], change.allowed
-        if isinstance(
-            change.group.rule, GreedyRule
-        ):  # where it keeps nothing else, the sampler does as if it fell back
+        if isinstance(change.group.rule, GreedyRule):  # where it gives up nothing, it does what lossless does
             fits = fits | (_costs(change).emitted == 0)
         return replace(change, allowed=allowed & fits, fell_back=allowed & ~fits)
 

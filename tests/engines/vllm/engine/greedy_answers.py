@@ -19,6 +19,7 @@ KINDS: tuple[dict, ...] = (
     {},
     {"acceptance_rule": NEAR},
     {"acceptance_rule": "relaxed_greedy:margin=0.1,per=remaining"},
+    {"acceptance_rule": "relaxed_greedy:margin=0.1,per=remaining", "num_speculative_tokens": 2},
     {"acceptance_rule": "relaxed_greedy:margin=8,top=2"},
     {"acceptance_rule": "mars:ratio=0.97"},
     {"acceptance_rule": "mars:ratio=0.98,logits=raw"},
@@ -55,7 +56,9 @@ def pair() -> Pair:
 
 def own_answer(prompt: list[int], asked: dict) -> tuple[list[int], dict]:
     """Return what this package's loop answers, and its report; the first step proposes nothing, as in vLLM."""
-    request = (request_of(asked, greedy=True) or Request(sampling=SamplingParams(temperature=0.0))).proposing(PROPOSALS)
+    request = (request_of(asked, greedy=True) or Request(sampling=SamplingParams(temperature=0.0))).proposing(
+        asked.get("num_speculative_tokens", PROPOSALS)
+    )
     end = len(prompt) + MAX_TOKENS
     counts = ResponseCounts()
     response = begin(pair(), request, prompt, first_alone=True, stop=lambda token_ids: len(token_ids) == end)
