@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import typer
@@ -32,21 +31,18 @@ def say_looked_up(by: str | None = None) -> None:
 
 def say_of_prompt(pair: Pair, prompt: str, *, chat: bool, raw: bool) -> None:
     """Say so if a prompt is not what a model was made for; with ``raw`` the user knows what it is."""
-    for note in () if raw else _of_prompt(pair, prompt, chat):
-        say(note)
-
-
-def _of_prompt(pair: Pair, prompt: str, chat: bool) -> Iterator[str]:
     from cactus_decoding.zoo.word_problems.generator import unlike_stories
 
+    if raw:
+        return
     if pair.bundled:
         if unlike := unlike_stories(prompt):
-            yield (
+            say(
                 f"the bundled models know word problems of their own kinds only, and this is none ({unlike}): expect "
                 "no sense; --target MODEL asks your own"
             )
     elif not chat and getattr(pair.tokenizer, "chat_template", None):
-        yield (
+        say(
             "the target has a chat template, but the prompt is continued as plain text: give --chat to ask by it, or "
             "--raw if that is meant"
         )

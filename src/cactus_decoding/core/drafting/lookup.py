@@ -48,7 +48,7 @@ class LookUpDrafter(Drafter):
         if (shape := self._response.shape) is None:
             forced = getattr(to_probs, "forced", None)
             copied = next(iter(self.branches(limit if forced is None else limit + MAX_FORCED)), [])
-            return Proposal(copied if forced is None else beside_forced(copied, limit, token_ids, forced), None)
+            return Proposal(copied if forced is None else cut_to_unforced(copied, limit, token_ids, forced), None)
         found = LookupTree.of(self.branches(limit), shape.max_nodes, shape.max_children)
         return Proposal(found.token_ids, None, found.parents)
 
@@ -68,8 +68,8 @@ class LookUpDrafter(Drafter):
         return replace(self)
 
 
-def beside_forced(found: list[int], limit: int, text: list[int], forced: ForcedTokens) -> list[int]:
-    """Return as many of some tokens as that ``limit`` of them are not forced."""
+def cut_to_unforced(found: list[int], limit: int, text: list[int], forced: ForcedTokens) -> list[int]:
+    """Return the longest beginning of ``found``, tokens after ``text``, in which at most ``limit`` are not forced."""
     for place, token in enumerate(found):
         limit -= forced(text + found[:place], 1) != [token]
         if limit < 0:

@@ -138,14 +138,16 @@ def compare_vocabularies(
         f"{_shown(drafted.get(first))}"
     )
     if len(differing) > MAX_DIFFERING * len(ours):
-        raise ValueError(f"{told}; a draft may differ in {MAX_DIFFERING:.0%} of them ({_other_ways(target, draft)})")
+        instead = _drafts_to_use_instead(target, draft)
+        raise ValueError(f"{told}; a draft may differ in {MAX_DIFFERING:.0%} of them ({instead})")
     logger.warning("%s; the draft proposes none of these", told)
     stand_in = 0 if draft.eos_token_id is None else int(draft.eos_token_id)
     read_as = {i: theirs.get(named[i], i if i in drafted else stand_in) for i in differing if i in named}
     return DifferingTokens(tuple(differing), read_as)
 
 
-def _other_ways(target: Tokenizer, draft: Tokenizer) -> str:
+def _drafts_to_use_instead(target: Tokenizer, draft: Tokenizer) -> str:
+    """Return what drafts for a target whose tokens the draft given does not share."""
     from transformers import PreTrainedTokenizerBase
 
     ways = "'suffix' drafts for any target"

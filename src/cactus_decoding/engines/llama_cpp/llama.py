@@ -70,7 +70,7 @@ class CactusLlama(Llama):
     ) -> None:
         from cactus_decoding.core.metrics import Metrics
         from cactus_decoding.core.request import Request
-        from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+        from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
         from cactus_decoding.engines.llama_cpp.runtime import pair_of
 
         self._defaults = {name: options.pop(name) for name in CALL_SETTINGS if name in options}
@@ -91,7 +91,7 @@ class CactusLlama(Llama):
         try:
             super().__init__(str(model_path), **options)
         except ValueError:
-            GgufModel.load("target", Path(model_path), gpu_layers=options.get("n_gpu_layers", 0))  # says why
+            GgufWeights.load("target", Path(model_path), gpu_layers=options.get("n_gpu_layers", 0))  # says why
             raise
         finalize(self, self._stack.close)  # at exit too, where llama_cpp.Llama comes too late for its own modules
         self.draft, self.on_step, self.metrics = draft, on_step, Metrics()

@@ -21,7 +21,7 @@ from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel, side_b
 from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, release_on_exit
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gguf
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
-from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
 
 
 def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: GgufTokenizer) -> Drafter:
@@ -37,7 +37,7 @@ def load_drafter(draft: str | Path | Drafter, target: LlamaCppModel, tokenizer: 
         differing = compare_vocabularies(tokenizer, load_tokenizer("draft", draft), target.name, str(draft))
         return ModelDrafter(load_cached("draft", draft, "auto", target.device), target.vocabulary_size, differing)
     settings = file.settings
-    weights = GgufModel.load("draft", file.path, gpu_layers=settings.gpu_layers)
+    weights = GgufWeights.load("draft", file.path, gpu_layers=settings.gpu_layers)
     theirs = GgufTokenizer(weights)
     same = tokenizer.has_all_tokens_of(theirs)  # which takes less than to name what differs
     differing = None if same else compare_vocabularies(tokenizer, theirs, target.name, str(draft))

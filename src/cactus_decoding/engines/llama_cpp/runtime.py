@@ -21,7 +21,7 @@ from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel
 from cactus_decoding.engines.llama_cpp.models.passes import SequenceSlot
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
-from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
 from cactus_decoding.engines.llama_cpp.pairs import load_drafter
 from cactus_decoding.engines.llama_cpp.sampling import LogitBias, as_sampling_params, row_processor
 
@@ -50,7 +50,7 @@ _RANDOM_SEED = 2**32 - 1  # ``LLAMA_DEFAULT_SEED``, with which llama.cpp draws a
 class ScoredModel(LlamaCppModel):
     """A model that also writes all rows where llama-cpp-python looks for them, ``[positions, vocabulary]``."""
 
-    def __init__(self, model: GgufModel, text: SequenceSlot, scores: np.ndarray[Any, Any] | None) -> None:
+    def __init__(self, model: GgufWeights, text: SequenceSlot, scores: np.ndarray[Any, Any] | None) -> None:
         super().__init__(model, text=text)
         self._scores = scores
 
@@ -72,7 +72,7 @@ class ScoredModel(LlamaCppModel):
 
 def pair_of(llama: Any, draft: str | Path | Drafter, kept_prompts: int | str) -> Pair:
     """Return the pair of a `CactusLlama`, on the context that llama-cpp-python has made."""
-    weights = GgufModel("target", llama.model_path, llama.model)
+    weights = GgufWeights("target", llama.model_path, llama.model)
     tokenizer = GgufTokenizer(weights)
     text = SequenceSlot(Context(weights, llama.ctx))
     target = ScoredModel(weights, text, llama.scores if llama._logits_all else None)

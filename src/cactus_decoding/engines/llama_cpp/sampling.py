@@ -16,7 +16,7 @@ from torch import Tensor
 from cactus_decoding.core.checks import check_integer, check_number
 from cactus_decoding.core.sampling.params import SamplingParams
 from cactus_decoding.engines.llama_cpp.models import library
-from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
 
 RowProcessor = Callable[[list[int], Tensor], Tensor]
 """``(tokens before the row, logits [vocabulary]) -> logits``, which may be the same object; a pure function."""
@@ -174,7 +174,7 @@ class GrammarMask:
     of a server send goes to `GrammarConstraint` instead.
     """
 
-    def __init__(self, model: GgufModel, grammar: Any, prompt_length: int) -> None:
+    def __init__(self, model: GgufWeights, grammar: Any, prompt_length: int) -> None:
         handle = library.make_grammar(model.vocab, grammar._grammar, grammar._root)
         if not handle:
             raise ValueError("llama.cpp cannot read the grammar: it must not repeat what may be empty")

@@ -30,9 +30,9 @@ from llama_cpp import llama_cpp as low
 OPEN = """
 from pathlib import Path
 from cactus_decoding.engines.llama_cpp.models.compatibility import MODEL
-from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
-GgufModel.load("target", MODEL)
-GgufModel.load("target", MODEL, vocab_only=True)
+from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
+GgufWeights.load("target", MODEL)
+GgufWeights.load("target", MODEL, vocab_only=True)
 print("opened")
 """
 

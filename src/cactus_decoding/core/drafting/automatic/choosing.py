@@ -97,18 +97,21 @@ class LengthChooser(StatelessLength):
         self._stake_left = self._reserve = experience.stake
         self._rate, self._unasked = Rate(_RATE_MEMORY, experience.rate, _RATE_PASSES), 0.0
         self._price = 1.0  # tokens that a pass over one is worth, in this step
-        self._begin(_NOTHING)
+        self._forget_step()
         rests = int(_CHOOSING / (SHARE * self._times.plain))
         self._steps_to_rest, self._resting = min(rests, _MOST_RESTS), 0
 
-    def _begin(self, choice: LengthChoice) -> None:
-        self._choice, self._confidences, self._chance = choice, list[float](), 1.0
-        self._num_drafted = self._rows = 0
+    def _forget_step(self) -> None:
+        """Forget what was noted of the last step; until `choose`, nothing is proposed."""
+        self._choice = _NOTHING
+        self._confidences: list[float] = []  # how sure the draft was of each proposal
+        self._chance = 1.0  # that all of them are kept
+        self._num_drafted = self._rows = 0  # proposals, and the draft's passes for them
         self._timed: tuple[float, float] | None = None
 
     def begin_step(self) -> int:
         """Return the limit, which is 0 in some short steps that follow one without proposals."""
-        self._begin(_NOTHING)
+        self._forget_step()
         self._resting -= 1
         return 0 if self._resting >= 0 else self.max_draft_tokens
 
@@ -140,7 +143,7 @@ class LengthChooser(StatelessLength):
         for each, worth in self._options(match, limit, room, unread, first):
             if worth > most and each.worst - 1 <= (self._stake_left if each.way == "copy" else self.allowed):
                 best, most = each, worth
-        self._begin(best)
+        self._choice = best
         self._resting = self._steps_to_rest if best is _NOTHING else 0
         return best
 

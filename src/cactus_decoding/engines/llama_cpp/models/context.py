@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.settings import USUAL_CONTEXT_SIZE, LlamaCppSettings
-from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
 
 
 class Portion(NamedTuple):
@@ -31,7 +31,7 @@ class Context:
     are ``branches``; 0 where no trees can be read.
     """
 
-    def __init__(self, model: GgufModel, handle: int, branches: int = 0) -> None:
+    def __init__(self, model: GgufWeights, handle: int, branches: int = 0) -> None:
         memory, self.size, self.batch_size, sequences, self.threads, self.max_undo = library.room(handle)
         if not memory:
             raise ValueError(f"{model.name!r} is of a kind that keeps no cache of tokens")
@@ -41,7 +41,7 @@ class Context:
 
     @classmethod
     def make(
-        cls, model: GgufModel, settings: LlamaCppSettings, sequences: int = 1, max_undo: int = 0, branches: int = 0
+        cls, model: GgufWeights, settings: LlamaCppSettings, sequences: int = 1, max_undo: int = 0, branches: int = 0
     ) -> Context:
         """Make an empty one for some texts; raise `ValueError` where llama.cpp cannot, as for lack of memory."""
         trained = model.trained_length
@@ -127,5 +127,5 @@ class Context:
         return torch.from_numpy(library.logits(self.handle, rows, self._vocabulary_size))
 
 
-def _free(handle: int, model: GgufModel) -> None:
+def _free(handle: int, model: GgufWeights) -> None:
     library.free_context(handle)

@@ -19,7 +19,7 @@ from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.library import offloads, states_go_back, system_information
 from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, SequenceSlot
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, LlamaCppSettings
-from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
 
 _UNDONE = 8  # each is a copy of the state, of the size of which is all that a recurrent model keeps
 _BRANCHES = 16  # leaves of a tree, for each of which llama.cpp keeps the memory of a row of logits
@@ -36,11 +36,11 @@ class LlamaCppModel(BaseCachedModel):
     only one of a context by the settings.
     """
 
-    model: GgufModel  # the opened file
+    model: GgufWeights  # the opened file
 
     def __init__(
         self,
-        model: GgufModel,
+        model: GgufWeights,
         settings: LlamaCppSettings | None = None,
         *,
         copies: bool = True,
@@ -56,7 +56,7 @@ class LlamaCppModel(BaseCachedModel):
 
     @classmethod
     def load(cls, role: str, file: GgufFile, *, copies: bool = True) -> LlamaCppModel:
-        model = GgufModel.load(role, file.path, gpu_layers=file.settings.gpu_layers)
+        model = GgufWeights.load(role, file.path, gpu_layers=file.settings.gpu_layers)
         return cls(model, file.settings, copies=copies)
 
     @cached_property

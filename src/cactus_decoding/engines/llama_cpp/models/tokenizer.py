@@ -12,7 +12,7 @@ from cactus_decoding.core.worker import WorkerProcess
 from cactus_decoding.engines.llama_cpp import rendering
 from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
-from cactus_decoding.engines.llama_cpp.models.weights import GgufModel
+from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
 
 
 def start_templates() -> None:
@@ -38,7 +38,7 @@ class Encoding(NamedTuple):
 
 
 class GgufTokenizer:
-    def __init__(self, model: GgufModel) -> None:
+    def __init__(self, model: GgufWeights) -> None:
         if not model.vocabulary_size or model.metadata("tokenizer.ggml.model") in ("no_vocab", "none"):
             raise ValueError(f"cannot load a tokenizer for {model.name!r}: the file has no vocabulary")
         self._model, self._pieces = model, dict[int, bytes]()
@@ -51,7 +51,7 @@ class GgufTokenizer:
 
     @classmethod
     def load(cls, role: str, file: GgufFile) -> GgufTokenizer:
-        return cls(GgufModel.load(role, file.path, vocab_only=True))
+        return cls(GgufWeights.load(role, file.path, vocab_only=True))
 
     def __len__(self) -> int:
         """Return how many tokens there are, those included that only fill the logits up."""

@@ -11,11 +11,12 @@ from cactus_decoding.engines.llama_cpp.models import library
 from cactus_decoding.engines.llama_cpp.models.compatibility import check_llama_cpp
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile
 
-_LOADER, _BEGUN = ThreadPoolExecutor(1), dict[tuple[str, int], Future[int]]()
+_LOADER = ThreadPoolExecutor(1)
+_BEGUN: dict[tuple[str, int], Future[int]] = {}  # handles by path and layers on the GPU
 
 
 def begin_to_load(file: GgufFile) -> None:
-    """Load a file's weights for the next `GgufModel.load` of it, which hears of what fails."""
+    """Load a file's weights for the next `GgufWeights.load` of it, which hears of what fails."""
     asked = str(file.path), file.settings.gpu_layers
     _BEGUN[asked] = _LOADER.submit(_load, *asked)
 
@@ -25,7 +26,9 @@ def _load(path: str, gpu_layers: int) -> int:
     return library.load_handle(path, gpu_layers, False)
 
 
-class GgufModel:
+class GgufWeights:
+    """An opened GGUF file; whoever constructs it owns the handle."""
+
     def __init__(self, role: str, path: str | Path, handle: int) -> None:
         self.handle, self.name = handle, str(path)
         self.vocab, self.vocabulary_size, self.trained_length, self.recurrent = library.describe(handle)
@@ -35,7 +38,11 @@ class GgufModel:
             )
 
     @classmethod
-    def load(cls, role: str, path: Path, *, gpu_layers: int = 0, vocab_only: bool = False) -> GgufModel:
+    def load(cls, role: str, path: Path, *, gpu_layers: int = 0, vocab_only: bool = False) -> GgufWeights:
+        """Open a file, or take over what `begin_to_load` began; it is closed with the object.
+
+        A `ValueError` says why it cannot be opened, and calls it the ``role``.
+        """
         check_llama_cpp()
         begun = None if vocab_only else _BEGUN.pop((str(path), gpu_layers), None)
         try:
