@@ -123,7 +123,7 @@ def test_forced_calls_between_marks_and_answers_of_a_form_beside_them():
     assert follows(either, called) == ({"\n"}, True)
     assert follows(either, "7") == (set(), True)
     # what nobody asked to be strict, and is not supported, need be JSON only
-    vague = tool("add", {"type": "array", "uniqueItems": True})
+    vague = tool("add", {"properties": {}, "uniqueItems": True})
     text = '<tool_call>\n{"name": "add", "arguments": '
     assert follows(Tools.of({"tools": [vague]}).grammar(marks, None), text) == ({"{"}, False)
     for strict in (
@@ -132,6 +132,20 @@ def test_forced_calls_between_marks_and_answers_of_a_form_beside_them():
     ):
         with pytest.raises(ValueError, match="the JSON schema of the tool 'add': uniqueItems at #"):
             Tools.of(strict).grammar(marks, None)
+
+
+def test_arguments_are_an_object_whatever_the_schema_says():
+    text = '{"name": "odd", "arguments": '
+    for schema in ({"properties": {"a": {}}}, {"anyOf": [{"properties": {"a": {}}}, {}]}, {"type": "array"}):
+        auto = Tools.of({"tools": [tool("odd", schema)]}).grammar(CallMarks(HERMES, {}), None)
+        assert follows(auto, f"<tool_call>\n{text}") == ({"{"}, False)
+        assert follows(auto, f"So {text}") == ({"{"} | {*" \t\n\r"}, False)
+        forced = Tools.of({"tools": [tool("odd", schema)], "tool_choice": "required"})
+        if "type" in schema:
+            with pytest.raises(ValueError, match="the tool 'odd' must be of type object, but is 'array'"):
+                forced.grammar(CallMarks(HERMES, {}), None)
+        else:
+            assert follows(forced.grammar(CallMarks(HERMES, {}), None), "") == ({"{"}, False)
 
 
 def test_only_allowed_tools_are_called():

@@ -213,6 +213,8 @@ def _text_of(function: Function, name: str, schema: Any, whole: Mapping[str, Any
         if isinstance(options, list) and options and (word != "allOf" or len(options) == 1):
             texts = [_text_of(function, name, each, whole, level + 1) for each in options]
             return f"({' | '.join(f'({text})' for text in texts)})"
+    if others := sorted(types - {"string"}):  # of which JSON is kept, and a text beside it is left out
+        return f"({embedded({'allOf': [part], 'type': others, '$defs': whole['$defs']})} {json.dumps(_END)})"
     if function.exact:
         raise _not_kept(function, name, "a text with a length, or with a pattern that is anchored")
     return 'value "\\n"'

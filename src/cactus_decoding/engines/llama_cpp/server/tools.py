@@ -104,7 +104,7 @@ class Tools:
     def grammar(self, marks: CallMarks, answer: Grammar | None) -> Grammar | None:
         """Return the grammar of an answer that calls, or may call; ``answer`` is that of one that does not call."""
         if len(self.forced) == 1:
-            return schema_grammar(_named(self.forced[0]), _parameters(self.forced[0]), closed=True)
+            return _grammar(self.forced[0])
         if not self.forced and answer is not None and marks.format is None:
             return answer
         loosely = not self.forced and answer is None
@@ -167,6 +167,8 @@ def _grammar(function: Mapping[str, Any], base: str = "#", *, loosely: bool = Fa
     """Return the grammar of a function's arguments: any object, where its schema is not kept and need not be."""
     name, parameters = _named(function), _parameters(function)
     try:
+        if parameters["type"] != "object":
+            raise ValueError(f"{name} must be of type object, but is {short_repr(parameters['type'])}")
         return Grammar("json_schema", json.dumps(checked_schema(name, parameters, base, closed=True)), name)
     except ValueError:
         if not loosely or function.get("strict") is True:
@@ -178,11 +180,9 @@ _FREE_KEYS = frozenset(["properties", "patternProperties", "additionalProperties
 
 
 def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a function's arguments; one that names no property has none."""
-    given: dict[str, Any] = function.get("parameters") or {"type": "object"}
-    if given.get("type", "object") != "object" or _FREE_KEYS.intersection(given):
-        return given
-    return given | {"type": "object", "additionalProperties": False}
+    """Return the schema of a function's arguments, which are an object; one that names no property has none."""
+    given: dict[str, Any] = {"type": "object"} | (function.get("parameters") or {})
+    return given if _FREE_KEYS.intersection(given) else given | {"additionalProperties": False}
 
 
 def _function(function: Mapping[str, Any], *, loosely: bool) -> Function:

@@ -1,0 +1,346 @@
+"""Loops of agents with tools, by five clients: how many calls they could read.
+
+    cactus serve MODEL.gguf --alias m &
+    python scripts/tool_loops.py http://127.0.0.1:8000/v1 --loops 200 --output FILE
+    python scripts/tool_loops.py http://127.0.0.1:8000/v1 --agents 8 --minutes 10
+
+A loop asks a question, runs the functions that the model calls, sends their results, and ends with an answer, after at
+most four turns, or with a call that the client cannot read. It needs the clients that it asks with, and nothing of this
+package: openai, litellm, langchain-openai, pydantic-ai-slim[openai] and instructor. An answer that is cut by the limit
+of tokens is counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import logging
+import os
+import random
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+TURNS, MAX_TOKENS = 4, 256
+CITIES = ("Paris", "Rome", "Oslo", "Lima", "Cairo", "Delhi", "Quito", "Sofia")
+Kind = Literal["rain", "wind", "sun"]
+
+
+class Add(BaseModel):
+    """Adds two numbers."""
+
+    a: int = Field(ge=0, le=9999)
+    b: int = Field(ge=0, le=9999)
+
+
+class Weather(BaseModel):
+    """Tells the weather of a city for some days."""
+
+    city: str = Field(max_length=24)
+    days: int = Field(ge=1, le=9)
+    kind: Kind = "sun"
+
+
+class Note(BaseModel):
+    """Writes a note down."""
+
+    text: str = Field(max_length=60)
+    tags: list[str] = Field(default=[], max_length=2)
+
+
+class Now(BaseModel):
+    """Tells the time."""
+
+
+MODELS: dict[str, type[BaseModel]] = {"add": Add, "weather": Weather, "note": Note, "now": Now}
+RESULTS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "add": lambda given: str(given["a"] + given["b"]),
+    "weather": lambda given: f"{given['city']}: sun, 20 degrees, {given['days']} days",
+    "note": lambda given: "written",
+    "now": lambda given: "12:30",
+}
+TOOLS: list[dict[str, Any]] = [
+    {
+        "type": "function",
+        "function": {"name": name, "description": each.__doc__, "parameters": each.model_json_schema()},
+    }
+    for name, each in MODELS.items()
+]
+
+
+def question(chance: random.Random) -> str:
+    city, a, b = chance.choice(CITIES), chance.randrange(1000), chance.randrange(1000)
+    return chance.choice([
+        f"What is the weather in {city} for {1 + a % 9} days? Use a tool.",
+        f"Add {a} and {b} with a tool, then say the sum.",
+        f"Write a note that {city} is nice, and tell me the time. Use the tools.",
+        f"Call weather for {city} and for {chance.choice(CITIES)}, 3 days each, then add {a} and {b}.",
+    ])  # fmt: skip
+
+
+class Loops:
+    """What the loops of one client came to."""
+
+    def __init__(self, address: str, first: str = "auto") -> None:
+        self.first = first  # the choice of tools in the first turn
+        self.address, self.counts, self.wrong, self.lock = address, Counter[str](), list[str](), threading.Lock()
+
+    def note(self, name: str) -> None:
+        with self.lock:
+            self.counts[name] += 1
+
+    def read(self, name: str, arguments: str, *, cut: bool) -> dict[str, Any] | None:
+        """Return a call's arguments, as a client parses them and its function's model checks them; None if cut."""
+        if cut:
+            self.note("cut")
+            return None
+        self.note("calls")
+        try:
+            given = json.loads(arguments)
+            MODELS[name].model_validate(given)
+        except ValueError as error:
+            self.failed(f"{name}: {arguments!r}: {error}")
+            return None
+        self.note("parsed")
+        return dict(given)
+
+    def failed(self, what: str) -> None:
+        self.note("failed")
+        with self.lock:
+            self.wrong.append(what[:400])
+
+
+def by_openai(loops: Loops, text: str, seed: int) -> None:
+    import openai
+
+    client = openai.OpenAI(base_url=loops.address, api_key="none", max_retries=0, timeout=600)
+    _by_messages(loops, text, seed, lambda **body: client.chat.completions.create(model="m", **body))
+
+
+def by_litellm(loops: Loops, text: str, seed: int) -> None:
+    import litellm
+
+    litellm.suppress_debug_info = True
+
+    def ask(**body: Any) -> Any:
+        body = {"model": "openai/m", "api_base": loops.address, "api_key": "none", "timeout": 600} | body
+        chunks = [*litellm.completion(stream=True, **body)]
+        return litellm.stream_chunk_builder(chunks)
+
+    _by_messages(loops, text, seed, ask)
+
+
+def _by_messages(loops: Loops, text: str, seed: int, ask: Callable[..., Any]) -> None:
+    messages: list[Any] = [{"role": "user", "content": text}]
+    for turn in range(TURNS):
+        sampled = {"temperature": 1.0, "max_tokens": MAX_TOKENS, "seed": seed + turn}
+        chosen = "auto" if turn else loops.first
+        choice = ask(messages=messages, tools=TOOLS, tool_choice=chosen, **sampled).choices[0]
+        calls = choice.message.tool_calls or []
+        messages.append(choice.message.model_dump(exclude_none=True))
+        for place, call in enumerate(calls):
+            cut = choice.finish_reason == "length" and place == len(calls) - 1
+            given = loops.read(call.function.name, call.function.arguments, cut=cut)
+            if given is None:
+                return
+            result = RESULTS[call.function.name](given)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+        if not calls:
+            return loops.note("completed")
+    loops.note("turns over")
+
+
+def by_langchain(loops: Loops, text: str, seed: int) -> None:
+    from langchain_core.messages import HumanMessage, ToolMessage
+    from langchain_openai import ChatOpenAI
+
+    messages: list[Any] = [HumanMessage(text)]
+    for turn in range(TURNS):
+        made: Any = ChatOpenAI(
+            model="m", base_url=loops.address, api_key="none", max_retries=0, max_tokens=MAX_TOKENS, temperature=1.0,
+            seed=seed + turn, timeout=600,
+        )  # fmt: skip
+        answer = made.bind_tools(TOOLS, tool_choice="auto" if turn else loops.first).invoke(messages)
+        messages.append(answer)
+        cut = answer.response_metadata["finish_reason"] == "length"
+        if cut and answer.invalid_tool_calls:
+            return loops.note("cut")
+        for call in answer.invalid_tool_calls:
+            loops.note("calls")
+            return loops.failed(f"{call['name']}: {call['args']!r}: {call['error']}")
+        for call in answer.tool_calls:
+            given = loops.read(call["name"], json.dumps(call["args"]), cut=False)
+            if given is None:
+                return
+            messages.append(ToolMessage(RESULTS[call["name"]](given), tool_call_id=call["id"]))
+        if not answer.tool_calls:
+            return loops.note("completed")
+    loops.note("turns over")
+
+
+def by_pydantic_ai(loops: Loops, text: str, seed: int) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.exceptions import IncompleteToolCall, UnexpectedModelBehavior, UsageLimitExceeded
+    from pydantic_ai.messages import ModelResponse
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+    from pydantic_ai.usage import UsageLimits
+
+    # in every turn, because that is all that it takes
+    forced = {} if loops.first == "auto" else {"extra_body": {"tool_choice": loops.first}}
+    agent: Any = Agent(
+        OpenAIChatModel("m", provider=OpenAIProvider(base_url=loops.address, api_key="none")), retries=0,
+        model_settings={"temperature": 1.0, "max_tokens": MAX_TOKENS, "seed": seed, "timeout": 600} | forced,
+    )  # fmt: skip
+
+    @agent.tool_plain
+    def add(given: Add) -> str:
+        """Add two numbers."""
+        loops.note("calls")
+        loops.note("parsed")
+        return RESULTS["add"](given.model_dump())
+
+    @agent.tool_plain
+    def weather(given: Weather) -> str:
+        """Tell the weather of a city for some days."""
+        loops.note("calls")
+        loops.note("parsed")
+        return RESULTS["weather"](given.model_dump())
+
+    @agent.tool_plain
+    def note(given: Note) -> str:
+        """Write a note down."""
+        loops.note("calls")
+        loops.note("parsed")
+        return RESULTS["note"](given.model_dump())
+
+    @agent.tool_plain
+    def now() -> str:
+        """Tell the time."""
+        loops.note("calls")
+        loops.note("parsed")
+        return RESULTS["now"]({})
+
+    from pydantic_ai import capture_run_messages
+
+    with capture_run_messages() as messages:
+        try:
+            agent.run_sync(text, usage_limits=UsageLimits(request_limit=TURNS))
+            loops.note("completed")
+        except UsageLimitExceeded:
+            loops.note("turns over")
+        except IncompleteToolCall:
+            loops.note("cut")
+        except UnexpectedModelBehavior as error:
+            cut = any(isinstance(each, ModelResponse) and each.finish_reason == "length" for each in messages[-2:])
+            if cut:
+                return loops.note("cut")
+            loops.note("calls")
+            loops.failed(f"{error}: {error.__cause__}: {messages[-1]}")
+
+
+def by_instructor(loops: Loops, text: str, seed: int) -> None:
+    """Ask for one call of a function that is named, whose model it makes of it."""
+    import instructor
+    import openai
+    from instructor.core.exceptions import IncompleteOutputException
+
+    client: Any = instructor.from_openai(
+        openai.OpenAI(base_url=loops.address, api_key="none", max_retries=0, timeout=600),
+        mode=(instructor.Mode.TOOLS, instructor.Mode.RESPONSES_TOOLS)[seed // 100 % 2],
+    )
+    wanted = (Add, Weather, Note)[seed // 100 % 3]
+    loops.note("calls")
+    try:
+        made = client.chat.completions.create(
+            model="m", messages=[{"role": "user", "content": text}], response_model=wanted, max_retries=0,
+            temperature=1.0, max_tokens=MAX_TOKENS,
+        )  # fmt: skip
+    except IncompleteOutputException:
+        loops.counts["calls"] -= 1
+        return loops.note("cut")
+    except Exception as error:  # its own, of several kinds
+        return loops.failed(f"{wanted.__name__}: {type(error).__name__}: {error}")
+    assert isinstance(made, wanted)
+    loops.note("parsed")
+    loops.note("completed")
+
+
+CLIENTS: dict[str, Callable[[Loops, str, int], None]] = {
+    "openai": by_openai, "litellm": by_litellm, "langchain-openai": by_langchain, "pydantic-ai-slim": by_pydantic_ai,
+    "instructor": by_instructor,
+}  # fmt: skip
+
+
+def run(
+    address: str, clients: list[str], loops: int | None, agents: int, minutes: float | None, first: str
+) -> dict[str, dict[str, Any]]:
+    """Return counts by client; with ``agents``, so many loops go on at a time, in turn by each client."""
+    found = {name: Loops(address, first) for name in clients}
+    numbers, lock, end = itertools.count(), threading.Lock(), time.monotonic() + 60 * (minutes or 1e6)
+
+    def agent() -> None:
+        while True:
+            with lock:
+                number = next(numbers)
+            if time.monotonic() > end or (loops is not None and number >= loops * len(clients)):
+                return
+            name = clients[number % len(clients)]
+            text = question(random.Random(number // len(clients)))
+            found[name].note("loops")
+            try:
+                CLIENTS[name](found[name], text, 100 * number)
+            except Exception as error:
+                found[name].failed(f"{type(error).__name__}: {error}")
+
+    threads = [threading.Thread(target=agent) for _ in range(agents)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    names = ("loops", "calls", "parsed", "failed", "cut", "completed", "turns over")
+    return {
+        name: {"version": version(name)} | {each: made.counts[each] for each in names} | {"wrong": made.wrong[:20]}
+        for name, made in found.items()
+    }
+
+
+def main() -> int:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("address", help="of a server, such as http://127.0.0.1:8000/v1")
+    made.add_argument("--loops", type=int, help="by each client")
+    made.add_argument("--agents", type=int, default=1, help="at once")
+    made.add_argument("--minutes", type=float, help="after which no loop begins")
+    made.add_argument("--clients", nargs="+", choices=[*CLIENTS], default=[*CLIENTS])
+    made.add_argument("--first", choices=("auto", "required"), default="auto", help="choice of tools in the first turn")
+    made.add_argument("--model", help="what the server serves, for the result file")
+    made.add_argument("--output", type=Path, help="result file")
+    given = made.parse_args()
+    if given.loops is None and given.minutes is None:
+        made.error("give --loops or --minutes")
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    began = time.perf_counter()
+    found = run(given.address, given.clients, given.loops, given.agents, given.minutes, given.first)
+    result = {
+        "model": given.model, "temperature": 1.0, "max_tokens": MAX_TOKENS, "turns": TURNS,
+        "first": given.first, "loops": given.loops,
+        "agents": given.agents, "seconds": round(time.perf_counter() - began), "clients": found,
+    }  # fmt: skip
+    print(json.dumps(result, indent=1))
+    if given.output is not None:
+        given.output.write_text(json.dumps(result, indent=1) + "\n")
+    return 1 if any(each["failed"] for each in found.values()) else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
