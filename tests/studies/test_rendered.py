@@ -18,7 +18,10 @@ PAGES = {
     **{f"{name}.run": f"studies/tables/{name}.md" for name in ("rules", "relaxing", "real_pair")},
     "relaxing.real": "studies/relaxing.md",
     "planning.check": "studies/planning.md",
-    **{f"structured_answers.{name}": "studies/structured_answers.md" for name in ("suite", "answers", "agents", "loops")},
+    **{
+        f"structured_answers.{name}": "studies/structured_answers.md"
+        for name in ("suite", "answers", "agents", "loops")
+    },
     "budgets.enumeration": "studies/tables/budgets.md",
     "trees.schemes": "studies/tables/trees.md",
     "rules.published": "rules/index.md",
