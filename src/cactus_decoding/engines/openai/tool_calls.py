@@ -84,6 +84,7 @@ class CallReader:
         self._new = list[str | dict[str, Any]]()  # not yet returned
         self._has_said, self.number = False, 0  # of calls
         self._called_last = False
+        self._arguments = ""  # of the last call, so far
         self._reading = self._read() if alone is None else self._read_arguments(alone)
 
     def more(self, piece: str, *, done: bool) -> list[str | dict[str, Any]]:
@@ -104,6 +105,11 @@ class CallReader:
             del call["index"]
         return (said or None) if calls else said, calls
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last call has no whole arguments, because the answer ends within them."""
+        return self.number > 0 and _object_text(self._arguments) is None
+
     def _say(self, text: str) -> None:
         if self._new and isinstance(self._new[-1], str):
             self._new[-1] += text
@@ -119,7 +125,7 @@ class CallReader:
             self._has_said, self._called_last = True, False
 
     def _begin(self, name: str) -> None:
-        self._blank, self._called_last = "", True
+        self._blank, self._called_last, self._arguments = "", True, ""
         call = {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": {"name": name, "arguments": ""}}
         self._new.append({"index": self.number} | call)
         self.number += 1
@@ -131,6 +137,7 @@ class CallReader:
             self._new.append({"index": self.number - 1, "function": {"arguments": ""}})
         call: Any = self._new[-1]
         call["function"]["arguments"] += text
+        self._arguments += text
 
     def _argue_to(self, end: int) -> None:
         if end > self._at:

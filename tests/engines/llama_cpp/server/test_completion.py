@@ -198,6 +198,17 @@ def test_answers_by_a_schema_and_forced_calls(ask, rule):
     assert legacy["function_call"] == legacy["tool_calls"][0]["function"]
 
 
+def test_a_call_that_a_stop_string_cuts_is_left_out(ask):
+    """A stream has told its beginning by then, and ends with another reason than a call does."""
+    same = {"messages": CHAT, "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "add"}}}
+    (choice,) = ask(**same, seed=1, stop='": ').whole()["choices"]
+    assert (choice["finish_reason"], "tool_calls" in choice["message"]) == ("stop", False)
+    parts = [chunk["choices"][0] for chunk in ask(**same, seed=1, stop='": ').chunks()]
+    assert parts[-1]["finish_reason"] == "stop"
+    (choice,) = ask(**same, seed=1, max_tokens=3).whole()["choices"]
+    assert (choice["finish_reason"], len(choice["message"]["tool_calls"])) == ("length", 1)
+
+
 def test_what_cannot_be_answered_is_said_before_a_token_is_read(ask):
     for body, said in (
         ({"prompt": "word " * 2000}, "shorter than the target's 512 positions"),

@@ -130,8 +130,12 @@ class Completion:
             text = "".join(piece.text for piece in made)
             logprobs = [each for piece in made for each in piece.logprobs]
             reasoning = "".join(piece.reasoning for piece in made).lstrip("\n")
-            said = self._message(text, reasoning) if self._asked.chat else {"text": self._echo(index) + text}
-            called, finish_reason = "tool_calls" in said.get("message", {}), made[-1].finish_reason
+            finish_reason = made[-1].finish_reason
+            if self._asked.chat:
+                said = self._message(text, reasoning, stopped=finish_reason == "stop")
+            else:
+                said = {"text": self._echo(index) + text}
+            called = "tool_calls" in said.get("message", {})
             finish_reason = "tool_calls" if called and finish_reason == "stop" else finish_reason
             told = {"logprobs": self._logprobs(logprobs), "finish_reason": finish_reason}
             choices.append({"index": index} | said | told | _probabilities(response))
@@ -196,13 +200,17 @@ class Completion:
                     )
             held = [] if parts else held
             if done:
-                stopped = reader is not None and reader.number and piece.finish_reason == "stop"
+                stopped = reader is not None and reader.number and not reader.is_cut and piece.finish_reason == "stop"
                 yield _delta({}, None, "tool_calls" if stopped else piece.finish_reason)
 
-    def _message(self, text: str, reasoning: str) -> dict[str, Any]:
+    def _message(self, text: str, reasoning: str, *, stopped: bool) -> dict[str, Any]:
+        """Return a message; a call that a stop string cut is no part of it."""
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         if (reader := self._asked.reader()) is not None:
             message["content"], calls = reader.whole(text)
+            if stopped and reader.is_cut:
+                calls.pop()
+                message["content"] = message["content"] or ""
             message |= self._called(calls) if calls else {}
         return {"message": message | ({"reasoning_content": reasoning} if reasoning else {})}
 
