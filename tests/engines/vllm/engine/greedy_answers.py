@@ -56,9 +56,8 @@ def pair() -> Pair:
 
 def own_answer(prompt: list[int], asked: dict) -> tuple[list[int], dict]:
     """Return what this package's loop answers, and its report; the first step proposes nothing, as in vLLM."""
-    request = (request_of(asked, greedy=True) or Request(sampling=SamplingParams(temperature=0.0))).proposing(
-        asked.get("num_speculative_tokens", PROPOSALS)
-    )
+    request = request_of(asked, greedy=True) or Request(sampling=SamplingParams(temperature=0.0))
+    request = request.proposing(asked.get("num_speculative_tokens", PROPOSALS))
     end = len(prompt) + MAX_TOKENS
     counts = ResponseCounts()
     response = begin(pair(), request, prompt, first_alone=True, stop=lambda token_ids: len(token_ids) == end)
