@@ -56,10 +56,29 @@ def over_plain(name: str) -> Cell:
     return lambda found: with_ends(found["cells"][name]["over_plain"]) if name in found["cells"] else ""
 
 
+def in_ms(key: str) -> str:
+    return f"{{{key}:.2f}}"
+
+
+def passes() -> list[dict[str, Any]]:
+    """Return the passes by model and tokens, in milliseconds."""
+    return [
+        {"model": model, "tokens": kind.split()[0], **{part: taken / 1000 for part, taken in row.items()}}
+        for model, kinds in read("passes", "passes").items()
+        for kind, row in kinds.items()
+    ]
+
+
 COLUMNS: dict[str, tuple[Callable[[], Iterable[Any]], dict[str, Cell]]] = {
     "peers": (lambda: read("end_to_end"), {
         "temperature": "{temperature:g}",
         **{title: f"{{contenders[{OURS}][ratio][{name}]:.2f}}" for name, title in PEERS.items()},
+    }),
+    "passes": (passes, {
+        "model": "{model}", "tokens read": "{tokens}", "kernels": in_ms("kernels"),
+        "transformers' Python": in_ms("transformers_python"), "whole pass": in_ms("whole"),
+        "replayed": in_ms("whole_replayed"),
+        "whole ÷ replayed": lambda row: f"{row['whole'] / row['whole_replayed']:.2f}",
     }),
     "ordinary": (
         lambda: [time | {"rule": name} for name, time in read("verification_ordinary")[0]["times"].items()][1:],

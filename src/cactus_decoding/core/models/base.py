@@ -234,7 +234,6 @@ class BaseCachedModel(ABC):
         self.num_reused = self.length
         return self.length
 
-    @torch.inference_mode()
     def append(
         self,
         token_ids: list[int] | Tensor,
@@ -248,6 +247,9 @@ class BaseCachedModel(ABC):
         mask make a tree of the tokens, as `Forward.append` takes them. Raises `ValueError` for ones that do not fit, or
         of a model that cannot take them, and `Cancelled` as `cancel_by` says.
         """
+        if not torch.is_inference_mode_enabled():  # to enter it takes time, and the loop has
+            with torch.inference_mode():
+                return self.append(token_ids, rows, positions, mask)
         if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
         block = torch.as_tensor(token_ids, device=self.device)

@@ -37,7 +37,9 @@ def draw_one(weights: Tensor, uniform: Tensor) -> int:
     might matter, `draw` itself decides.
     """
     blocks = len(weights) // _BLOCK
-    if blocks < _FEW_BLOCKS or not weights.is_contiguous():
+    if blocks < _FEW_BLOCKS:
+        return _draw_short(weights.double().numpy(), uniform.item())
+    if not weights.is_contiguous():
         return int(draw(weights, uniform))
     sums = weights[: blocks * _BLOCK].view(blocks, _BLOCK).sum(1, dtype=torch.float64).numpy()
     rest = weights[blocks * _BLOCK :].sum(dtype=torch.float64).item()
@@ -56,6 +58,14 @@ def draw_one(weights: Tensor, uniform: Tensor) -> int:
         if within[place] - point > margin and (at_an_end or point - start > margin):
             return begin + place
     return int(draw(weights, uniform))
+
+
+def _draw_short(weights: np.ndarray, uniform: float) -> int:
+    """Do what `draw` does for one row, in float64; NumPy's calls take a third of the time of PyTorch's."""
+    sums = weights.cumsum()
+    total = sums[-1]
+    picked = int(sums.searchsorted(uniform * total, side="right"))
+    return min(picked, int(sums.searchsorted(total))) if total > 0 else picked
 
 
 def check_drawn(role: str, token_id: int, probs: Tensor, length: int) -> None:

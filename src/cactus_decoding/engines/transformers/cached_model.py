@@ -16,6 +16,8 @@ from cactus_decoding.core.models.recurrent import RecurrentForward
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from cactus_decoding.engines.transformers.recorded import RecordedPasses
+
 _READ_ON = frozenset({"bamba", "falcon_h1", "granitemoehybrid", "qwen3_next", "qwen3_5", "qwen3_5_text"})
 """Kinds whose blocks read on from a state; transformers begins those of Mamba, Jamba and others anew."""
 
@@ -77,7 +79,12 @@ class CachedModel(BaseCachedModel):
 
     def _choose_forward(self) -> Forward:
         """Return an empty forward pass; the model may have changed since the last response."""
-        return general_forward(self.model, self._extra_inputs)
+        from cactus_decoding.engines.transformers.recorded import can_be_recorded, recorded_passes
+
+        recorded = None
+        if self._state and not self._extra_inputs and can_be_recorded(self.model):
+            recorded = recorded_passes(self.model, self._state)
+        return general_forward(self.model, self._extra_inputs, recorded)
 
 
 def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> None:
@@ -101,10 +108,12 @@ def check_can_roll_back(model: PreTrainedModel, *, by_copies: bool = False) -> N
     check_fills_cache(model)
 
 
-def general_forward(model: PreTrainedModel, extra_inputs: dict[str, Any]) -> Forward:
+def general_forward(
+    model: PreTrainedModel, extra_inputs: dict[str, Any], recorded: RecordedPasses | None = None
+) -> Forward:
     from cactus_decoding.engines.transformers.forward import GeneralForward
 
-    forward = GeneralForward(model, extra_inputs)
+    forward = GeneralForward(model, extra_inputs, recorded)
     if not _is_recurrent(model):
         return forward
     if extra_inputs:

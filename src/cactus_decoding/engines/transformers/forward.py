@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicLayer
 
 from cactus_decoding.core.models.recurrent import StatefulForward
 from cactus_decoding.engines.transformers import compatibility
+from cactus_decoding.engines.transformers.recorded import RecordedPasses
 from cactus_decoding.engines.transformers.row_cache import (
     RowLayer,
     registered_attention,
@@ -33,7 +34,9 @@ class GeneralForward(StatefulForward):
     The last call's outputs are kept only where there are ``extra_inputs``, keyword arguments of each call.
     """
 
-    def __init__(self, model: PreTrainedModel, extra_inputs: dict[str, Any]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, extra_inputs: dict[str, Any], recorded: RecordedPasses | None = None
+    ) -> None:
         self.extra_inputs = extra_inputs
         self.outputs: Any = None
         self._model, self._device = model, model.device
@@ -53,6 +56,15 @@ class GeneralForward(StatefulForward):
         fast = self._device.type == "cpu" and model.dtype == torch.float32
         self._fills_rows = fast and self._gives_positions and self._in_place
         self._trimmed = 0
+        sure = self._in_place and self._gives_positions and self._keeps_rows and not extra_inputs
+        self._recorded = recorded if sure else None
+
+    @property
+    def layers(self) -> list[Any]:
+        return list(self._cache.layers)
+
+    def _plain(self) -> GeneralForward:
+        return GeneralForward(self._model, {})
 
     def append(
         self, token_ids: Tensor, start: int, rows: int, positions: Tensor | None = None, mask: Tensor | None = None
@@ -63,12 +75,16 @@ class GeneralForward(StatefulForward):
             while count - _CHUNK >= max(rows, 1):
                 self.append(token_ids[:_CHUNK], start, 1)
                 token_ids, start, count = token_ids[_CHUNK:], start + _CHUNK, count - _CHUNK
+        fill = int(bool(start) and count % 4 == 3 and count < _FEW and self._fills_rows and not self.extra_inputs)
+        if self._recorded is not None and start and positions is None and mask is None:
+            replay = self._recorded.of(self._model, self._config, self._plain, count, rows, fill)
+            if replay is not None:
+                return replay(token_ids, start, self._cache.layers)
         places = dict[str, Tensor | None]()
         if positions is not None or mask is not None:
             places = self._tree_inputs(start, count, positions, mask)
         elif self._gives_positions:  # as `generate` does; some models count from elsewhere where they are given none
             places["position_ids"] = torch.arange(start, start + count, device=self._device)[None]
-        fill = int(bool(start) and count % 4 == 3 and count < _FEW and self._fills_rows and not self.extra_inputs)
         if fill:  # a token that the others do not see, and that is forgotten at once
             token_ids, places = _with_junk(token_ids, places)
         keep = {"logits_to_keep": rows + fill} if self._keeps_rows else {}

@@ -88,33 +88,81 @@ class RowLayer(DynamicLayer):
 
     `DynamicLayer` copies everything that it holds for each block of tokens that is added. Here the store doubles where
     it is full, so a response of n tokens copies no more than n of them; a rollback makes the used part smaller, and
-    copies none.
+    copies none. ``keys`` and ``values`` may be set, as whoever selects or repeats texts of a batch does.
     """
 
-    keys: Tensor
-    values: Tensor
-
     def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **named)
         self._stores: tuple[Tensor, Tensor] | None = None
+        self._end = 0  # of the used part
+        self._used: list[Any] | None = [None, None]  # made of the stores when it is asked for
+        super().__init__(*args, **named)
+
+    @property
+    def keys(self) -> Tensor:
+        used: Tensor = self._used_part[0]
+        return used
+
+    @keys.setter
+    def keys(self, given: Tensor | None) -> None:
+        self._set(0, given)
+
+    @property
+    def values(self) -> Tensor:
+        used: Tensor = self._used_part[1]
+        return used
+
+    @values.setter
+    def values(self, given: Tensor | None) -> None:
+        self._set(1, given)
+
+    @property
+    def _used_part(self) -> list[Any]:
+        if self._used is None:
+            assert self._stores is not None
+            self._used = [store[:, :, : self._end] for store in self._stores]
+        return self._used
+
+    def _set(self, place: int, given: Tensor | None) -> None:
+        self._used_part[place], self._stores = given, None
+        self._end = given.shape[-2] if given is not None and given.numel() else 0
+
+    def get_seq_length(self) -> int:
+        return self._end
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **named: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        start = self.get_seq_length()
+        start = self._end
         end = start + key_states.shape[-2]
         stores = self._stores
-        # whoever selects or repeats texts of a batch puts other tensors in place of the used part
-        if stores is None or end > stores[0].shape[-2] or self.keys.data_ptr() != stores[0].data_ptr():
-            stores = self._stores = self._reserved(end, start, key_states, value_states)
+        if stores is None or end > stores[0].shape[-2]:
+            stores = self._reserve(end, key_states, value_states)
         stores[0][:, :, start:end] = key_states
         stores[1][:, :, start:end] = value_states
-        self.keys, self.values = (store[:, :, :end] for store in stores)
+        self.use(end)
         return self.keys, self.values
 
+    def with_room(self, end: int) -> tuple[Tensor, Tensor]:
+        """Return the stores of keys and values, with room for so many tokens; there are some already."""
+        stores = self._stores
+        return self._reserve(end, self.keys, self.values) if stores is None or end > stores[0].shape[-2] else stores
+
+    def use(self, end: int) -> None:
+        """Have the stores' first tokens as the used part."""
+        self._end, self._used = end, None
+
     def cut(self, count: int) -> None:
-        if count and self.is_initialized:
+        if self._stores is not None:
+            self.use(self._end - count)
+        elif count and self.is_initialized:
             self.keys, self.values = self.keys[:, :, :-count], self.values[:, :, :-count]
+
+    def crop(self, max_length: int) -> None:
+        """Remove ``-max_length`` tokens."""
+        if self._stores is not None and -self._end <= max_length < 0:
+            self.cut(-max_length)
+        else:
+            super().crop(max_length)
 
     def keep(self, prefix: int, places: Tensor) -> None:
         """Keep the first tokens, and those at later places, ascending, which move next to them."""
@@ -123,23 +171,25 @@ class RowLayer(DynamicLayer):
         end = prefix + len(places)
         for used in (self.keys, self.values):
             used[:, :, prefix:end] = used.index_select(-2, places)
-        self.keys, self.values = self.keys[:, :, :end], self.values[:, :, :end]
+        self.cut(self._end - end)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a layer with a copy of the used part, and no more room."""
         copied = type(self)()
-        copied.__dict__.update(vars(self) | {"_stores": None})
+        copied.__dict__.update(vars(self) | {"_stores": None, "_used": [None, None]})
         if self.is_initialized:
-            copied.keys, copied.values = self.keys.clone(), self.values.clone()
+            copied._used = [self.keys.clone(), self.values.clone()]
         return copied
 
-    def _reserved(self, end: int, used: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return stores with room for so many tokens, and the used part in them."""
+    def _reserve(self, end: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Make stores with room for so many tokens, and the used part in them, and return them."""
         room = max(end, MIN_CAPACITY, 0 if self._stores is None else 2 * self._stores[0].shape[-2])
         stores = [new.new_empty(*new.shape[:2], room, new.shape[3]) for new in (keys, values)]
-        if used:
-            stores[0][:, :, :used], stores[1][:, :, :used] = self.keys, self.values
-        return stores[0], stores[1]
+        if self._end:
+            stores[0][:, :, : self._end], stores[1][:, :, : self._end] = self.keys, self.values
+        self._stores = stores[0], stores[1]
+        self.use(self._end)
+        return self._stores
 
 
 def with_rows_in_place(cache: DynamicCache) -> DynamicCache:
