@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
@@ -53,7 +53,7 @@ class Note(BaseModel):
     """Writes a note down."""
 
     text: str = Field(max_length=60)
-    tags: list[str] = Field(default=[], max_length=2)
+    tags: list[Annotated[str, Field(max_length=12)]] = Field(default=[], max_length=2)
 
 
 class Now(BaseModel):
@@ -93,20 +93,30 @@ class Loops:
         self.first = first  # the choice of tools in the first turn
         self.address, self.counts, self.wrong, self.lock = address, Counter[str](), list[str](), threading.Lock()
 
+    def choice(self, turn: int) -> dict[str, Any]:
+        """Return what a turn's request says of calls; one call, where it has to call."""
+        if turn or self.first == "auto":
+            return {"tool_choice": "auto"}
+        return {"tool_choice": self.first, "parallel_tool_calls": False}
+
     def note(self, name: str) -> None:
         with self.lock:
             self.counts[name] += 1
 
     def read(self, name: str, arguments: str, *, cut: bool) -> dict[str, Any] | None:
-        """Return a call's arguments, as a client parses them and its function's model checks them; None if cut."""
-        if cut:
-            self.note("cut")
-            return None
+        """Return a call's arguments, as a client parses them and its function's model checks them.
+
+        None for a call that cannot be read, or that the answer's limit cut.
+        """
         self.note("calls")
         try:
             given = json.loads(arguments)
             MODELS[name].model_validate(given)
         except ValueError as error:
+            if cut:
+                self.counts["calls"] -= 1
+                self.note("cut")
+                return None
             self.failed(f"{name}: {arguments!r}: {error}")
             return None
         self.note("parsed")
@@ -142,8 +152,7 @@ def _by_messages(loops: Loops, text: str, seed: int, ask: Callable[..., Any]) ->
     messages: list[Any] = [{"role": "user", "content": text}]
     for turn in range(TURNS):
         sampled = {"temperature": 1.0, "max_tokens": MAX_TOKENS, "seed": seed + turn}
-        chosen = "auto" if turn else loops.first
-        choice = ask(messages=messages, tools=TOOLS, tool_choice=chosen, **sampled).choices[0]
+        choice = ask(messages=messages, tools=TOOLS, **loops.choice(turn), **sampled).choices[0]
         calls = choice.message.tool_calls or []
         messages.append(choice.message.model_dump(exclude_none=True))
         for place, call in enumerate(calls):
@@ -168,7 +177,7 @@ def by_langchain(loops: Loops, text: str, seed: int) -> None:
             model="m", base_url=loops.address, api_key="none", max_retries=0, max_tokens=MAX_TOKENS, temperature=1.0,
             seed=seed + turn, timeout=600,
         )  # fmt: skip
-        answer = made.bind_tools(TOOLS, tool_choice="auto" if turn else loops.first).invoke(messages)
+        answer = made.bind_tools(TOOLS, **loops.choice(turn)).invoke(messages)
         messages.append(answer)
         cut = answer.response_metadata["finish_reason"] == "length"
         if cut and answer.invalid_tool_calls:
@@ -195,7 +204,7 @@ def by_pydantic_ai(loops: Loops, text: str, seed: int) -> None:
     from pydantic_ai.usage import UsageLimits
 
     # in every turn, because that is all that it takes
-    forced = {} if loops.first == "auto" else {"extra_body": {"tool_choice": loops.first}}
+    forced = {} if loops.first == "auto" else {"extra_body": loops.choice(0)}
     agent: Any = Agent(
         OpenAIChatModel("m", provider=OpenAIProvider(base_url=loops.address, api_key="none")), retries=0,
         model_settings={"temperature": 1.0, "max_tokens": MAX_TOKENS, "seed": seed, "timeout": 600} | forced,
@@ -268,6 +277,9 @@ def by_instructor(loops: Loops, text: str, seed: int) -> None:
         loops.counts["calls"] -= 1
         return loops.note("cut")
     except Exception as error:  # its own, of several kinds
+        if getattr(getattr(error, "last_completion", None), "status", "") == "incomplete":
+            loops.counts["calls"] -= 1
+            return loops.note("cut")
         return loops.failed(f"{wanted.__name__}: {type(error).__name__}: {error}")
     assert isinstance(made, wanted)
     loops.note("parsed")
