@@ -45,8 +45,11 @@ NONE = "no draft"
 def speeds(options: Sequence[str], clients: int, tokens: int) -> list[float]:
     """Return an engine's tokens per second with 1 to so many requests at once."""
     engine, prompts, sampling = start(options)
-    tokens_per_second(engine, prompts, clients, 4, sampling)  # warm-up
-    return [tokens_per_second(engine, prompts, size, tokens, sampling) for size in range(1, clients + 1)]
+    try:
+        tokens_per_second(engine, prompts, clients, 4, sampling)  # warm-up
+        return [tokens_per_second(engine, prompts, size, tokens, sampling) for size in range(1, clients + 1)]
+    finally:
+        engine.engine_core.shutdown()  # else this process would wait for it
 
 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
