@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from support.code_blocks import ROOT, blocks_of
 from support.tables import all_of
 
 from cactus_decoding import RULES, parse_rule
+from cactus_decoding.core.relaxed_logits import works_as_logits
+from cactus_decoding.core.rules.base import GreedyRule, RowRule, Rule
 
 PAGES = ROOT / "docs/rules"
 SCRIPT = ROOT / "scripts/rule_pictures.py"
@@ -64,6 +67,56 @@ def test_the_table_of_all_rules_says_what_their_classes_say() -> None:
     ]
 
 
+def cells_under(page: str, heading: str) -> list[list[str]]:
+    """Return the rows of the tables in a section of a page in docs, without their heads."""
+    section = re.split(r"\n#", (ROOT / "docs" / page).read_text().split(f"# {heading}\n")[1])[0]
+    bodies = re.findall(r"^\|---.*\n((?:\|.*\n?)+)", section, re.MULTILINE)
+    return [row.strip("| ").split(" | ") for body in bodies for row in body.splitlines()]
+
+
+def names_in(text: str) -> list[str]:
+    return sorted(set(re.findall(r"`(\w+)`", text)))
+
+
+def rules_that(fit: Callable[[type[Rule]], bool]) -> list[str]:
+    return sorted(name for name, rule in RULES.items() if fit(rule))
+
+
+def test_the_table_of_kinds_names_each_relaxed_rule_with_its_kind() -> None:
+    rows = cells_under("rules/index.md", "Kinds of rules")
+    told = {name: kind.partition(" ")[0] for cell, kind, *_ in rows for name in names_in(cell)}
+    assert told == {name: rule.kind for name, rule in RULES.items() if rule.kind != "exact"}
+
+
+def test_lists_of_rules_on_pages_are_those_of_the_classes() -> None:
+    rows, greedy = (
+        rules_that(lambda rule: issubclass(rule, RowRule)),
+        rules_that(lambda rule: issubclass(rule, GreedyRule)),
+    )
+    emitting = cells_under("theory.md", "Rules that emit one distribution")
+    sources = [row[0] for row in cells_under("proofs.md", "Sources and checks") if "](rules/" in row[0]]
+    assert names_in(" ".join(row[0] for row in emitting)) == rows
+    assert names_in(" ".join(sources)) == sorted(RULES)
+    for page, pattern, expected in (
+        ("guarantees", r"Fixed rules are (.+?), and each", rows),
+        ("proofs", r"The h of (.+?) is that of p itself", rules_that(lambda rule: rule.whole_draft_row)),
+        ("rules/index", r"never emitted, except by (.+?)\. These", greedy),
+        ("rules/index", r"At temperature 0 every rule but (.+?) gives greedy", greedy),
+    ):
+        (found,) = re.findall(pattern, (ROOT / f"docs/{page}.md").read_text(), re.DOTALL)
+        assert names_in(found) == expected, (page, found)
+
+
+def test_ways_in_vllm_are_those_of_the_classes() -> None:
+    told = {}
+    for cell, drawn, greedy in cells_under("vllm_reference.md", "Rules"):
+        told |= dict.fromkeys(names_in(cell), (drawn.startswith("work"), not greedy.startswith("status 400")))
+    assert told == {
+        name: (works_as_logits(rule) and not issubclass(rule, GreedyRule), works_as_logits(rule))
+        for name, rule in RULES.items()
+    }
+
+
 def render(folder: Path, *options: str) -> None:
     """Run the script on copies of the pages in a folder."""
     for page in PAGES.glob("*.md"):
@@ -106,7 +159,7 @@ def assert_close(ours: object, theirs: object) -> None:
 
 
 PAGE = (ROOT / "docs/adding_a_rule.md").read_text()
-LISTED = re.findall(r"^\| `([\w./]+)` \|", PAGE, re.MULTILINE)
+LISTED = re.findall(r"^\| `([\w/]+(?:/|\.)[\w.]+)` \|", PAGE, re.MULTILINE)
 COPIED = ("src", "tests", "docs", "scripts", "benchmarks", "README.md", "CHANGELOG.md", "pyproject.toml")
 ASKED = """
 import json
@@ -125,7 +178,7 @@ SECOND_HAND = """        case "boosted":
 
 def edits() -> dict[str, dict[str, str]]:
     """Return, by file, what is put before which of its lines; a new file has none."""
-    page = (ROOT / "docs/rules/ensemble.md").read_text().replace("weight=0.", "factor=2.").replace("weight", "factor")
+    (page,) = [block.text for block in blocks_of(PAGE) if block.language == "markdown"]
     return {
         "src/cactus_decoding/core/rules/boosted.py": {"": f'"""Boosted: multiply."""\n\n{blocks_of(PAGE)[0].text}'},
         "src/cactus_decoding/core/rules/__init__.py": {
@@ -135,15 +188,18 @@ def edits() -> dict[str, dict[str, str]]:
         "src/cactus_decoding/__init__.pyi": {
             "from .core.rules import Cactus as": "from .core.rules import Boosted as Boosted\n"
         },
-        "docs/rules/boosted.md": {
-            "": page.replace("ensemble.Ensemble", "boosted.Boosted").replace("ensemble", "boosted")
-        },
+        "docs/rules/boosted.md": {"": page},
         "docs/rules/index.md": {
             "| [`clamped`](clamped.md) | coll": "| [`boosted`](boosted.md) | truncation | factor·q(x) | factor |\n"
+        },
+        "docs/vllm_reference.md": {"`clamped`, `ensemble`, `lenience`": "`boosted`, "},
+        "docs/proofs.md": {
+            "| [`clamped`](rules/clamped.md) | this": "| [`boosted`](rules/boosted.md) | none | – | – |\n"
         },
         "tests/support/rules_under_test.py": {
             '    "ensemble:weight=0"': '    "boosted:factor=1",\n    "boosted:factor=3",\n',
             '        case "ensemble":': SECOND_HAND,
+            '    "cactus:delta=1",\n    "cactus:delta=1,solver=exact",': '    "boosted:factor=3",\n',
             '"lossless", "cactus", ': '"boosted", ',
             '    "cactus:delta=0",\n    "cactus:delta=0,solver=exact",': '    "boosted:factor=1",\n',
         },
@@ -178,9 +234,9 @@ def run(copy: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_the_page_names_seven_files_and_no_other_is_touched() -> None:
+def test_the_page_names_nine_files_and_no_other_is_touched() -> None:
     assert list(edits()) == LISTED
-    assert len(LISTED) == 7
+    assert len(LISTED) == 9
 
 
 @pytest.mark.slow
@@ -202,7 +258,7 @@ def test_the_tests_take_the_rule_in(copy: Path) -> None:
     files += ["tests/docs/test_rule_pages.py", "tests/lab/playground/test_form.py", "tests/engines",
               "tests/lab/reporting/test_report.py"]  # fmt: skip
     options = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not slow")
-    told = run(copy, *options, "-k", "boosted or families_cover or kinds", *files)
+    told = run(copy, *options, "-k", "boosted or families_cover or kinds or lists_of_rules or ways_in_vllm", *files)
     assert re.search(r"^\d{2,} passed", told, re.MULTILINE), told
 
 
@@ -211,6 +267,6 @@ def test_one_command_draws_its_pictures_and_writes_every_table(copy: Path) -> No
     run(copy, "scripts/rule_pictures.py")
     assert (copy / "docs/rules/pictures/boosted_cost.svg").exists()
     assert (copy / "docs/rules/pictures/boosted_lift.svg").exists()
-    assert "| `boosted:factor=2.1` |" in (copy / "docs/rules/boosted.md").read_text()
-    assert "| `boosted:factor=2.1` |" in (copy / "docs/studies/tables/truncated.md").read_text()
+    assert "| `boosted:factor=4` |" in (copy / "docs/rules/boosted.md").read_text()
+    assert "| `boosted:factor=4` |" in (copy / "docs/studies/tables/truncated.md").read_text()
     assert "| `boosted:factor=2.0` | Given the drafted token" in (copy / "docs/rules/index.md").read_text()

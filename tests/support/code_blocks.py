@@ -24,7 +24,7 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 COMMANDS = ("bash", "console")
-RUN, SHOWN = ("python", *COMMANDS), ("text", "json")
+RUN, SHOWN = ("python", *COMMANDS), ("text", "json", "markdown")
 Command = Callable[..., tuple[int, str, str]]
 
 

@@ -155,9 +155,9 @@ ORDINARY = {
     "contrastive:beta=0.5",
 }
 
-_MISSING = set(RULES) - {parse_rule(text).name for text in SPELLINGS}
-if _MISSING:
-    raise AssertionError(f"rules without a spelling under test: {', '.join(sorted(_MISSING))}")
+for _table, _spellings in (("SPELLINGS", SPELLINGS), ("ORDINARY", ORDINARY.intersection(SPELLINGS))):
+    if _missing := set(RULES) - {parse_rule(text).name for text in _spellings}:
+        raise AssertionError(f"{_table} has no spelling under test of {', '.join(sorted(_missing))}")
 
 
 def every_rule(spellings: Iterable[str] = SPELLINGS, name: str = "spelling") -> Callable:

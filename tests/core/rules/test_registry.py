@@ -105,6 +105,32 @@ def test_a_rule_is_of_one_kind_and_promises_what_follows_from_it() -> None:
             assert rule.drafted_only
 
 
+class Short(RowRule):
+    """It emits q, but for what rounding takes away: here a digit or two of each row's type."""
+
+    name = "short"
+    never_stricter = True
+
+    def relaxed_target(self, target_probs: Tensor, draft_probs: Tensor) -> Tensor:
+        return target_probs * (1 - 2 * torch.finfo(target_probs.dtype).eps)
+
+
+class ShortWithoutPromise(Short):
+    never_stricter = False
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_rounding_breaks_no_promise_to_be_never_stricter(dtype: torch.dtype) -> None:
+    target, draft = TARGET.to(dtype), DRAFT.to(dtype)
+    lossless = torch.minimum(target, draft).double()
+    h = Short().relaxed_target(target, draft).double()
+    assert (h < target).all()
+    assert torch.equal(Short().judge(target, draft, EVERY).relaxed_prob, torch.maximum(h, lossless))
+    assert torch.equal(Short().judge(target, None, EVERY).relaxed_prob, target.double())
+    assert (ShortWithoutPromise().judge(target, draft, EVERY).relaxed_prob < lossless).any()
+    assert torch.equal(ShortWithoutPromise().judge(target, draft, EVERY).relaxed_prob, h)
+
+
 class Halving(LiftRule):
     """Wrong: it lowers, and it lifts what the target excludes."""
 

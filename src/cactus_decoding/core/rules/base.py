@@ -152,7 +152,8 @@ class Rule(ABC):
 class RowRule(Rule):
     """A rule that gives the relaxed target h, whatever is drafted: it accepts with h(n), and so emits h.
 
-    ``judge`` follows from that. A subclass may give other numbers that accept and emit the same and are less work.
+    ``judge`` follows from that. A subclass may give other numbers that accept and emit the same and are less work, but
+    then it keeps its promises to the last bit itself.
     """
 
     @property
@@ -183,7 +184,7 @@ class RowRule(Rule):
         return self.relaxed_target(target_probs, draft_probs if whole else drawn_probs)  # type: ignore[arg-type]
 
     def judge(self, target_probs: Tensor, draft_probs: Tensor | None, token_ids: Tensor) -> Verdict:
-        """Return h(n), 1 and h."""
+        """Return h(n), 1 and h; h(n) is at least min(p(n), q(n)) where the rule promises that, rounding or not."""
         if draft_probs is not None:
             h = self.relaxed_target(target_probs, draft_probs)
             relaxed_prob = probability_of(h, token_ids)
@@ -191,6 +192,9 @@ class RowRule(Rule):
             certain = functional.one_hot(token_ids, target_probs.shape[-1]).to(target_probs.dtype)
             h = self.relaxed_target(target_probs.unsqueeze(-2).expand_as(certain), certain)
             relaxed_prob = h.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1).double()
+        if self.never_stricter:
+            q, p = probability_of(target_probs, token_ids), draft_probability_of(draft_probs, token_ids)
+            relaxed_prob = torch.maximum(relaxed_prob, torch.minimum(p, q))
         return Verdict(relaxed_prob, torch.ones_like(relaxed_prob), h)
 
 

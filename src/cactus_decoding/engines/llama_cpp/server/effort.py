@@ -22,11 +22,14 @@ class Effort:
     budget: int | None = None
 
     @classmethod
-    def of(cls, effort: str, given: Mapping[str, Any], tokenizer: Any) -> Effort:
-        """Return what a model knows of an effort; raise `ValueError` where it knows nothing.
+    def of(cls, effort: str, template_kwargs: Mapping[str, Any], tokenizer: Any) -> Effort:
+        """Return what a model knows of an effort.
 
-        A template that has the word is told it. One that has a switch has it on, but for ``none``. ``given`` are names
-        that the request has for the template itself.
+        A template that has the word is told it. One that has a switch has it on, but for ``none``. With ``none`` a
+        model that thinks and has no switch has a budget of 0. ``template_kwargs`` are what the request has for the
+        template itself.
+
+        Raises `ValueError` where the model knows nothing of the effort, or ``template_kwargs`` say otherwise.
         """
         check_choice("reasoning_effort", effort, _EFFORTS)
         template = getattr(tokenizer, "chat_template", None) or ""
@@ -34,14 +37,16 @@ class Effort:
         for name in _SWITCHES:
             if re.search(rf"\b{name} is (not )?defined", template):
                 options[name] = effort != "none"
-        if differing := [name for name in options if given.get(name, options[name]) != options[name]]:
+        if differing := [name for name in options if template_kwargs.get(name, options[name]) != options[name]]:
             raise ValueError(
                 f"reasoning_effort is {effort!r}, but {differing[0]} of chat_template_kwargs is "
-                f"{short_repr(given[differing[0]])}"
+                f"{short_repr(template_kwargs[differing[0]])}"
             )
+        if options:
+            return cls(options)
         thinks = thinking_marks(tokenizer) is not None
-        if options or effort == "none":
-            return cls(options, 0 if effort == "none" and not options and thinks else None)
+        if effort == "none":
+            return cls(budget=0 if thinks else None)
         why = "knows no thinking. Leave it out, or say 'none'"
         if thinks:
             why = "always thinks, and knows no effort. Leave it out, or give a thinking_budget, in tokens"

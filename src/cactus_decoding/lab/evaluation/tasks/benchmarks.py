@@ -119,16 +119,14 @@ class HumanEval:
         return Task("humaneval", problems, stop=stop, judge=programs, runs_code=True)
 
     def _problems(self, programs: Programs, chat: bool) -> Iterator[Problem]:
+        """Yield the problems; note in ``programs`` what each is judged by."""
         for _, where, value in read_objects(self.path):
             prompt, name = text_field(value, "prompt", where), text_field(value, "task_id", where)
             entry_point = text_field(value, "entry_point", where)
             check = f"{text_field(value, 'test', where)}\ncheck({entry_point})"
             programs.parts[name] = TestPart(prompt, check, entry_point, as_program(prompt, where))
-            if chat:
-                message, begun = (text.format(prompt=prompt) for text in HUMANEVAL_PROMPTS)
-                yield Problem(name, message, check, begun=begun)
-            else:
-                yield Problem(name, prompt, check)
+            message, begun = (text.format(prompt=prompt) for text in HUMANEVAL_PROMPTS) if chat else (prompt, "")
+            yield Problem(name, message, check, begun=begun)
 
 
 def as_program(prompt: str, where: str) -> str:
