@@ -188,6 +188,12 @@ def test_wrong_choices_are_refused_by_a_sentence(pair, choices, error, message):
         generate(pair, PROMPT, choices=choices, max_new_tokens=20)
 
 
+def test_no_stop_cuts_an_answer(pair):
+    with pytest.raises(ValueError, match="choices are whole answers, but stop has 'pen', which would cut '4 pens'"):
+        generate(pair, PROMPT, choices=["none", "4 pens"], stop=["\n", "pen"])
+    assert generate(pair, PROMPT, choices=["none", "4 pens"], stop=["\n"], seed=1).text in ("none", "4 pens")
+
+
 def test_choices_and_a_form_exclude_each_other(pair):
     with pytest.raises(TypeError, match="choices and response_format exclude each other"):
         generate(pair, PROMPT, choices=["a", "b"], response_format={"type": "json_object"})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.choices import ChoiceTokens, check_choices, choose
 from cactus_decoding.core.constraints.base import ConstrainedSampling, Constraint
 from cactus_decoding.core.constraints.thinking import Thinking, ThinkingFirst
@@ -227,6 +228,9 @@ def _choosing(
     tokens = ChoiceTokens.of(check_choices(choices), tokenizer, ends)
     if not prompt_ids:
         raise ValueError("prompt must have at least one token, but has none")
+    if stopped := [(text, stop) for text in tokens.texts for stop in request.stop if stop in text]:
+        text, stop = map(short_repr, stopped[0])
+        raise ValueError(f"choices are whole answers, but stop has {stop}, which would cut {text}")
     if tokens.longest > request.max_new_tokens:
         raise ValueError(
             f"the longest of the choices has {tokens.longest} tokens, but max_new_tokens is {request.max_new_tokens}"

@@ -11,7 +11,7 @@ from support.reads import reads
 from cactus_decoding import Budget, Request, SamplingParams, generate, load_pair, stream
 from cactus_decoding.core.audit import audit
 from cactus_decoding.core.rules import Lossless
-from cactus_decoding.lab.evaluation.engines.engine import SHARED, AuditedCosts, PairEngine
+from cactus_decoding.lab.evaluation.engines.engine import PASSED_ON, SHARED, AuditedCosts, PairEngine, check_passed_on
 from cactus_decoding.lab.evaluation.engines.loading import load_engine
 from cactus_decoding.lab.evaluation.engines.vllm import VllmEngine
 from cactus_decoding.zoo.word_problems import word_problems
@@ -95,6 +95,17 @@ def test_relaxed_greedy_is_metered_in_log_probability(pair):
     assert 0 <= answer.audited.nats <= 3.0 * max(answer.metrics.relaxed, 1)
 
 
+class Hurried(Request):
+    minutes: int = 0
+
+
+def test_what_engines_are_not_told_of_is_refused_unless_it_asks_for_nothing():
+    check_passed_on(Hurried("cactus:delta=1", seed=3, stop=("a",)), "a server")
+    with pytest.raises(ValueError, match="a server is not told of minutes, but it is 2: "):
+        check_passed_on(Hurried(minutes=2), "a server")
+    assert {*PASSED_ON} <= {*Request.model_fields}
+
+
 def test_what_an_engine_cannot_do_is_refused_before_any_work(pair):
     block = Request("clamped:width=1.0", verification="block")
     PairEngine(pair, audited=False).check(block)
@@ -103,6 +114,7 @@ def test_what_an_engine_cannot_do_is_refused_before_any_work(pair):
     vllm = VllmEngine("target", "draft", {})
     for refused, said in (
         (lambda: lookup.check(block), "block verification of a relaxed rule needs a draft model"),
+        (lambda: vllm.check(Hurried(minutes=2)), "vLLM is not told of minutes, but it is 2: leave it out"),
         (lambda: vllm.check(Request(tree="static=2.2")), "vLLM, which has removed tree attention, reads chains of"),
         (lambda: load_engine("magic", "bundled", "bundled", audited=True), "one of transformers, llama-cpp, vllm"),
     ):

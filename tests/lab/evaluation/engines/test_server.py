@@ -253,6 +253,17 @@ def test_counts_are_read_from_reports_of_every_kind():
     assert unknown == {"steps", "recovered", "bonus"}
 
 
+class Hurried(Request):
+    minutes: int = 0
+
+
+def test_a_setting_that_is_not_sent_is_refused() -> None:
+    with scripted(answering) as address:
+        engine = ServerEngine(ServerClient(address, retries=0))
+        with pytest.raises(ValueError, match="a server is not told of minutes, but it is 2: leave it out"):
+            engine.check(Hurried(minutes=2))
+
+
 def test_a_server_that_takes_four_stops_is_sent_four_and_the_text_is_cut_at_the_others() -> None:
     sent = []
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
+from cactus_decoding.core.checks import short_repr
 from cactus_decoding.core.generate import check_prompt, generate, stream
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.core.models.base import num_shared
@@ -148,6 +149,20 @@ class Engine(Protocol):
 
 SHARED = 32
 """Prompts whose first tokens are the same, such as solved examples, share what they begin with: it is read once."""
+
+
+PASSED_ON = (
+    "rule", "budget", "policy", "verification", "num_speculative_tokens", "tree", "sampling", "max_new_tokens", "stop",
+    "seed",
+)  # fmt: skip
+"""The fields of a request that engines with a loop of their own send, or check by name."""
+
+
+def check_passed_on(request: Request, engine: str) -> None:
+    """Raise `ValueError` for what is asked of an engine that is not told of it."""
+    for name, declared in type(request).model_fields.items():
+        if name not in PASSED_ON and (value := getattr(request, name)) != declared.default:
+            raise ValueError(f"{engine} is not told of {name}, but it is {short_repr(value)}: leave it out")
 
 
 class PairEngine(Engine):

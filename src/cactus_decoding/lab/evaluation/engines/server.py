@@ -18,7 +18,7 @@ from cactus_decoding.engines.openai.client import RefusedError, Reply, ServerCli
 from cactus_decoding.engines.openai.keys import RULE_KEY
 from cactus_decoding.engines.vllm.extra_args import asked_of
 from cactus_decoding.lab.evaluation.chat import Chat
-from cactus_decoding.lab.evaluation.engines.engine import Answer, AuditedCosts, Conversation, Prompt
+from cactus_decoding.lab.evaluation.engines.engine import Answer, AuditedCosts, Conversation, Prompt, check_passed_on
 
 XARGS = "vllm_xargs"
 _NEUTRAL: dict[str, float] = {
@@ -118,6 +118,7 @@ class ServerEngine:
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for what the server does not do, or refuses."""
+        check_passed_on(request, "a server")
         request.check_chain("a server")
         budget = request.budget
         if request.verification != "token" or (

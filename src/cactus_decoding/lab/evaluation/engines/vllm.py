@@ -27,7 +27,7 @@ from cactus_decoding.engines.vllm.extra_args import (
     server_vocabulary,
 )
 from cactus_decoding.engines.vllm.server import check_draft, prefers_float32
-from cactus_decoding.lab.evaluation.engines.engine import Answer, Prompt, prompt_text
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Prompt, check_passed_on, prompt_text
 
 _SECONDS_TO_END = 30.0
 _SAMPLED = ("temperature", "top_k", "top_p")
@@ -53,6 +53,7 @@ class VllmEngine:
 
     def check(self, request: Request) -> None:
         """Raise `ValueError` for what vLLM, or our plug-in in it, does not do."""
+        check_passed_on(request, "vLLM")
         request.check_chain("vLLM, which has removed tree attention,")
         given = request.num_speculative_tokens
         if not (isinstance(given, FixedLength) and given.fixed):
