@@ -57,8 +57,12 @@ Problem = tuple[Tensor, Proposal, Tensor]
 
 
 def spellings() -> list[str]:
-    """Return every registered rule, with each of its families at a knob in the middle."""
-    return [name for rule in RULES for name in [f.spell(f.knobs(3)[1]) for f in RULES[rule].families] or [rule]]
+    """Return every registered rule, with each of its families at a knob in the middle, or as it is usually spelled."""
+    found = list[str]()
+    for name, rule in RULES.items():
+        swept = [family.spell(family.knobs(3)[1]) for family in rule.families]
+        found += swept or [preset.spelling for preset in rule.presets[:1]] or [name]
+    return found
 
 
 def problems(vocabulary: int, count: int, proposals: int, dtype: torch.dtype) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from cactus_decoding.core.policy.relaxation import relaxation_policy
 from cactus_decoding.core.request import DECODING, SETTINGS
 from cactus_decoding.engines.llama_cpp.server.completion import read_completion
 from cactus_decoding.engines.openai.keys import BUDGET_KEY, KEYS, POLICY_KEYS, RULE_KEY
-from cactus_decoding.engines.vllm.extra_args import REQUEST_KEYS, request_of
+from cactus_decoding.engines.vllm.extra_args import REQUEST_KEYS, ServerConfig, request_of
 from cactus_decoding.lab.playground.form import FormLimits, form
 from scripts.write_keywords import FILE, keywords
 
@@ -181,7 +181,7 @@ def test_what_imports_reads_files_or_takes_unlimited_time_is_refused_by_both_ser
     key, value = SETTINGS[name].key, NOT_FOR_CLIENTS[name]
     rule = {} if key == RULE_KEY else {RULE_KEY: "clamped:width=1"}
     for read in (
-        lambda: request_of({**rule, key: value}),
+        lambda: ServerConfig(num_speculative_tokens=4).read({**rule, key: value}),
         lambda: read_completion({"prompt": "Hi", **rule, key: value}, {}, chat=False),
         lambda: read_completion({"messages": [{"role": "user", "content": "Hi"}], **rule, key: value}, {}, chat=True),
     ):

@@ -29,8 +29,8 @@ class Contrastive(RowRule):
 
     Example:
         >>> q, p = torch.tensor([0.6, 0.3, 0.1]), torch.tensor([0.2, 0.3, 0.5])
-        >>> Contrastive(beta=1.0, alpha=0.2).relaxed_target(q, p).tolist()
-        [0.857142857142857, 0.14285714285714285, 0.0]
+        >>> [round(h, 4) for h in Contrastive(beta=1.0, alpha=0.2).relaxed_target(q, p).tolist()]
+        [0.8571, 0.1429, 0.0]
     """
 
     beta: Annotated[float, Setting("how much of the draft's logits is taken off; 0 contrasts nothing", ge=0, le=100)]
