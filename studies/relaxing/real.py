@@ -40,6 +40,7 @@ from scripts.pages import ROOT, columns, put, table
 from scripts.results import asked as asked_how
 from scripts.results import parse, read
 from studies.real_pair.page import LENGTHS, SAMPLINGS, SEVEN, TASKS
+from studies.rules.frontier import elsewhere
 from studies.shown import Axes, picture
 from studies.stored import opened, packed, read_results
 
@@ -88,7 +89,8 @@ def equal_speed(result: Mapping[str, Any]) -> str:
     """Return what each family costs at one acceptance, beside the clamped ratio at that very one."""
     rows = sorted(result["table"], key=lambda row: row["kl"] / row["clamped"]["kl"])
     return columns(rows, {
-        "rule": "`{rule}`", "accepts": "{acceptance:.3f}", "nats per position": "{kl:.3f}",
+        "rule": lambda row: f"`{row['rule']}`{elsewhere(row)}",
+        "accepts": "{acceptance:.3f}", "nats per position": "{kl:.3f}",
         "÷ clamped ratio's": lambda row: f"{row['kl'] / row['clamped']['kl']:.2f}", "total variation": "{tv:.3f}",
         "a token becomes likelier, at most": lambda row: times(math.exp(row["max_log_ratio"])),
     })  # fmt: skip
@@ -103,7 +105,7 @@ def superscript(number: int) -> str:
 
 
 def lengths(summaries: Sequence[RunSummary]) -> str:
-    """Return right answers, lengths and cut answers of stored runs, each beside lossless."""
+    """Return right answers, lengths, cut answers and steps of stored runs, each beside lossless."""
 
     def name(run: RunSummary) -> str:
         rule, _, policy = run.config.label.partition(" ×")[0].partition(" ")
@@ -119,9 +121,10 @@ def lengths(summaries: Sequence[RunSummary]) -> str:
     return columns(summaries, {
         "task": asked, "rule": name, "right, %": of("score", 0, 100),
         "− lossless, points": of("score_difference", 0, 100),
-        "tokens per answer": of("tokens_per_answer", 0), "÷ lossless": of("length_ratio", 2),
+        "tokens per answer": of("tokens_per_answer", 0), "tokens ÷ lossless": of("length_ratio", 2),
         "cut at 512, %": of("truncated", 0, 100), "cut − lossless, points": of("truncated_difference", 0, 100),
-        "tokens per step": of("acceptance_length", 2),
+        "tokens per step": of("acceptance_length", 2), "steps per answer": of("steps_per_answer", 0),
+        "steps ÷ lossless": of("steps_ratio", 2),
     }, names=2)  # fmt: skip
 
 

@@ -169,16 +169,26 @@ def compute_greedy(rows: RecordedRows) -> list[dict[str, Any]]:
     return found
 
 
+def with_plain(rows: Sequence[Row]) -> list[Row]:
+    """Return rules for temperature 0, and before them plain greedy decoding.
+
+    What is wanted of a rule is counted from what plain greedy decoding keeps, so the first one's says how much that is.
+    """
+    share = GREEDY_SHARES[0]
+    strict = (rows[0]["wanted"] - share) / (1 - share)
+    return [{"rule": "lossless", "acceptance": strict, "regret": 0.0, "most": 0.0}, *rows]
+
+
 def pages() -> dict[Path, dict[str, str]]:
     """Return the tables and the picture of each page."""
     bundled, real = results = [read(path) for path in RESULTS.values()]
     tables = {PICTURE: drawn(bundled["table"], real["table"])}
     for kind, result in zip(RESULTS, results, strict=True):
         tables[f"{kind}frontier"] = _all_rules(result["table"])
-        tables[f"{kind}greedy frontier"] = columns(result["greedy"], {"rule": "`{rule}`"} | GIVEN_UP)
+        tables[f"{kind}greedy frontier"] = columns(with_plain(result["greedy"]), {"rule": "`{rule}`"} | GIVEN_UP)
     beside = {"frontier": beside_each_other(bundled["table"], real["table"])}
     least_kept = min(each["wanted"] for each in bundled["greedy"])
-    some = [row for row in bundled["greedy"] if row["wanted"] == least_kept]
+    some = with_plain([row for row in bundled["greedy"] if row["wanted"] == least_kept])
     return {PAGE: tables, INDEX: beside | {"greedy frontier": columns(some, {"temperature 0": _link} | GIVEN_UP)}}
 
 
@@ -189,11 +199,15 @@ def _all_rules(rows: Iterable[Row]) -> str:
             found.append([row["label"], "never as much", *[""] * 6])
         else:
             kl, *others = _costs(row)
-            other = f", on {row['rows']['visited']:,} other positions" if "rows" in row else ""
             cells = f"{row['acceptance']:.3f}", kl, f"{_factor(row):.2f}", *others, _no_worse(row)
-            found.append([f"`{row['rule']}`{other}", *cells])
+            found.append([f"`{row['rule']}`{elsewhere(row)}", *cells])
     head = ["rule", "accepts", "KL, nats", "KL ÷ clamped's", "TV", "log-ratio, at most", "regret"]
     return table([*head, "clamped is no worse in"], found, notes=1)
+
+
+def elsewhere(row: Row) -> str:
+    """Say so if a rule was measured on other positions than the table's."""
+    return f", on {row['rows']['visited']:,} other positions" if "rows" in row else ""
 
 
 def _factor(row: Row) -> float:

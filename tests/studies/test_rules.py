@@ -17,7 +17,7 @@ from cactus_decoding.lab.frontier.relaxations import FAMILIES
 from scripts.pages import insert
 from scripts.results import read
 from studies.rules import papers
-from studies.rules.frontier import PICTURE, RESULTS, pages, strictest
+from studies.rules.frontier import GREEDY_SHARES, PICTURE, RESULTS, pages, strictest, with_plain
 from studies.rules.run import sigma_band
 
 
@@ -66,3 +66,13 @@ def test_every_family_stands_in_the_table_and_none_costs_less_than_the_clamped_r
         assert row["kl"] >= row["clamped"]["kl"] * 0.99, row["rule"]  # it is the optimum; its knob is rounded
     assert result["provenance"]["arguments"]["study"] == "rules.frontier"
     assert path.is_relative_to(ROOT / "studies")
+
+
+@pytest.mark.parametrize("path", RESULTS.values(), ids=lambda path: path.stem)
+def test_plain_greedy_decoding_keeps_what_every_share_is_counted_from(path: Path) -> None:
+    plain, *rules = with_plain(read(path)["greedy"])
+    assert plain["rule"] == "lossless"
+    strict = plain["acceptance"]
+    wanted = {strict + share * (1 - strict) for share in GREEDY_SHARES}
+    assert all(any(row["wanted"] == pytest.approx(each, abs=1e-12) for each in wanted) for row in rules)
+    assert all(strict < row["acceptance"] for row in rules)
