@@ -2,7 +2,9 @@
 
 import gc
 import random
+import warnings
 import weakref
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,8 +14,8 @@ from torch import nn
 from cactus_decoding import load_pair
 from cactus_decoding.core.generate import generate
 from cactus_decoding.core.models.base import BaseCachedModel
-from cactus_decoding.engines.transformers import recorded
-from cactus_decoding.engines.transformers.cached_model import CachedModel
+from cactus_decoding.engines.transformers import compatibility, recorded
+from cactus_decoding.engines.transformers.cached_model import CachedModel, reading_state
 from cactus_decoding.engines.transformers.forward import GeneralForward
 from cactus_decoding.engines.transformers.recorded import RecordedPass, RecordedPasses, can_be_recorded
 
@@ -86,9 +88,44 @@ def test_a_model_that_decides_by_numbers_is_not_recorded():
 
     model = tiny_architecture("llama")
     model.model.layers[0].mlp = Deciding(model.model.layers[0].mlp)
-    with pytest.raises(ValueError, match="Python boolean"):
+    with pytest.raises(ValueError, match="__bool__ of a tensor"):
         record(model)
     assert not can_be_recorded(model)
+
+
+@torch.inference_mode()
+def test_what_hides_warnings_hides_no_decision(monkeypatch):
+    """Another thread may have the filters of warnings at any time; here it has them always."""
+    monkeypatch.setattr(warnings, "showwarning", lambda *_: None)
+    monkeypatch.setattr(warnings, "filterwarnings", lambda *_, **__: warnings.simplefilter("ignore"))
+    monkeypatch.setattr(warnings, "catch_warnings", lambda **_: nullcontext([]))
+    dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10_000.0}
+    with pytest.raises(ValueError, match="__bool__ of a tensor"):
+        record(tiny_architecture("llama", rope_parameters=dynamic))
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda hidden: hidden * len(hidden[0]),
+        lambda hidden: hidden * hidden.sum().item(),
+        lambda hidden: torch.stack([each * 2 for each in hidden[0]])[None],
+        lambda hidden: hidden[:, [*range(hidden.shape[1])]],
+        lambda hidden: hidden * float(hidden[0, 0, 0]),
+        lambda hidden: hidden if torch.equal(hidden, hidden) else -hidden,
+    ],
+    ids=["len", "item", "iter", "range", "float", "equal"],
+)
+@torch.inference_mode()
+def test_numbers_of_python_are_found_however_they_are_taken(decide):
+    class Deciding(nn.Module):
+        def forward(self, hidden):
+            return decide(hidden)
+
+    model = tiny_architecture("llama")
+    model.model.norm = Deciding()
+    with pytest.raises(ValueError, match="Python decides by numbers"):
+        record(model)
 
 
 @torch.inference_mode()
@@ -156,9 +193,46 @@ def test_a_recording_does_not_keep_a_model():
     del model
     gc.collect()
     assert left() is None
+    function = weakref.ref(kept._function)
     del kept
     gc.collect()
     assert weight() is None
+    assert function() is None
+
+
+def test_weights_that_a_model_no_longer_has_are_not_kept(at_once):
+    model = tiny_architecture("llama")
+    cache = CachedModel(model)
+
+    def respond():
+        cache.forget_if_changed()
+        cache.append([1, 2, 3], 1)
+        cache.append([4], 1)
+
+    respond()
+    old = weakref.ref(model.model.norm.weight)
+    model.model.norm.weight = nn.Parameter(torch.ones(32))
+    model.train()
+    respond()
+    gc.collect()
+    assert old() is None
+    assert cache._forward._recorded is None
+
+
+def test_a_model_has_so_many_recordings_at_most(at_once, monkeypatch):
+    monkeypatch.setattr(recorded, "_MOST", 2)
+    recordings = RecordedPasses()
+    drive(tiny_architecture("llama"), 0, recordings)
+    assert made(recordings) == [True, True]
+
+
+def test_other_masks_than_transformers_own_are_not_recorded(monkeypatch):
+    model = tiny_architecture("llama")
+    assert can_be_recorded(model)
+    before = reading_state(model)
+    monkeypatch.setitem(compatibility.ALL_MASK_ATTENTION_FUNCTIONS, "sdpa", lambda *_, **__: None)
+    assert not can_be_recorded(model)
+    assert reading_state(model) != before
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.0}, {"rule": "cactus:delta=1"}])

@@ -79,10 +79,10 @@ class CachedModel(BaseCachedModel):
 
     def _choose_forward(self) -> Forward:
         """Return an empty forward pass; the model may have changed since the last response."""
-        from cactus_decoding.engines.transformers.recorded import can_be_recorded, recorded_passes
+        from cactus_decoding.engines.transformers.recorded import recorded_passes
 
         recorded = None
-        if self._state and not self._extra_inputs and can_be_recorded(self.model):
+        if self._state and not self._extra_inputs:
             recorded = recorded_passes(self.model, self._state)
         return general_forward(self.model, self._extra_inputs, recorded)
 
@@ -147,7 +147,7 @@ def reading_state(model: PreTrainedModel) -> tuple[Any, ...]:
     """Return what shows whether a model would read a text as it did before.
 
     That is where its tensors are and how often they were written to, its modules' attributes, hooks and classes'
-    ``forward``, and the registered attentions. What is written through a tensor's ``data`` is not seen.
+    ``forward``, and the registered attentions and masks. What is written through a tensor's ``data`` is not seen.
     """
     from cactus_decoding.engines.transformers.compatibility import registered_attentions
 

@@ -121,7 +121,7 @@ def attention_of(config: Any) -> str | None:
 
 
 def registered_attentions() -> list[Any]:
-    return [*ALL_ATTENTION_FUNCTIONS.values()]
+    return [*ALL_ATTENTION_FUNCTIONS.values(), *ALL_MASK_ATTENTION_FUNCTIONS.values()]
 
 
 def reads_attention_from_registry(model: PreTrainedModel) -> bool:
@@ -130,8 +130,8 @@ def reads_attention_from_registry(model: PreTrainedModel) -> bool:
 
 
 def sdpa_is_own() -> bool:
-    """Whether ``sdpa`` still means transformers' own attention."""
-    return ALL_ATTENTION_FUNCTIONS.get("sdpa") is SDPA
+    """Whether ``sdpa`` still means transformers' own attention, and its masks."""
+    return ALL_ATTENTION_FUNCTIONS.get("sdpa") is SDPA and ALL_MASK_ATTENTION_FUNCTIONS.get("sdpa") is SDPA_MASK
 
 
 def is_spread_over_processes(model: PreTrainedModel) -> bool:

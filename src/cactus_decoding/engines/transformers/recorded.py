@@ -16,13 +16,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
@@ -32,17 +32,16 @@ from cactus_decoding.engines.transformers.row_cache import RowLayer, attend
 MAX_TOKENS = 32  # of a recorded pass
 FREQUENT = 256  # passes of a kind after which it is recorded: that takes as long as some hundreds of passes save
 _MOST_WEIGHTS = 600_000_000  # beyond, a pass's Python is hardly a hundredth of it
-_MOST = 200  # recordings in a process, which PyTorch never frees
+_MOST = 16  # recordings of a model: of 24 layers, one holds some 20 MB
 _LENGTHS = 6, 11  # of the cache, at which a recording is compared with the model
 _ROOM = 1024
 ATTENTION = "recorded_sdpa"
 """The attention's name while a pass is recorded: it has no mask in the registry, so none is made but the given one."""
 
 AttentionInterface.register(ATTENTION, attend)
-_TracerWarning = torch.jit.TracerWarning  # type: ignore[attr-defined]
-_unoptimized = partial(torch.jit.optimized_execution, False)  # type: ignore[attr-defined]
-"""PyTorch would fold and fuse, and take its time for that."""
-_num_made = 0
+_CASTS = {"__bool__", "__int__", "__index__", "__float__", "__complex__", "item", "tolist", "numpy", "__array__"}
+_TO_PYTHON = _CASTS | {"__len__", "__contains__", "equal", "allclose", "is_nonzero", "tensor", "as_tensor"}
+"""Functions that make something of Python of a tensor, or the other way round."""
 _RECORDING = threading.Lock()  # filters of warnings are the process's
 
 
@@ -57,15 +56,17 @@ class RecordedPass:
     ) -> None:
         """Raise any `Exception` where the model's pass cannot be recorded, or a recording gives other numbers."""
         self.count, self.rows, self.fill = count, rows, fill
-        self.weights = [weight.detach() for weight in model.parameters()]
+        self.weights = [*model.parameters()]  # and no copies, which would keep what they held when they move or change
         self._make_room(_ROOM)
         made = _traceable(model, config, self)
         short, long = (_Example(plain(), config, self, length) for length in _LENGTHS)
         example = (long.block, *self.places(long.length), *self.weights, *long.stores())
-        with _RECORDING, _strictly_tracing():
-            self._function: Callable[..., Tensor] = torch.jit.trace(made, example, check_trace=False)
-        # it would keep the function, and with it the model
-        self._function._torchdynamo_inline = None
+        with _RECORDING, _without_tracers_warnings(), _Strict():
+            # `torch.jit.trace` makes the same, and never frees it
+            graph, _ = torch._C._create_graph_by_tracing(made, example, lambda _: "", True, False)
+        torch._C._jit_pass_cse(graph)
+        torch._C._jit_pass_constant_pooling(graph)  # type: ignore[attr-defined]
+        self._function: Callable[..., Tensor] = torch._C._create_function_from_graph("one_pass", graph)
         for each in (short, long):
             each.check()
 
@@ -81,7 +82,8 @@ class RecordedPass:
         return logits
 
     def compute(self, token_ids: Tensor, places: Sequence[Tensor], stores: Sequence[Tensor]) -> Tensor:
-        with _unoptimized():
+        # PyTorch would fold and fuse, and take its time for that
+        with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
             return self._function(token_ids, *places, *self.weights, *stores)
 
     def places(self, start: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -165,19 +167,27 @@ class _Shadow:
         return made
 
 
-@contextmanager
-def _strictly_tracing() -> Iterator[None]:
-    """Raise `ValueError` where Python decides by a tensor's values, which a recording would do as the first time.
+class _Strict(TorchFunctionMode):
+    """Raises `ValueError` where Python decides by a tensor's values, which a recording would do as the first time.
 
-    Attentions decide by the number of tokens, which a recording has only one of.
+    Attentions decide by the number of tokens, which a recording has only one of. PyTorch warns of such places too, but
+    warnings are the process's, and what another thread does with their filters would hide them.
     """
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
+
+    _known = inspect.getfile(attend), inspect.getfile(compatibility.SDPA)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, caller = getattr(func, "__name__", ""), sys._getframe(1).f_code
+        if (name in _TO_PYTHON or caller.co_name == "__iter__") and caller.co_filename not in self._known:
+            raise ValueError(f"a pass in which Python decides by numbers cannot be recorded: {name} of a tensor")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _without_tracers_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # type: ignore[attr-defined]
         yield
-    known = inspect.getfile(attend), inspect.getfile(compatibility.SDPA)
-    for each in seen:
-        if issubclass(each.category, _TracerWarning) and each.filename not in known:
-            raise ValueError(f"a pass that decides by numbers cannot be recorded: {each.message}")
 
 
 class _Example:
@@ -225,7 +235,7 @@ class RecordedPasses:
         kind = count, rows, fill
         if kind not in self._made:
             self._asked[kind] += 1
-            if self._asked[kind] < FREQUENT:
+            if self._asked[kind] < FREQUENT or len(self._made) >= _MOST:
                 return None
             self._made[kind] = _recorded(model, config, plain, *kind)
         return self._made[kind]
@@ -234,10 +244,6 @@ class RecordedPasses:
 def _recorded(
     model: PreTrainedModel, config: Any, plain: Callable[[], Any], count: int, rows: int, fill: int
 ) -> RecordedPass | None:
-    global _num_made
-    if _num_made >= _MOST:
-        return None
-    _num_made += 1
     with suppress(Exception):  # whatever a model does that cannot be recorded
         return RecordedPass(model, config, plain, count, rows, fill)
     return None
@@ -248,6 +254,9 @@ _PASSES: WeakKeyDictionary[PreTrainedModel, tuple[Any, RecordedPasses]] = WeakKe
 
 def recorded_passes(model: PreTrainedModel, state: Any) -> RecordedPasses | None:
     """Return the recordings of a model, new ones if its state has changed; None where none can be made."""
+    if not can_be_recorded(model):
+        _PASSES.pop(model, None)
+        return None
     known = _PASSES.get(model)
     if known is None or known[0] != state:
         known = _PASSES[model] = state, RecordedPasses()

@@ -37,7 +37,7 @@ def attend(
     """
     count, heads, group = query.shape[2], key.shape[1], query.shape[1] // key.shape[1]
     plain = count == 1 if attention_mask is None else attention_mask.shape[1] == 1  # else it is causal, or by heads
-    if group == 1 or count > MAX_QUERIES or not plain or dropout or len(query) > 1:
+    if group == 1 or count > MAX_QUERIES or not plain or dropout or query.shape[0] > 1:
         own: tuple[Tensor, None] = compatibility.SDPA(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **more
         )
