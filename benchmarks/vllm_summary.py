@@ -34,8 +34,8 @@ def summary(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     .. math:: n \sum \text{tokens} / \sum \text{seconds},
 
     because n answers are always under way. A ratio of two cells is over the prompts that both answered. A rule's best
-    number of proposals is where it makes the most tokens per second, of the cells that answered at least half as many
-    prompts as any of the same load.
+    number of proposals is where it makes the most tokens per second, of the cells that answered as many prompts as any
+    of the same load: prompts differ, and a run that was cut short has not asked all of them.
     """
     cells: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
     disturbed = 0
@@ -49,8 +49,9 @@ def summary(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         most = max(len(cells[cell]) for cell in own)
         fastest: dict[str, tuple[Any, ...]] = {}
         for cell in own:
-            enough = 2 * len(cells[cell]) >= most
-            if enough and (cell[3] not in fastest or _rate(figures[cell]) > _rate(figures[fastest[cell[3]]])):
+            if len(cells[cell]) == most and (
+                cell[3] not in fastest or _rate(figures[cell]) > _rate(figures[fastest[cell[3]]])
+            ):
                 fastest[cell[3]] = cell
         for rule, cell in fastest.items():
             row = dict(zip(CELL, cell, strict=True)) | figures[cell]

@@ -15,7 +15,7 @@ from cactus_decoding.cli import main
 from cactus_decoding.lab.evaluation.runs.results import read_results
 
 pytestmark = pytest.mark.engine
-REQUESTS = 200
+REQUESTS = 300
 
 
 @pytest.fixture(scope="module")
