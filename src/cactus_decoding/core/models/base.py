@@ -249,7 +249,7 @@ class BaseCachedModel(ABC):
         """
         if not torch.is_inference_mode_enabled():  # to enter it takes time, and the loop has
             with torch.inference_mode():
-                return self.append(token_ids, rows, positions, mask)
+                return BaseCachedModel.append(self, token_ids, rows, positions, mask)
         if self._forward is None or not self.length:  # what ended early may have left one that is not empty
             self._forward = self._choose_forward()
         block = torch.as_tensor(token_ids, device=self.device)
