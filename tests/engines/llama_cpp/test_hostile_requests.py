@@ -190,8 +190,9 @@ def test_forced_calls_that_are_cut_say_so_and_a_broken_tool_is_named(server):
         "required": ["n"],
     }
     status, answer = chat(server, tools=[tool("a", node), tool("b", node)], tool_choice="required", max_tokens=100)
-    [call] = answer["choices"][0]["message"]["tool_calls"]
-    assert json.loads(call["function"]["arguments"]) == {"n": 7}
+    calls = answer["choices"][0]["message"]["tool_calls"]  # perhaps several: one is required, and more are allowed
+    assert calls
+    assert all(json.loads(call["function"]["arguments"]) == {"n": 7} for call in calls)
 
 
 @pytest.mark.slow
