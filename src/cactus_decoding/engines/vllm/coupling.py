@@ -73,8 +73,11 @@ class CoupledBatch:
         ``logits`` are those of all proposals, truncated, ``[proposals, vocabulary]``; ``counts`` how many each request
         has. Rows after the first proposal that is not the target's token have no effect.
         """
+        if not self.requests:  # nor does anything wait for the device
+            yield bonus_token_ids
+            return
         undo: list[tuple[Tensor, Tensor]] = []
-        first, drafted, drawn = 0, draft_token_ids.tolist() if self.requests else [], bonus_token_ids.clone()
+        first, drafted, drawn = 0, draft_token_ids.tolist(), bonus_token_ids.clone()
         for index, count in enumerate(counts):
             if (request := self.requests.get(index)) is not None and index in self._after:
                 for place in range(count):

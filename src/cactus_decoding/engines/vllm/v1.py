@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -46,7 +45,7 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         repair_empty_steps(rejection_sampler, device)
         install_worker()
         drafting.install()
-        replace(rejection_sampler, "rejection_sample", lambda stock: with_coupling(with_relaxation(stock)))
+        replace(rejection_sampler, "rejection_sample", with_rules)
         replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
         counters, vocabulary = counters_of(config, device), server_vocabulary(vllm_config)
         rules = BatchRules(config, device, max_num_requests, counters, vocabulary)
@@ -174,43 +173,11 @@ class DraftProbs:
         return self.probs[some, token_ids]
 
 
-def with_relaxation(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def with_rules(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Relax the proposals of requests with a rule, and draw the tokens of coupled ones by their seeds' noise."""
     from vllm.v1.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID
 
     padding = int(getattr(PLACEHOLDER_TOKEN_ID, "value", PLACEHOLDER_TOKEN_ID))
-
-    def rejection_sample(
-        draft_token_ids: Tensor,
-        num_draft_tokens: Sequence[int],
-        max_spec_len: int,
-        cu_num_draft_tokens: Tensor,
-        draft_probs: Tensor | None,
-        target_logits: Tensor,
-        bonus_token_ids: Tensor,
-        sampling_metadata: Any,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Tensor:
-        sample = partial(
-            stock, draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_logits,
-            bonus_token_ids, sampling_metadata, *args, **kwargs,
-        )  # fmt: skip
-        rules = batch_rules(sampling_metadata)
-        layout = rules.layout(num_draft_tokens, max_spec_len, draft_token_ids) if rules is not None else None
-        if rules is None or layout is None:
-            return sample()
-        draft = None if draft_probs is None else DraftProbs(draft_probs)
-        step = RelaxedStep(layout, rules.meter, rules.counters, target_logits, draft_token_ids, draft)
-        with step.relaxed_logits():
-            sampled = sample()
-        step.settle((sampled != padding).sum(1))
-        return sampled
-
-    return rejection_sample
-
-
-def with_coupling(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Draw the tokens of coupled requests by their seeds' noise."""
 
     def rejection_sample(
         draft_token_ids: Tensor,
@@ -231,10 +198,18 @@ def with_coupling(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
             )  # fmt: skip
 
         rules = batch_rules(sampling_metadata)
-        if rules is None or not rules.coupled.requests:
+        if rules is None:
             return sample(bonus_token_ids)
         with rules.coupled.verification(target_logits, draft_token_ids, num_draft_tokens, bonus_token_ids) as bonus:
-            return sample(bonus)
+            layout = rules.layout(num_draft_tokens, max_spec_len, draft_token_ids)
+            if layout is None:
+                return sample(bonus)
+            draft = None if draft_probs is None else DraftProbs(draft_probs)
+            step = RelaxedStep(layout, rules.meter, rules.counters, target_logits, draft_token_ids, draft)
+            with step.relaxed_logits():
+                sampled = sample(bonus)
+            step.settle((sampled != padding).sum(1))
+            return sampled
 
     return rejection_sample
 
