@@ -24,6 +24,7 @@ from cactus_decoding.engines.openai.tool_formats import (
     UNMARKED_GOES_ON,
     ToolFormat,
     as_json,
+    refuse_constant,
 )
 
 _FENCE = "```"
@@ -447,18 +448,14 @@ def _unquoted(value: str) -> str:
 def _object_text(value: str) -> str | None:
     """Return the JSON object that arguments are, perhaps as JSON within JSON; None where they are none."""
     try:
-        said = json.loads(value, parse_constant=_refuse)
+        said = json.loads(value, parse_constant=refuse_constant)
         if isinstance(said, str):
-            value, said = said, json.loads(said or "{}", parse_constant=_refuse)
+            value, said = said, json.loads(said or "{}", parse_constant=refuse_constant)
         if said is None or value == "":
             return "{}"
     except (ValueError, RecursionError):
         return None
     return value if isinstance(said, dict) else None
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(name)  # such as NaN, which is no JSON
 
 
 def _property(schema: Any, name: str) -> Any:

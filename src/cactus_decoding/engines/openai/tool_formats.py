@@ -98,7 +98,7 @@ def as_json(text: str, schema: Any, whole: Any) -> str:
         return quoted
     written = _LITERALS.get(said.strip(), said.strip())
     try:
-        value = json.loads(written, parse_constant=_no_number)
+        value = json.loads(written, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return quoted
     if "string" in types and (isinstance(value, str) or TYPE_NAMES[type(value)] not in types):
@@ -106,5 +106,6 @@ def as_json(text: str, schema: Any, whole: Any) -> str:
     return written
 
 
-def _no_number(name: str) -> Any:
+def refuse_constant(name: str) -> Any:
+    """Raise for NaN and the infinities, which Python reads and which are no JSON."""
     raise ValueError(name)
