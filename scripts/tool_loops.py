@@ -108,19 +108,29 @@ class Loops:
 
         None for a call that cannot be read, or that the answer's limit cut.
         """
-        self.note("calls")
         try:
             given = json.loads(arguments)
             MODELS[name].model_validate(given)
+        except KeyError:
+            self.misread(f"there is no function {name!r}")
         except ValueError as error:
             if cut:
-                self.counts["calls"] -= 1
                 self.note("cut")
-                return None
-            self.failed(f"{name}: {arguments!r}: {error}")
-            return None
+            else:
+                self.misread(f"{name}: {arguments!r}: {error}")
+        else:
+            self.parsed()
+            return dict(given)
+        return None
+
+    def parsed(self) -> None:
+        self.note("calls")
         self.note("parsed")
-        return dict(given)
+
+    def misread(self, what: str) -> None:
+        """Note a call that the client cannot read."""
+        self.note("calls")
+        self.failed(what)
 
     def failed(self, what: str) -> None:
         self.note("failed")
@@ -183,8 +193,7 @@ def by_langchain(loops: Loops, text: str, seed: int) -> None:
         if cut and answer.invalid_tool_calls:
             return loops.note("cut")
         for call in answer.invalid_tool_calls:
-            loops.note("calls")
-            return loops.failed(f"{call['name']}: {call['args']!r}: {call['error']}")
+            return loops.misread(f"{call['name']}: {call['args']!r}: {call['error']}")
         for call in answer.tool_calls:
             given = loops.read(call["name"], json.dumps(call["args"]), cut=False)
             if given is None:
@@ -210,33 +219,29 @@ def by_pydantic_ai(loops: Loops, text: str, seed: int) -> None:
         model_settings={"temperature": 1.0, "max_tokens": MAX_TOKENS, "seed": seed, "timeout": 600} | forced,
     )  # fmt: skip
 
+    def called(name: str, given: BaseModel) -> str:
+        loops.parsed()
+        return RESULTS[name](given.model_dump())
+
     @agent.tool_plain
     def add(given: Add) -> str:
         """Add two numbers."""
-        loops.note("calls")
-        loops.note("parsed")
-        return RESULTS["add"](given.model_dump())
+        return called("add", given)
 
     @agent.tool_plain
     def weather(given: Weather) -> str:
         """Tell the weather of a city for some days."""
-        loops.note("calls")
-        loops.note("parsed")
-        return RESULTS["weather"](given.model_dump())
+        return called("weather", given)
 
     @agent.tool_plain
     def note(given: Note) -> str:
         """Write a note down."""
-        loops.note("calls")
-        loops.note("parsed")
-        return RESULTS["note"](given.model_dump())
+        return called("note", given)
 
     @agent.tool_plain
     def now() -> str:
         """Tell the time."""
-        loops.note("calls")
-        loops.note("parsed")
-        return RESULTS["now"]({})
+        return called("now", Now())
 
     from pydantic_ai import capture_run_messages
 
@@ -252,8 +257,7 @@ def by_pydantic_ai(loops: Loops, text: str, seed: int) -> None:
             cut = any(isinstance(each, ModelResponse) and each.finish_reason == "length" for each in messages[-2:])
             if cut:
                 return loops.note("cut")
-            loops.note("calls")
-            loops.failed(f"{error}: {error.__cause__}: {messages[-1]}")
+            loops.misread(f"{error}: {error.__cause__}: {messages[-1]}")
 
 
 def by_instructor(loops: Loops, text: str, seed: int) -> None:
@@ -267,22 +271,19 @@ def by_instructor(loops: Loops, text: str, seed: int) -> None:
         mode=(instructor.Mode.TOOLS, instructor.Mode.RESPONSES_TOOLS)[seed // 100 % 2],
     )
     wanted = (Add, Weather, Note)[seed // 100 % 3]
-    loops.note("calls")
     try:
         made = client.chat.completions.create(
             model="m", messages=[{"role": "user", "content": text}], response_model=wanted, max_retries=0,
             temperature=1.0, max_tokens=MAX_TOKENS,
         )  # fmt: skip
     except IncompleteOutputException:
-        loops.counts["calls"] -= 1
         return loops.note("cut")
     except Exception as error:  # its own, of several kinds
         if getattr(getattr(error, "last_completion", None), "status", "") == "incomplete":
-            loops.counts["calls"] -= 1
             return loops.note("cut")
-        return loops.failed(f"{wanted.__name__}: {type(error).__name__}: {error}")
+        return loops.misread(f"{wanted.__name__}: {type(error).__name__}: {error}")
     assert isinstance(made, wanted)
-    loops.note("parsed")
+    loops.parsed()
     loops.note("completed")
 
 
