@@ -26,9 +26,10 @@ from typing import IO, Any
 from draft_lengths import RULES
 from pairing import RESULTS, asked, mistaken, parse, write
 from vllm_loops import LOOPS, SAMPLINGS, Asked, Cell, Prompt, answer_cells
-from vllm_summary import as_text, summaries
+from vllm_summary import NO_DRAFT, as_text, summaries
 
 from cactus_decoding.cli.display import duration
+from cactus_decoding.core.checks import check_integer
 from cactus_decoding.core.files.jsonl import GrowingFile, objects_in, whole_lines
 from cactus_decoding.core.files.provenance import commit
 from cactus_decoding.core.files.writing import lock
@@ -38,7 +39,6 @@ from cactus_decoding.lab.evaluation.chat import Chat, tokenizer_of
 from cactus_decoding.lab.evaluation.tasks.sources import parse_tasks
 from cactus_decoding.lab.evaluation.tasks.task import task_in_chat
 
-NO_DRAFT, LOSSLESS = "no draft", "lossless"
 DRAFTING = ("drawn", "likeliest")
 Line = Mapping[str, Any]
 """A line of the journal: the settings, the start of an engine, or an answer."""
@@ -257,6 +257,10 @@ def main(given: Namespace) -> int:
         mistaken(f"--output must end in .json, but is {given.output}")
     given.output.parent.mkdir(parents=True, exist_ok=True)
     try:
+        for name in ("prompts", "tokens", "threads", "proposals", "at_once"):
+            value = getattr(given, name)
+            for each in value if isinstance(value, list) else [value]:
+                check_integer(f"--{name.replace('_', '-')}", each, 1)
         prompts = prompts_of(given.task, given.prompts, tokenizer_of(given.target))
         settings = settings_of(given, dict.fromkeys(each.id.partition("/")[0] for each in prompts))
         with journal_of(given.output).open("ab") as held:

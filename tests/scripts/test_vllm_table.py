@@ -194,6 +194,17 @@ def test_a_page_has_the_tables_that_the_result_file_gives(tmp_path: Path) -> Non
         assert "<!-- begin: vllm_pair -->" in written_page
 
 
+@pytest.mark.parametrize("option", ["--proposals", "--tokens", "--at-once", "--prompts", "--threads"])
+def test_what_nothing_can_be_measured_with_is_refused(option: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    done = run_benchmark(
+        "vllm_table.py", "--target", "bundled", "--draft", "bundled:draft", option, 0, "--output", path
+    )
+    assert done.returncode == 2
+    assert f"{option} must be at least 1, but is 0" in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.slow
 def test_the_loop_here_is_measured_and_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
