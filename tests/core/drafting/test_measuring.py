@@ -19,7 +19,7 @@ from support.tiny_models import tiny_llama
 from cactus_decoding import AutoLength, ModelDrafter, NgramDrafter, Pair, load_pair, stream
 from cactus_decoding.core.drafting import measuring as module
 from cactus_decoding.core.drafting.measuring import measure_passes, pass_times
-from cactus_decoding.core.drafting.timing import PassTimes
+from cactus_decoding.core.drafting.timing import BUSY, PassTimes
 from cactus_decoding.engines.transformers.cached_model import CachedModel
 from cactus_decoding.zoo.word_problems import word_problems
 
@@ -199,8 +199,15 @@ def test_times_of_a_busy_machine_are_kept_by_no_file(
         assert dict(found.target) == pytest.approx({width: 1 + 0.1 * width for width in (1, 2, 3, 4, 8, 12, 16)})
 
 
+def test_times_by_which_two_tokens_are_read_sooner_than_one_are_of_a_busy_machine() -> None:
+    model = Timed(0, lambda count, number: 1.35 if count == 1 else 0.3 * count)
+    assert by_the_tests_clock(model, NgramDrafter()).source == BUSY
+    model = Timed(0, lambda count, number: 0.38 if count == 1 else 0.3 + 0.01 * count)  # worse kernels
+    assert by_the_tests_clock(model, NgramDrafter()).source != BUSY
+
+
 def test_times_of_a_busy_machine_are_kept_by_no_file_whoever_measured(target: CachedModel, tmp_path: Path) -> None:
-    for source, kept in ((module.BUSY, 0), ("given", 1)):
+    for source, kept in ((BUSY, 0), ("given", 1)):
         assert module.keep_times(replace(TIMES, source=source), target, NgramDrafter()).target == TIMES.target
         assert len([*(tmp_path / "cache").rglob("*.json")]) == kept
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count, islice
+from itertools import count, islice, pairwise
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,7 +19,7 @@ import torch
 
 from cactus_decoding.core.drafting.lengths import FixedLength
 from cactus_decoding.core.drafting.lookup import LookUpDrafter
-from cactus_decoding.core.drafting.timing import Clock, PassTimes
+from cactus_decoding.core.drafting.timing import BUSY, Clock, PassTimes
 from cactus_decoding.core.files.home import user_cache
 from cactus_decoding.core.files.provenance import processor
 from cactus_decoding.core.files.writing import as_json, write_atomically
@@ -41,7 +41,6 @@ _SHORT = 8
 """Short passes are repeated so often: it costs nothing, and threads that wait for each other disturb them most."""
 _SLICE, _ALIKE = 0.005, 1.25
 """Seconds for which a thread usually keeps its core, and how much longer an undisturbed pass may take."""
-BUSY = "measured now on a busy machine, and not kept"
 _ENGINES = ("torch", "transformers", "llama-cpp-python")
 
 
@@ -94,9 +93,11 @@ def as_steps(passes: Mapping[int, float], clock: Clock, steps: StepSeconds | Non
 
 
 def agree(runs: Sequence[Mapping[int, float]]) -> bool:
-    """Whether two runs took about as long for every pass; passes shorter than a slice of a core always do."""
-    nearest = [sorted(run[width] for run in runs if width in run)[:2] for width in runs[0]]
-    return nearest[0][0] < _SLICE or all(each[-1] <= _ALIKE * each[0] for each in nearest)
+    """Whether two runs took about as long for every pass, and a wider one no less; those shorter than a slice do."""
+    nearest = [sorted(run[width] for run in runs if width in run)[:2] for width in sorted(runs[0])]
+    alike = all(each[-1] <= _ALIKE * each[0] for each in nearest)
+    rising = all(narrow[0] <= _ALIKE * wide[0] for narrow, wide in pairwise(nearest))
+    return nearest[0][0] < _SLICE or (alike and rising)
 
 
 def time_passes(
@@ -263,7 +264,7 @@ def keep_times(times: PassTimes, target: BaseCachedModel, drafter: Drafter) -> P
     Those of a busy machine are kept for this process alone.
     """
     path, about = place_of_pair(target, drafter)
-    if times.source != BUSY:
+    if not times.guessed:
         source = f"kept in {path}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ import numpy as np
 from cactus_decoding.core.files.jsonl import read_as, read_json
 
 Clock = Callable[[], float]
+BUSY = "measured now on a busy machine, and not kept"
 _SINGLY = 8
 
 
@@ -46,6 +47,11 @@ class PassTimes:
     @property
     def widths(self) -> list[int]:
         return [width for width, _ in self.target]
+
+    @property
+    def guessed(self) -> bool:
+        """Whether the machine was so busy that even the ratios may be wrong."""
+        return self.source == BUSY
 
     def of(self, width: int) -> float:
         """Return the seconds of the target's pass over so many tokens: those of the next measured width."""
@@ -102,8 +108,10 @@ _LONGEST = 3.0
 """How many times as long as expected a step may take: the rest is an interruption by something else."""
 _CHANGED, _PATIENCE = math.log(1.25), 4
 """How far steps must be off to time a pass over one token again, and after how many steps at the earliest."""
-_STEP = math.log(1.5)
+_STEP = 1.5
 """How much a single step counts at most as being off."""
+_GUESSED = 100.0
+"""How far the times of a busy machine may be off."""
 _SEEN = 3
 """After so many steps, their times are believed and not the profile's."""
 
@@ -132,6 +140,7 @@ class StepTimes:
         self._before, self._seen = [*self.passes], [0] * len(self.passes)
         self._slower = 1 / self.plain  # of what the draft takes
         self._off, self._since, self._num_drafts = 0.0, 0, 0
+        self._prior = 0 if profile.guessed else 1  # as how many steps the profile counts
 
     @property
     def draft(self) -> float:
@@ -152,6 +161,15 @@ class StepTimes:
         return self._slower * self.profile.of(1)
 
     @property
+    def guessed(self) -> bool:
+        """Whether what drafting takes is known from a busy machine only."""
+        return not self._prior and self._num_drafts < _SEEN
+
+    @property
+    def untimed(self) -> bool:
+        return self.guessed and not self._num_drafts
+
+    @property
     def num_timed(self) -> list[int]:
         """How often steps of 0, 1, ... proposals were timed, up to as often as it takes to believe them."""
         return [min(seen, _SEEN) for seen in self._seen]
@@ -162,27 +180,35 @@ class StepTimes:
         self._slower, self._num_drafts = slower / self.plain, _SEEN
 
     def learn(self, num_proposed: int, expected: float, drafting: float, passing: float) -> float:
-        """Learn from a step, and return what the target took: what it usually takes, where that is known.
+        """Learn from a step, and return what it took: what it usually takes, where that is known.
 
         So nobody pays for what interrupts a step. ``expected`` is what drafting should have taken, in passes over one
         token; the other two are seconds.
         """
         ratio = passing / self.plain / self.passes[num_proposed]
         if num_proposed == 0:
-            self._learn_plain(_limited(ratio) if self.known else ratio)  # the profile may be by another clock
+            self._learn_plain(_within(ratio, _LONGEST) if self.known else ratio)  # the profile may be by another clock
         elif self.known:
-            off = max(-_STEP, min(_STEP, math.log(ratio)))  # one interruption is no change
+            off = math.log(_within(ratio, _STEP))  # one interruption is no change
             self._off, self._since = 0.7 * self._off + 0.3 * off, self._since + 1
             self.doubtful = abs(self._off) > _CHANGED and self._since >= _PATIENCE
             self.doubtful |= passing < 0.9 * self.plain  # more tokens do not take less time
         if num_proposed and self.known:
-            self._correct(num_proposed, _limited(ratio))
-        if expected and self.known:
-            self._num_drafts += 1
-            slower = _limited(drafting / self.plain / expected)
-            self._slower *= slower ** max(0.1, 1 / (1 + self._num_drafts))
+            self._correct(num_proposed, ratio)
         usual = self.passes[num_proposed]
-        return max(usual, min(passing / self.plain, _LONGEST * usual)) if self._seen[num_proposed] < _SEEN else usual
+        if (seen := self._seen[num_proposed]) < _SEEN:
+            usual = max(usual, usual * self._limited(passing / self.plain / usual, seen))
+        if expected and self.known:
+            ratio = self._limited(drafting / self.plain / expected, self._num_drafts)
+            self._num_drafts += 1
+            self._slower *= ratio ** max(0.1, 1 / (self._prior + self._num_drafts))
+            if self._num_drafts <= _SEEN:
+                expected *= max(ratio, 1.0)
+        return usual + expected
+
+    def _limited(self, ratio: float, seen: int, most: float = _LONGEST) -> float:
+        """Limit how far a step may be off, as the rest is an interruption; nothing says so where times are guesses."""
+        return _within(ratio, _GUESSED if not self._prior and seen < _SEEN else most)
 
     def _learn_plain(self, ratio: float) -> None:
         """A pass over one token took so many times as long as before; it is believed where something had changed."""
@@ -193,16 +219,16 @@ class StepTimes:
             self.plain *= ratio
             self.doubtful = False
         else:
-            self.plain *= math.exp(max(-_STEP, min(_STEP, math.log(ratio)))) ** 0.3
+            self.plain *= _within(ratio, _STEP) ** 0.3
             self.doubtful = changed
         self.known, self._off, self._since = True, 0.0, 0
         self._before = [*self.passes]
 
     def _correct(self, count: int, ratio: float) -> None:
         """Correct what so many proposals take, and with them those next to them that were never timed."""
+        ratio = self._limited(ratio, self._seen[count], _STEP)
         self._seen[count] += 1
-        ratio = math.exp(max(-_STEP, min(_STEP, math.log(ratio))))
-        ratio **= max(0.05, 1 / (1 + self._seen[count]))
+        ratio **= max(0.05, 1 / (self._prior + self._seen[count]))
         widths = self.profile.widths
         block = bisect_left(widths, count + 1)
         for other, seen in enumerate(self._seen):
@@ -210,5 +236,5 @@ class StepTimes:
                 self.passes[other] *= ratio
 
 
-def _limited(ratio: float) -> float:
-    return min(max(ratio, 1 / _LONGEST), _LONGEST)
+def _within(ratio: float, most: float) -> float:
+    return min(max(ratio, 1 / most), most)

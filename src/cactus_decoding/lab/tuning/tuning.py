@@ -15,7 +15,7 @@ from cactus_decoding.core.drafting import measuring
 from cactus_decoding.core.drafting.measuring import as_steps, keep_times
 from cactus_decoding.core.drafting.model import ModelDrafter
 from cactus_decoding.core.drafting.registry import LOOK_UP
-from cactus_decoding.core.drafting.timing import PassTimes
+from cactus_decoding.core.drafting.timing import BUSY, PassTimes
 from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
@@ -152,7 +152,7 @@ class Tuned:
     @property
     def doubt(self) -> str | None:
         """Why there is no verdict; None if there is one."""
-        busy = self.times.source == measuring.BUSY
+        busy = self.times.guessed
         if len(self.answers) < FEWEST_ANSWERS or self.num_tokens < FEWEST_TOKENS:
             where = "an idle machine; this one is busy" if busy else "an idle machine"
             return f"Too little was measured to tell: {self.measured}; give it more time with --minutes, on {where}"
@@ -252,7 +252,7 @@ def _time(
     report("Timing passes", total - 1, total, "")
     runs = measuring.time_runs(model, TIMED_WIDTHS, clock, SWEEPS, until)
     seconds_of = as_steps(measuring.fastest(runs), clock, target.step_seconds)
-    passes = PassTimes(tuple(seconds_of.items()), source="given" if measuring.agree(runs) else measuring.BUSY)
+    passes = PassTimes(tuple(seconds_of.items()), source="given" if measuring.agree(runs) else BUSY)
     costs: dict[str, PassTimes] = {}
     for name, (seconds, reading, pair) in taken.items():
         costs[name] = PassTimes(passes.target, seconds, reading, passes.source, max(pair, seconds))

@@ -10,7 +10,7 @@ import pytest
 from support.simulated_answers import ONE_CORE, Clock, RecordedAnswer, automatic, best_fixed, recorded
 
 from cactus_decoding.core.drafting.automatic.experience import STAKE, Experience
-from cactus_decoding.core.drafting.timing import PassTimes
+from cactus_decoding.core.drafting.timing import BUSY, PassTimes
 
 MACHINES = {
     "one core": ONE_CORE,
@@ -118,6 +118,20 @@ def test_a_machine_that_changes_its_speed_keeps_the_promise(factor: float) -> No
         run = automatic(answer, times, clock)
         slack = max(factor, 1 / factor) * 3  # until a step has shown it
         assert run.worst <= STAKE + slack, (answer.name, run.worst)
+
+
+DISTURBED = PassTimes(((1, 1.35), (2, 0.6)), draft=0.033, reading=0.0019, pair=0.062)
+"""By the clock of a machine that did something else during the first passes: a draft that seems to cost nothing."""
+
+
+def test_times_of_a_busy_machine_keep_the_promise() -> None:
+    for times, answer in every_answer():
+        run = automatic(answer, replace(DISTURBED, source=BUSY), Clock(times))
+        assert run.worst <= STAKE + 2, (answer.name, run.worst)
+
+
+def test_times_of_a_busy_machine_break_the_promise_where_they_are_believed() -> None:
+    assert any(automatic(answer, DISTURBED, Clock(times)).worst > 2 * STAKE for times, answer in every_answer())
 
 
 def test_times_of_another_build_are_corrected() -> None:

@@ -163,7 +163,7 @@ class LengthChooser(StatelessLength):
         reading, draft = self._times.reading(reads), self._times.draft
         worst, depth = 1 + draft + reading, 0  # where the first row is discarded
         again = most(1) + draft - 1  # what a longer draft leaves for a next one: one failure must not be the last
-        for count in range(1, (room if self._experience.tried else min(room, _FIRST)) + 1):
+        for count in range(1, min(room, self._longest) + 1):
             longer = max(worst, most(count) + count * draft + reading)
             if longer - 1 > min(self._stake_left - again * (count > 1), self._reserve):
                 break
@@ -177,8 +177,18 @@ class LengthChooser(StatelessLength):
                 break
         yield LengthChoice("draft", depth, worst, reads), worth + _HOPE * self._unasked
 
+    @property
+    def _longest(self) -> int:
+        """How many tokens the draft may propose, as far as anything is known of it."""
+        if self._times.untimed:
+            return 1
+        known = self._experience.tried and not self._times.guessed
+        return self.max_draft_tokens if known else _FIRST
+
     def _readable(self, unread: int) -> int:
         """Return how many of these tokens the draft may read, the last ones, in half of what may be lost."""
+        if self._times.untimed and self._reads_ends:
+            unread = min(unread, _LEAST_READ)
         allowed, low, high = self.allowed / 2, 0, unread
         if self._times.reading(unread) <= allowed:
             return unread
@@ -225,10 +235,10 @@ class LengthChooser(StatelessLength):
         if choice.way == "draft":
             self._unasked, self._experience.tried = 0.0, True
             self._kept.learn(self._confidences or [0.0], drafted, num_accepted)
-        taken = times.most(drafted)
         if self.learns and self._timed is not None:
             taken = times.learn(drafted, self._drafting, *self._timed)
-        taken += self._drafting
+        else:
+            taken = times.most(drafted) + self._drafting
         self._rate.learn(emitted, taken)
         self._experience.rate.learn(emitted, taken)
         lost = 0.0 if choice is _NOTHING else taken - emitted
