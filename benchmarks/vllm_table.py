@@ -199,8 +199,9 @@ def environment_of(given: Namespace) -> dict[str, str]:
     if torch.cuda.is_available():
         return common
     threads = str(given.threads)
-    openmp = Path(sys.prefix) / "lib" / "libiomp5.so"  # vLLM's CPU engine asks for Intel's, which its set-up installs
-    preloaded = [*os.environ.get("LD_PRELOAD", "").split(":"), *([str(openmp)] if openmp.exists() else [])]
+    # vLLM's CPU engine asks for Intel's OpenMP, which its set-up installs, and for TCMalloc, which the system may have
+    libraries = [Path(sys.prefix) / "lib" / "libiomp5.so", *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
+    preloaded = [*os.environ.get("LD_PRELOAD", "").split(":"), *(str(each) for each in libraries if each.exists())]
     return common | {
         "LD_PRELOAD": ":".join(dict.fromkeys(filter(None, preloaded))),
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 from support.tables import all_of
 
-from cactus_decoding.engines.vllm.schedule import MARGIN, choose, parse_schedule, spelled, vllm_schedule
+from cactus_decoding.engines.vllm.schedule import MARGIN, cautious, choose, parse_schedule, spelled, vllm_schedule
 
 NONE = {0: 10.0, 2: 9.0}
 
@@ -24,6 +24,15 @@ NONE = {0: 10.0, 2: 9.0}
 )
 def test_what_pays_is_chosen_and_between_two_sizes_the_smaller_number(rates: dict, expected: tuple) -> None:
     assert choose(rates) == expected
+
+
+def test_a_number_that_gained_in_some_rounds_only_is_not_chosen() -> None:
+    """The machine is three times as fast in the last round, and was disturbed in the second, under 3 proposals."""
+    rounds = [{0: 10.0, 1: 11.0, 3: 15.0}, {0: 10.0, 1: 11.0, 3: 8.0}, {0: 30.0, 1: 33.0, 3: 45.0}]
+    assert cautious(rounds) == {0: 10.0, 1: 11.0, 3: 8.0}
+    assert choose({1: cautious(rounds)}) == ((1, 1),)
+    means = {number: sum(each[number] for each in rounds) / len(rounds) for number in rounds[0]}
+    assert choose({1: means}) == ((1, 3),)  # as the mean would have it
 
 
 def test_at_every_size_what_is_chosen_was_measured_to_be_faster_than_nothing_or_is_nothing() -> None:

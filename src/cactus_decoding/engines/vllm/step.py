@@ -30,6 +30,7 @@ from cactus_decoding.core.rules.base import GreedyRule, LiftRule, Rule
 from cactus_decoding.engines.vllm.counters import BudgetMeter, DeviceCounters
 
 MAX_ELEMENTS = 1 << 25  # of float64 probabilities that are computed at once
+MAX_CACHED = 1 << 19  # the same on a CPU, whose caches hold them
 
 
 class Group(NamedTuple):
@@ -232,7 +233,8 @@ class RelaxedStep:
             return self._greedily(rule, rows, token_ids)
         if isinstance(rule, LiftRule) or (self._draft is None and rule.drafted_only):
             return relax_tokens(rule, self._logits[rows, token_ids], self._totals[rows])
-        size = max(1, MAX_ELEMENTS // self._width)
+        elements = MAX_CACHED if self._logits.device.type == "cpu" else MAX_ELEMENTS
+        size = max(1, elements // self._width)
         parts = [self._by_row(rule, *part) for part in zip(rows.split(size), token_ids.split(size), strict=True)]
         return parts[0] if len(parts) == 1 else RelaxedLogits(*map(torch.cat, zip(*parts, strict=True)))
 
