@@ -88,6 +88,15 @@ def test_malformed_lines_are_named(file, task, lines, problem):
     assert str(path) in str(error.value)
 
 
+def test_an_answer_that_names_no_option_is_refused(file):
+    path = file([{"prompt": "a", "answer": "b"}, {"prompt": "c", "answer": 1, "id": "q7"}])
+    said = r"line 2: the answer of problem 'q7' must name an option from A to J, such as 'B', 'b' or .*, but is '1'"
+    with pytest.raises(ValueError, match=said):
+        parse_task(f"jsonl:path={path},extract=letter")
+    assert [each.answer for each in parse_task(f"jsonl:path={path},extract=letter", 1).problems] == ["B"]
+    assert [each.answer for each in parse_task(f"jsonl:path={path},extract=exact").problems] == ["b", "1"]
+
+
 @all_of("text, problem", [
     ("riddles", "unknown task 'riddles'.*known are word_problems, gsm8k, humaneval, ifeval, spec_bench, jsonl"),
     ("gsm8k", "lacks path; write for example 'gsm8k:path=gsm8k.jsonl'"),

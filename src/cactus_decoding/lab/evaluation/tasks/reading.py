@@ -26,9 +26,10 @@ _NUMBER = re.compile(
     r"(?P<digits>\d{1,3}(?:[,\u202f]\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|(?<!\d)\.\d+)"
     rf"(?:[eE](?P<exponent>(?:{_MINUS}|\+)?\d+)(?!\w)"
     rf"|[ ]?(?:×|x|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?\{{?(?P<power>{_MINUS}?\d+)\}}?"
-    r"|/(?P<under>(?<=\d/)\d{1,15})(?![\d/]|\.\d))?"
+    r"|/(?P<under>(?<=\d/)\d{1,15})(?![\d/]|\.\d)"
+    r"|[ ](?P<fraction>\d{1,15}/\d{1,15})(?![\d/]|\.\d))?"
 )
-_FRACTION = re.compile(r"(-?\d{1,15})/(\d{1,15})")
+_FRACTION = re.compile(r"(?P<sign>-?)(?:(?P<whole>\d{1,15})[ ]+)?(?P<above>\d{1,15})/(?P<below>\d{1,15})")
 _HASHES = re.compile(rf"####[ \t]*(?:\*\*)?(?={_MINUS}?(?:{_CURRENCY})?[ ]?{_MINUS}?\.?\d)")
 _BOX = re.compile(r"\\boxed\s*\{")
 _SPACES = re.compile(r"\\[,;:! ]|\\quad|~")
@@ -45,15 +46,15 @@ _WRITTEN_OUT = 4_000  # digits of an integer: models also write 1e9999999
 def canonical_number(text: str) -> str | None:
     """Return a number in its canonical spelling, ``1250.5`` for ``1,250.50``, or None if the text is no number.
 
-    A fraction becomes a decimal, or has its lowest terms where none is exact. An integer of very many digits is spelled
-    with an exponent, so that it takes no longer than the text.
+    A fraction becomes a decimal, or has its lowest terms where none is exact; one below 1 may follow an integer, as in
+    ``3 1/2``. An integer of very many digits is spelled with an exponent, so that it takes no longer than the text.
 
     Example:
         >>> canonical_number("1,250.50"), canonical_number("6/8"), canonical_number("2/6"), canonical_number("six")
         ('1250.5', '0.75', '1/3', None)
     """
     if found := _FRACTION.fullmatch(text.strip()):
-        return _spelled(found[1], found[2])
+        return _spelled(found)
     try:
         value = Decimal(text.replace(",", "").strip())
     except InvalidOperation:
@@ -64,10 +65,12 @@ def canonical_number(text: str) -> str | None:
     return f"{value.to_integral_value() or Decimal(0):f}" if whole else str(value.normalize(_EXACT))
 
 
-def _spelled(above: str, below: str) -> str | None:
-    if not int(below):
+def _spelled(found: re.Match[str]) -> str | None:
+    """Return the canonical spelling of what `_FRACTION` has found, or None for `1/0` and `3 7/2`."""
+    above, below = int(found["above"]), int(found["below"])
+    if not below or (found["whole"] and above >= below):
         return None
-    value = Fraction(int(above), int(below))
+    value = (int(found["whole"] or 0) + Fraction(above, below)) * (-1 if found["sign"] else 1)
     rest = value.denominator
     for factor in (2, 5):
         while rest % factor == 0:
@@ -86,6 +89,9 @@ def _value(found: re.Match[str]) -> str | None:
         return canonical_number(found["under"])
     if found["under"]:
         return canonical_number(f"{sign}{digits}/{found['under']}") or canonical_number(found["under"])
+    if fraction := found["fraction"]:  # a mixed number, or else a number of its own
+        numbers = (f"{sign}{digits} {fraction}", fraction, fraction.partition("/")[2])
+        return next(filter(None, map(canonical_number, numbers)))
     exponent = re.sub(_MINUS, "-", found["exponent"] or found["power"] or "")
     return canonical_number(f"{sign}{digits}" + (f"e{exponent}" if exponent else ""))
 
@@ -133,7 +139,7 @@ def _tidy(latex: str) -> str:
     text = _SPACES.sub(" ", latex.replace("{,}", ",").replace("\\!", ""))
     text = _WORDING.sub(r" \1 ", text).replace("$", " $").replace("\\ $", " $")
     text = re.sub(r"(?<=\d)[ ]?,[ ]?(?=\d{3}\b)", ",", " ".join(text.split()))
-    return re.sub(r"(?<!\d)\d{1,3}(?: \d{3})+(?!\d)", lambda each: each[0].replace(" ", ","), text)
+    return re.sub(r"(?<!\d)\d{1,3}(?: \d{3})+(?![\d/])", lambda each: each[0].replace(" ", ","), text)
 
 
 def _boxed_number(latex: str) -> str | None:
@@ -167,27 +173,35 @@ _OPTION = (
     r"|(?P<article>A)(?!\w|['’]\w)(?![ ]+(?!(?:is|was|because|since|as|and|or|but|for|by|if|would|has|can)\b)[a-z])"
     r"|(?P<pronoun>I)(?!\w|['’]\w)(?![ ]+(?!(?:is|because|since|and|or|but)\b)[a-z]))"
 )
+_MARKS = r"[\s:=*_(\[\"'`$\\]*"
+_NAMED = rf"(?:(?i:(?:the[ ])?(?:option|choice|answer|letter))\b{_MARKS})?"
 _ANY = re.compile(_OPTION)
 _STATED = re.compile(
-    r"(?i:\banswer|\bchoice|\boption)[\s*_\"'`]*(?i:is|would be|must be|:|=)[\s:=*_(\[\"'`]*" + _OPTION
+    rf"(?i:\banswer|\bchoice|\boption)[\s*_\"'`]*(?i:is|would be|must be|should be|:|=)"
+    rf"(?:[ ](?i:likely|probably|clearly|definitely|therefore|thus))?{_MARKS}{_NAMED}{_OPTION}"
+    # not what is stated to be wrong, as in "Answer: A is wrong"
+    r"(?![\s*_)\]\"'`$]*\b(?:is|was)[ ](?:wrong|incorrect|false|not)\b)"
 )
-_FIRST = re.compile(r"[\s*_(\[\"'`]*" + _OPTION)
+_FIRST = re.compile(_MARKS + _OPTION)
+_BOXED_OPTION = re.compile(rf"{_MARKS}{_NAMED}([A-J])\b[\s).:]*.*")
+_SMALL_OPTION = re.compile(rf"{_MARKS}{_NAMED}([a-j])(?:[\s*_)\].\"'`$]*\Z|[).:]\s)")
 
 
 def letter(text: str) -> str | None:
     r"""Return the answer to a multiple choice, a capital from A to J that stands alone and is no word.
 
-    It is the one in the last ``\boxed{}``, else what the last "answer is" or "answer:" says (or choice, or option),
-    else the one that begins the text, else the last one. A before a word is an article and I a pronoun, unless a word
-    follows that neither can have, as in "A is right".
+    It is the one in the last ``\boxed{}``, else what the last "answer is" or "answer:" says (or choice, or option), as
+    in "the answer is option B", else the one that begins the text, else the last one. A before a word is an article and
+    I a pronoun, unless a word follows that neither can have, as in "A is right".
 
     Example:
         >>> letter("The answer is B because I said so"), letter("B. A good choice"), letter("I do not know")
         ('B', 'B', None)
     """
     box = last_box(text)
-    if box and (found := re.fullmatch(r"[\s(]*([A-J])\b[\s).:]*.*", _tidy(box))):
+    if box and (found := _BOXED_OPTION.fullmatch(_tidy(box))):
         return found[1]
+    text = _WORDING.sub(r" \1 ", text)
     ways = ([*_STATED.finditer(text)][-1:], [*filter(None, [_FIRST.match(text)])], [*_ANY.finditer(text)][-1:])
     found = next((each[0] for each in ways if each), None)
     return found and next(filter(None, found.groupdict().values()))
@@ -217,6 +231,44 @@ EXTRACTORS = MappingProxyType(
 """Extractors by name; ``regex`` is another, with a pattern."""
 WITH_BOXES = (boxed, final_number)
 """What reads boxes, and so needs math-verify."""
+_UNIT = re.compile(r"(?<=[\d}%])\s+[A-Za-z][A-Za-z ./]*(?:\^\{?-?\d\}?)?\s*$")
+_WORD = re.compile(r"(?<![\\{A-Za-z])[A-Za-z]{2,}")
+
+
+def reference(extract: Extractor, answer: str) -> str | None:
+    r"""Return what a right answer, given as it is or as a text that holds it, is read as.
+
+    What stands without the box or the ``####`` that is read is put there, and an expression of `final_number` into a
+    box. An option may be a small letter. Where nothing is read it is the whole answer; None if that should be an
+    option.
+
+    Example:
+        >>> reference(boxed, "1,250.50"), reference(final_number, r"\frac{1}{2}"), reference(letter, "b")
+        ('1250.5', '0.5', 'B')
+    """
+    if extract is letter:
+        return letter(answer) or _small_letter(answer)
+    read = extract(answer)
+    if extract is after_hashes:
+        read = read or after_hashes(f"#### {answer.strip()}")
+    elif extract is boxed:
+        read = read or boxed(rf"\boxed{{{answer}}}")
+    elif extract is final_number and (expression := _bare_expression(answer)):
+        read = final_number(rf"\boxed{{{expression}}}")
+    return answer.strip() if read is None else read
+
+
+def _small_letter(answer: str) -> str | None:
+    found = _SMALL_OPTION.match(answer)
+    return found[1].upper() if found else None
+
+
+def _bare_expression(answer: str) -> str | None:
+    """Return an expression in LaTeX that stands alone, without its unit; None for a number, a box or a sentence."""
+    if not re.search(r"[\\^]", answer) or last_box(answer) or after_hashes(answer):
+        return None
+    expression = _UNIT.sub("", answer)
+    return None if _WORD.search(_WORDING.sub(" ", expression)) else expression
 
 
 def check_math() -> None:

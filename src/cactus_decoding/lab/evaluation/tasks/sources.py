@@ -26,6 +26,7 @@ from cactus_decoding.lab.evaluation.tasks.reading import (
     check_math,
     extractor,
     final_number,
+    reference,
 )
 from cactus_decoding.lab.evaluation.tasks.task import Task, task_in_chat
 from cactus_decoding.zoo.word_problems import word_problems
@@ -109,7 +110,7 @@ class JsonLines:
         extract, template = self._extractor(), self.template.replace("\\n", "\n")
         for number, where, value in read_objects(self.path):
             prompt = template.replace("{prompt}", text_field(value, "prompt", where))
-            reference = None
+            found, name = None, str(value.get("id", number))
             if not self.extract and "answer" in value:
                 raise ValueError(
                     f"{where}: there is an answer, but it is not said how it is read: add extract=last_number (or "
@@ -118,10 +119,13 @@ class JsonLines:
                 )
             if extract is not None:
                 answer = text_field(value, "answer", where, numbers=True)
-                # an answer is given as it is, or as the text in which it is looked for
-                found = extract(answer)
-                reference = answer.strip() if found is None else found
-            yield Problem(str(value.get("id", number)), prompt, reference, str(value.get("group", "")))
+                found = reference(extract, answer)
+                if found is None:
+                    raise ValueError(
+                        f"{where}: the answer of problem {name!r} must name an option from A to J, such as 'B', 'b' or "
+                        f"'(B) Paris', but is {answer[-40:]!r}"
+                    )
+            yield Problem(name, prompt, found, str(value.get("group", "")))
 
 
 SOURCES: Mapping[str, type[Any]] = MappingProxyType(
