@@ -1,10 +1,11 @@
-"""What the plug-in costs vLLM, and what relaxing gains: ratios to stock requests of the same engine, in pairs.
+"""What the plug-in adds to a step of vLLM: seconds of a step with a rule over those of one without, in pairs.
 
-    .venv-vllm/bin/python benchmarks/vllm_overhead.py --output docs/results/vllm_overhead.json
+    .venv-vllm/bin/python benchmarks/vllm_overhead.py --output vllm_overhead_bundled.json
+    .venv-vllm/bin/python benchmarks/vllm_overhead.py --target T --draft D --dtype bfloat16 --output vllm_overhead.json
 
-A pair sends the same prompts once without a rule and once with one, in turns, for a fixed number of tokens each; the
-result is the median over pairs of the ratio of their output tokens per second. On the CPU with the bundled models a
-step takes milliseconds, so what the plug-in adds weighs far more here than with models that need a GPU.
+It needs an environment with vLLM, and a machine with nothing else to do. All requests of an engine ask for the same.
+Their prompts are read, and then steps are timed, in which the target verifies the proposals of all requests. So it
+does not matter how many are accepted. Each rule takes turns with requests that ask for nothing.
 """
 
 from __future__ import annotations
@@ -13,53 +14,98 @@ import os
 import statistics
 import time
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from pairing import benchmark
 
 from cactus_decoding import zoo
+from cactus_decoding.engines.vllm import offline
+from cactus_decoding.engines.vllm.schedule import QUESTIONS
 
-RULES = ("cactus:delta=0", "cactus:delta=0.5", "cactus:delta=2", "cactus:delta=2,solver=exact", "clamped:width=1")
-QUESTION = "Question: Lily picks 9 pears and eats 2. How many pears are left?\nAnswer:"
-ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
+NOTHING: dict[str, Any] = {}
+ASKED: dict[str, dict[str, Any]] = {
+    "lossless, with a report": {"acceptance_report": True},
+    "Cactus 1": {"acceptance_rule": "cactus:delta=1"},
+    "Cactus 1 on a budget": {"acceptance_rule": "cactus:delta=1", "budget": 100.0},
+    "clamped 2": {"acceptance_rule": "clamped:width=2"},
+    "clamped 2, digits protected": {"acceptance_rule": "clamped:width=2", "protect": "digits"},
+    "clamped 2 on a budget": {"acceptance_rule": "clamped:width=2", "budget": 100.0},
+}
+ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
+PAGE = 512  # tokens that a request may have
+
+
+def step_seconds(engine: Any, asked: Mapping[str, Any], given: Namespace, names: Iterator[int]) -> float:
+    """Return the seconds of a step in which all requests have proposals."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(
+        temperature=1.0, max_tokens=PAGE, ignore_eos=True, output_kind=RequestOutputKind.DELTA, extra_args={**asked}
+    )
+    running = [str(next(names)) for _ in range(given.requests)]
+    for place, name in enumerate(running):
+        engine.add_request(name, f"Question: {QUESTIONS[place % len(QUESTIONS)]}\nAnswer:", params)
+    for _ in range(2):  # reads the prompts, and proposes for the first time
+        engine.step()
+    begun = time.perf_counter()
+    for _ in range(given.steps):
+        engine.step()
+    seconds = (time.perf_counter() - begun) / given.steps
+    engine.abort_request(running)
+    while engine.has_unfinished_requests():
+        engine.step()
+    return seconds
 
 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
-    os.environ.update(ENVIRONMENT)
+    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
     import vllm
 
-    engine = vllm.LLM(
-        model=str(zoo.path("target")),
-        speculative_config={"model": str(zoo.path("draft")), "num_speculative_tokens": 4},
-        enforce_eager=True, max_model_len=256, max_num_seqs=given.requests, gpu_memory_utilization=0.2,
-        generation_config="vllm", dtype="float32",
+    target, draft = given.target or str(zoo.path("target")), given.draft or str(zoo.path("draft"))
+    engine = offline.start_engine(
+        offline.engine_config(target, draft, given.proposals, {"dtype": given.dtype, "max_model_len": PAGE},
+                              max_num_seqs=given.requests),
+        offline.StepCounts(),
     )  # fmt: skip
+    names = count()
+    vocabulary = engine.model_config.get_vocab_size()
+    for asked in (NOTHING, *ASKED.values()):
+        step_seconds(engine, asked, given, names)  # warm-up
+    pairs: dict[str, list[list[float]]] = {name: [] for name in ASKED}
+    for turn in range(given.pairs):
+        for name, asked in ASKED.items():
+            order = (NOTHING, asked) if turn % 2 else (asked, NOTHING)  # neither is always first
+            seconds = [step_seconds(engine, each, given, names) for each in order]
+            pairs[name].append(seconds if turn % 2 else seconds[::-1])
+        found = {name: summary(each) for name, each in pairs.items()}
+        print("; ".join(f"{name} {each['ratio'][0]:.3f}" for name, each in found.items()), flush=True)
+        yield {"added": found, "pairs": pairs, "vocabulary": vocabulary, "vllm": vllm.__version__}
 
-    def tokens_per_second(rule: str | None) -> float:
-        asked = None if rule is None else {"acceptance_rule": rule}
-        params = vllm.SamplingParams(temperature=1.0, max_tokens=given.tokens, ignore_eos=True, extra_args=asked)
-        begin = time.perf_counter()
-        answers = engine.generate([QUESTION] * given.requests, params, use_tqdm=False)
-        seconds = time.perf_counter() - begin
-        return sum(len(answer.outputs[0].token_ids) for answer in answers) / seconds
 
-    for rule in (None, *RULES):
-        tokens_per_second(rule)  # warm-up
-    ratios: dict[str, list[float]] = {rule: [] for rule in RULES}
-    for pair in range(given.pairs):
-        for rule in RULES:
-            order = (None, rule) if pair % 2 else (rule, None)  # neither is always first
-            speed = {which: tokens_per_second(which) for which in order}
-            ratios[rule].append(speed[rule] / speed[None])
-    throughput = {
-        rule: {"median_ratio_to_stock": statistics.median(values), "least": min(values), "most": max(values)}
-        for rule, values in ratios.items()
-    }
-    for rule, one in throughput.items():
-        print(f"{rule:32} {one['median_ratio_to_stock']:.3f}  ({one['least']:.3f} to {one['most']:.3f})")
-    yield {"throughput": throughput, "ratios": ratios, "question": QUESTION, "vllm": vllm.__version__}
+def summary(pairs: list[list[float]]) -> dict[str, Any]:
+    """Return the median ratio with its quartiles, and the median seconds without and with a rule."""
+    ratios = [own / plain for plain, own in pairs]
+    quartiles = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else [ratios[0]] * 3
+    seconds = [statistics.median(each) for each in zip(*pairs, strict=True)]
+    return {"ratio": [quartiles[1], quartiles[0], quartiles[2]], "seconds": seconds}
 
 
 if __name__ == "__main__":
-    benchmark(__doc__, "vllm_overhead", measure, pairs=15, requests=16, tokens=48)
+    benchmark(
+        __doc__,
+        "vllm_overhead",
+        measure,
+        target=(None, "a model that vLLM reads; the bundled one, if left out"),
+        draft=(None, "its draft, which draws its proposals"),
+        dtype="float32",
+        proposals=(3, "per step"),
+        requests=(8, "at once"),
+        steps=(4, "that are timed together"),
+        pairs=(15, "of each rule"),
+    )

@@ -69,6 +69,15 @@ def passes() -> list[dict[str, Any]]:
     ]
 
 
+def vllm_steps() -> list[dict[str, Any]]:
+    """Return what a step of vLLM takes over one without a rule, on two pairs."""
+    pairs = {"bundled": read("vllm_overhead_bundled", "added"), "real": read("vllm_overhead", "added")}
+    return [
+        {"asked": asked, **{pair: with_ends(added[asked]["ratio"]) for pair, added in pairs.items()}}
+        for asked in pairs["real"]
+    ]
+
+
 COLUMNS: dict[str, tuple[Callable[[], Iterable[Any]], dict[str, Cell]]] = {
     "peers": (lambda: read("end_to_end"), {
         "temperature": "{temperature:g}",
@@ -89,6 +98,9 @@ COLUMNS: dict[str, tuple[Callable[[], Iterable[Any]], dict[str, Cell]]] = {
         "truncation": lambda row: "top-k 20, top-p 0.95" if "top_k=20" in row["sampling"] else "none",
         "protected ÷ unprotected": "{times[protected][ratio]:.2f}",
         "from whole rows ÷ unprotected": "{times[protected, from whole rows][ratio]:.2f}",
+    }),
+    "vllm_overhead": (vllm_steps, {
+        "asked for": "{asked}", "bundled pair": "{bundled}", "1.5B and 0.5B": "{real}",
     }),
     "length_baselines": (lambda: [read(name, "summary") | {"pair": pair} for name, pair in LENGTHS.items()], {
         "pair": "{pair}", "plain, tokens/s": "{cells[plain][tokens_per_second]:.1f}",

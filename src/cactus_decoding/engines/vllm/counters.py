@@ -23,11 +23,13 @@ class DeviceCounters:
     """Sums by rule on the device; every so often they are read and added to Prometheus's counters."""
 
     def __init__(
-        self, counters: RuleCounters, audit_fraction: float, device: torch.device, seconds: float = 1.0
+        self, counters: RuleCounters, audit_fraction: float, device: torch.device, seconds: float | None = None
     ) -> None:
-        # the audited part of positions, in [0, 1], is spread evenly and not drawn; ``seconds`` pass between readings
+        # the audited part of positions, in [0, 1], is spread evenly and not drawn; ``seconds`` pass between readings,
+        # which cost nothing on a CPU
         self._fraction, self._offered = audit_fraction, 0
-        self._device, self._seconds, self._last = device, seconds, time.monotonic()
+        self._device, self._last = device, time.monotonic()
+        self._seconds = seconds if seconds is not None else 0.0 if torch.device(device).type == "cpu" else 1.0
         self._counters, self._sums = counters, dict[str, Tensor]()
 
     def sample(self, positions: int) -> Tensor | None:

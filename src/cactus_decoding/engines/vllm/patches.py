@@ -51,6 +51,7 @@ _FLY = ("fly_window_size", "fly_entropy_threshold", "fly_entropy_top_k")
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
     "v1/core/sched/scheduler.py::Scheduler.add_request": ("self", "request"),
     "v1/core/sched/scheduler.py::Scheduler.schedule": ("self", "throttle_prefills"),
+    "v1/core/sched/scheduler.py::Scheduler.update_draft_token_ids": ("self", "draft_token_ids"),
     "v1/core/sched/scheduler.py::Scheduler.update_from_output": ("self", "scheduler_output", "model_runner_output"),
     "v1/engine/input_processor.py::InputProcessor._build_logits_processors_params_validator": ("self",),
     "v1/engine/output_processor.py::OutputProcessor.process_outputs": (
@@ -84,6 +85,12 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
         "self", "num_tokens", "slot_mapping",
     ),
     "v1/spec_decode/llm_base_proposer.py::SpecDecodeBaseProposer._set_positions": ("self", "num_tokens", "positions"),
+    "v1/structured_output/__init__.py::StructuredOutputManager.grammar_bitmask": (
+        "self", "requests", "structured_output_request_ids", "scheduled_spec_decode_tokens",
+    ),
+    "v1/worker/gpu_model_runner.py::GPUModelRunner._copy_draft_token_ids_to_cpu": (
+        "self", "scheduler_output", "zeros_only",
+    ),
     "v1/worker/gpu_model_runner.py::GPUModelRunner.propose_draft_token_ids": (
         "self", "scheduler_output", "sampled_token_ids", "sampling_metadata", "hidden_states", "sample_hidden_states",
         "aux_hidden_states", "spec_decode_metadata", "common_attn_metadata", "slot_mappings",
@@ -107,10 +114,12 @@ _ARGUMENTS: dict[str, tuple[str, ...]] = {
 _ATTRIBUTES: dict[str, frozenset[str]] = {
     "config/reasoning.py::ReasoningConfig": frozenset({"natural_reasoning_end_token_ids", "reasoning_start_token_ids"}),
     "config/speculative.py::SpeculativeConfig": frozenset({
-        "num_speculative_tokens", "num_speculative_tokens_per_batch_size", "rejection_sample_method",
+        "method", "num_speculative_tokens", "num_speculative_tokens_per_batch_size", "parallel_drafting",
+        "rejection_sample_method",
     }),
     "config/vllm.py::VllmConfig": frozenset({
-        "additional_config", "model_config", "reasoning_config", "scheduler_config", "speculative_config",
+        "additional_config", "compilation_config", "model_config", "parallel_config", "reasoning_config",
+        "scheduler_config", "speculative_config",
         "watermark_config",
     }),
     "v1/attention/backend.py::CommonAttentionMetadata": frozenset({
@@ -119,7 +128,8 @@ _ATTRIBUTES: dict[str, frozenset[str]] = {
     }),
     "v1/core/sched/output.py::SchedulerOutput": frozenset({"num_scheduled_tokens", "num_spec_tokens_to_schedule"}),
     "v1/core/sched/scheduler.py::Scheduler": frozenset({
-        "num_spec_tokens", "requests", "running", "use_v2_model_runner",
+        "dynamic_sd_lookup", "max_num_running_reqs", "num_spec_tokens", "requests", "running", "use_v2_model_runner",
+        "vllm_config",
     }),
     "v1/engine/__init__.py::EngineCoreOutput": frozenset({
         "finish_reason", "kv_transfer_params", "request_id", "spec_decode_metrics",
@@ -127,7 +137,8 @@ _ATTRIBUTES: dict[str, frozenset[str]] = {
     "v1/metrics/stats.py::RequestSpecDecodeMetrics": frozenset({"per_step_accepted", "per_step_drafted"}),
     "v1/outputs.py::ModelRunnerOutput": frozenset({"req_ids"}),
     "v1/request.py::Request": frozenset({
-        "request_id", "sampling_params", "spec_decode_metrics", "spec_token_ids",
+        "is_finished", "is_prefill_chunk", "request_id", "sampling_params", "spec_decode_metrics", "spec_token_ids",
+        "use_structured_output",
     }),
     "v1/sample/metadata.py::SamplingMetadata": frozenset({"logitsprocs"}),
     "v1/spec_decode/llm_base_proposer.py::SpecDecodeBaseProposer": frozenset({

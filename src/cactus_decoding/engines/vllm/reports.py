@@ -8,6 +8,7 @@ metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,6 +76,7 @@ class CountedPositions:
 
 def with_positions(stock: Callable[..., None]) -> Callable[..., None]:
     def add_request(scheduler: Any, request: Any) -> None:
+        request.sampling_params = copy(request.sampling_params)  # the answers of one request may share theirs
         stock(scheduler, request)
         if not scheduler.num_spec_tokens or not _asks(request.sampling_params):
             return

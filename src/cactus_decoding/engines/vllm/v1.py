@@ -40,6 +40,7 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
             return processors
         from vllm.v1.sample import rejection_sampler
         from vllm.v1.worker.gpu_input_batch import InputBatch
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
         repair_expansion(rejection_sampler, device)
         repair_empty_steps(rejection_sampler, device)
@@ -47,6 +48,7 @@ def with_batch_rules(stock: Callable[..., Any]) -> Callable[..., Any]:
         drafting.install()
         replace(rejection_sampler, "rejection_sample", with_rules)
         replace(InputBatch, "_make_sampling_metadata", with_output_tokens)
+        replace(GPUModelRunner, "_copy_draft_token_ids_to_cpu", with_fillers_noticed)
         counters, vocabulary = counters_of(config, device), server_vocabulary(vllm_config)
         rules = BatchRules(config, device, max_num_requests, counters, vocabulary)
         processors.argmax_invariant.append(rules)
@@ -63,6 +65,7 @@ class BatchRules(RequestRules):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.coupled = CoupledBatch()
+        self.filled = False  # whether the proposals of the next step are fillers that no draft made
 
     def is_argmax_invariant(self) -> bool:
         return True
@@ -100,7 +103,7 @@ class BatchRules(RequestRules):
 
     def layout(self, num_draft_tokens: Sequence[int], max_draft_tokens: int, draft_token_ids: Tensor) -> Layout | None:
         """Return where the rows of a step are, or None where none is relaxed."""
-        if not self.requests:
+        if not self.requests or self.filled:
             return None
         counts = tuple(num_draft_tokens)
         if self._layout is None or self._layout[0] != counts:
@@ -212,6 +215,17 @@ def with_rules(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return sampled
 
     return rejection_sample
+
+
+def with_fillers_noticed(stock: Callable[..., None]) -> Callable[..., None]:
+    """Note where a request's end is so near that vLLM proposes token 0 to all; rules would take that for a draft's."""
+
+    def copy_draft_token_ids_to_cpu(runner: Any, scheduler_output: Any, zeros_only: bool = False) -> None:
+        if (rules := batch_rules(runner.input_batch)) is not None:
+            rules.filled = zeros_only
+        stock(runner, scheduler_output, zeros_only)
+
+    return copy_draft_token_ids_to_cpu
 
 
 def with_output_tokens(stock: Callable[[Any], Any]) -> Callable[[Any], Any]:

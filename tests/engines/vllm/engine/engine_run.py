@@ -57,6 +57,7 @@ def run_jobs(jobs: list[dict], **engine_arguments: object) -> list[dict]:
 def main(given: Path, wanted: Path) -> None:
     from vllm import LLM, SamplingParams
     from vllm.exceptions import VLLMValidationError
+    from vllm.sampling_params import StructuredOutputsParams
 
     request = json.loads(given.read_text())
     begin = time.monotonic()
@@ -72,6 +73,9 @@ def main(given: Path, wanted: Path) -> None:
         begin, before = time.monotonic(), counters()
         prompts = [{"prompt_token_ids": ids} for ids in job["prompts"] for _ in range(job.get("copies", 1))]
         sampling = job["sampling"] if isinstance(job["sampling"], list) else [job["sampling"]] * len(prompts)
+        for one in sampling:
+            if isinstance(choice := one.get("structured_outputs"), dict):
+                one["structured_outputs"] = StructuredOutputsParams(**choice)
         requests = list(zip(prompts, [SamplingParams(**one) for one in sampling], strict=True))
         batches = batched(requests, job.get("at_once", len(requests)))
         try:

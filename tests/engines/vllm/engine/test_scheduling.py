@@ -38,7 +38,7 @@ def test_each_request_has_as_many_proposals_verified_as_it_asks_for(method: str)
         [*mixed, *alone, *wrong],
         speculative_config=draft,
         per_request_spec_decode_metrics="detailed",
-        enable_prefix_caching=False,  # else vLLM may pad a request's first step to the server's number
+        enable_prefix_caching=True,  # with which vLLM would fill some requests' first steps to the server's number
     )
     for refusal, value in zip(results[-2:], (MOST + 1, -1), strict=True):
         said = f"num_speculative_tokens must be between 0 and {MOST}, but is {value}"
@@ -71,3 +71,18 @@ def _check_counts(metrics: dict, limit: int) -> None:
     kept = sum(report["accepted_by_position"])
     assert kept == metrics["num_accepted_draft_tokens"]
     assert kept <= TOKENS
+
+
+def test_no_rule_judges_what_vllm_proposes_to_all_near_a_request_s_end() -> None:
+    """vLLM proposes token 0 there, which a rule that mixes p into q would keep three times in four."""
+    questions, limit = prompts(6), 96
+    ends = {"temperature": 0.0, "max_tokens": limit, "ignore_eos": True}
+    mixed = {"temperature": 1.0, "max_tokens": 40, "ignore_eos": True}
+    asked = mixed | {"extra_args": {"acceptance_rule": "ensemble:weight=0.75", "acceptance_report": True}}
+    long = [(questions[place % 6] * 4)[: limit - 4 * place - 5] for place in range(8)]  # they end one after the other
+    job = {"prompts": [*questions, *long], "sampling": [*[asked] * 6, *[ends] * 8]}
+    draft = {"model": str(zoo.path("draft")), "num_speculative_tokens": MOST, "draft_sample_method": "greedy"}
+    engine = {"max_model_len": limit, "per_request_spec_decode_metrics": "summary"}
+    (result,) = run_jobs([job], speculative_config=draft, **engine)
+    assert all(0 not in tokens for tokens in result["token_ids"][:6])
+    assert all(metrics["acceptance_report"]["accepted_tokens"] > 0 for metrics in result["metrics"][:6])

@@ -1,4 +1,4 @@
-"""`benchmarks/vllm_table.py` on a real engine: rules, loads and counts of a small table of the bundled pair."""
+"""Benchmarks on a real engine of the bundled pair: rules, loads and counts of a small table, and what steps take."""
 
 import json
 import os
@@ -10,21 +10,33 @@ import pytest
 
 pytestmark = pytest.mark.engine
 
-SCRIPT = Path(__file__).resolve().parents[4] / "benchmarks" / "vllm_table.py"
+BENCHMARKS = Path(__file__).resolve().parents[4] / "benchmarks"
 ARGUMENTS = (
     "--target bundled --draft bundled:worded --dtype float32 --loops vllm --proposals 3 --drafting likeliest "
     "--sampling paper --at-once 1 3 --prompts 2 --tokens 12 --threads 1"
 )  # fmt: skip
 
 
-def test_a_small_table_is_measured(tmp_path: Path) -> None:
-    output = tmp_path / "table.json"
-    command = [sys.executable, str(SCRIPT), *ARGUMENTS.split(), "--engine-args", '{"gpu_memory_utilization": 0.2}']
-    done = subprocess.run(
-        [*command, "--output", str(output)], capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"}
-    )
+def measured(script: str, output: Path, *arguments: str) -> dict:
+    command = [sys.executable, str(BENCHMARKS / script), *arguments, "--output", str(output)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     assert done.returncode == 0, done.stdout + done.stderr
-    stored = json.loads(output.read_text())
+    return json.loads(output.read_text())
+
+
+def test_steps_with_each_rule_are_timed_beside_steps_without(tmp_path: Path) -> None:
+    arguments = ["--pairs=2", "--requests=2", "--steps=1", "--proposals=2"]
+    stored = measured("vllm_overhead.py", tmp_path / "overhead.json", *arguments)
+    assert {name: len(pairs) for name, pairs in stored["pairs"].items()} == dict.fromkeys(stored["added"], 2)
+    for name, added in stored["added"].items():
+        ratios = [own / plain for plain, own in stored["pairs"][name]]
+        assert min(ratios) <= added["ratio"][0] <= max(ratios)
+    assert stored["vocabulary"] == 1003
+
+
+def test_a_small_table_is_measured(tmp_path: Path) -> None:
+    memory = ["--engine-args", '{"gpu_memory_utilization": 0.2}']
+    stored = measured("vllm_table.py", tmp_path / "table.json", *ARGUMENTS.split(), *memory)
     assert [each["started"] for each in stored["starts"]] == ["vllm 0", "vllm likeliest 3"]
     cells = {(each["rule"], each["at_once"]): each for each in stored["answers"]}
     assert len(cells) == 5 * 2
