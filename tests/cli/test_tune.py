@@ -32,7 +32,7 @@ def dear(width: int, threads: int) -> float:
 def _little_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "FEWEST_ANSWERS", 1)
     monkeypatch.setattr(tuning, "FEWEST_TOKENS", 1)
-    monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 2)
+    monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 6)  # an interval takes as many
 
 
 def test_it_ends_with_a_line_that_can_be_typed_and_a_profile(succeed, tmp_path, monkeypatch):
@@ -40,7 +40,7 @@ def test_it_ends_with_a_line_that_can_be_typed_and_a_profile(succeed, tmp_path, 
     path = tmp_path / "profile.json"
     given = ("bundled", "bundled:worded", "bundled:draft", "--rule", "clamped:width=1", *FEW, "--output", str(path))
     out, err = succeed("tune", *given)
-    assert "Answering: 2/2" in err
+    assert "Answering: 6/6" in err
     assert "bundled:draft: 2.0 ms per proposal with 1 thread; acceptance: 0." in out
     kept = json.loads(path.read_text())
     best = kept["recommended"]
@@ -48,7 +48,7 @@ def test_it_ends_with_a_line_that_can_be_typed_and_a_profile(succeed, tmp_path, 
     assert best["draft"].startswith("bundled:")
     fastest = max(kept["forecasts"], key=lambda each: each["tokens_per_second"] * (each["rule"] != "lossless"))
     assert (fastest["draft"], fastest["num_speculative_tokens"]) == (best["draft"], best["num_speculative_tokens"])
-    assert kept["prompts"] == 2
+    assert kept["prompts"] == 6
     assert kept["drafts"][0]["acceptance"].keys() == {"lossless", "clamped:width=1.0"}
     assert "commit" in kept["provenance"]
     typed = shlex.split(out.splitlines()[1].removeprefix("Type: "))
@@ -76,7 +76,7 @@ def test_where_nothing_pays_it_says_so(succeed, tmp_path, monkeypatch):
     assert json.loads(out)["metrics"]["drafted"] == 0
 
 
-@pytest.mark.parametrize(("fewest", "times"), [(3, 1.0), (3, 2.0), (1, 2.0)])
+@pytest.mark.parametrize(("fewest", "times"), [(6, 1.0), (6, 2.0), (1, 2.0)])
 def test_without_a_verdict_it_says_why_and_keeps_nothing(run, tmp_path, monkeypatch, fewest, times):
     """Eight tokens of one answer were called a reason not to speculate. Two equal passes may differ by 1.25 times."""
     pretend(monkeypatch, cheap, draft=0.002)
@@ -90,20 +90,21 @@ def test_without_a_verdict_it_says_why_and_keeps_nothing(run, tmp_path, monkeypa
     code, out, _ = run("tune", "bundled", "bundled:draft", *FEW, "--output", str(path))
     assert (code, path.read_text()) == (1, "what was there before")
     first, *_, last = out.splitlines()
-    if fewest == 3:
+    if fewest == 6:
         where = "an idle machine" + "; this one is busy" * (times > 1)
         assert first.startswith("Too little was measured to tell: ")
-        assert first.endswith(f" tokens of 2 answers; give it more time with --minutes, on {where}")
+        takes = "but it takes 6 answers with 1 tokens"
+        assert first.endswith(f" tokens of 2 answers, {takes}; give it more time with --minutes, on {where}")
     else:
         assert first.startswith("The machine is too busy to tell: ")
     assert last == "No profile is kept"
     assert "Type: " not in out
-    if fewest == 3:  # two prompts cannot be enough
+    if fewest == 6:  # five prompts cannot be enough
         monkeypatch.undo()
-        monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 2)
+        monkeypatch.setattr("cactus_decoding.cli.tune.NUM_PROMPTS", 5)
         code, out, err = run("tune", "bundled", "bundled:draft", *FEW)
         assert (code, out) == (2, "")
-        assert "2 prompts with up to 12 tokens each are too few to tell: there must be " in err
+        assert "5 prompts with up to 12 tokens each are too few to tell: there must be " in err
 
 
 def test_progress_counts_answers_that_were_given(succeed, tmp_path, monkeypatch):
@@ -131,7 +132,9 @@ def test_progress_counts_answers_that_were_given(succeed, tmp_path, monkeypatch)
 def test_files_have_threads_of_their_own_and_our_prompts(succeed, refused, gguf, tmp_path, monkeypatch):
     pretend(monkeypatch, lambda width, threads: cheap(width, threads) / threads, draft=0.001)
     monkeypatch.setattr("cactus_decoding.lab.tuning.answers.thread_counts", lambda: [1, 2])
-    monkeypatch.setattr("cactus_decoding.core.drafting.measuring.PROMPTS", ("Ann has 3 pens.", "Bob has 4 nuts."))
+    monkeypatch.setattr(
+        "cactus_decoding.core.drafting.measuring.PROMPTS", tuple(f"Ann has {n} pens." for n in range(2, 8))
+    )
     target, draft = f"{gguf('target', 'q8_0')}:context_size=256", f"{gguf('worded', 'q8_0')}:context_size=256"
     out, err = succeed("tune", target, draft, "--max-new-tokens", "12", "--seed", "1")
     (path,) = (Path(line.split()[2].rstrip(":")) for line in out.splitlines() if line.startswith("Kept in"))

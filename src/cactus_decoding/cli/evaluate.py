@@ -78,7 +78,8 @@ def evaluate(
     concurrency: Annotated[int, option(
         "Questions that a server has at a time.", "N", RUNNING, min=1)] = 8,
     timeout: Annotated[float, option(
-        "Time that a server's answer may take.", "SECONDS", MODELS, min=0.001)] = 600.0,
+        "Time that a server may take to begin an answer, or to go on with it.", "SECONDS", MODELS, min=0.001,
+        max=86400)] = 600.0,
     retries: Annotated[int, option(
         "How often a question is asked again where the server failed, after pauses of up to half a minute.", "N",
         MODELS, min=0)] = 12,

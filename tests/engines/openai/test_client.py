@@ -1,7 +1,10 @@
 """How servers are asked: what is read of a stream, what is asked again, and what a failure is called."""
 
+import json
 import threading
+from functools import partial
 
+import httpx2
 import pytest
 from support.patience import PATIENCE
 from support.scripted_server import events, scripted
@@ -106,6 +109,88 @@ def test_an_answer_that_takes_too_long_is_a_failure():
         with pytest.raises(ServerError, match=r"took more than 0\.5 s to answer$"):
             ServerClient(address, timeout=0.5, retries=0).ask("/completions", BODY)
         given_up.set()
+
+
+PING = b": ping\n\n"
+
+
+def sent(*choices: dict) -> bytes:
+    return b"".join(f"data: {json.dumps({'choices': [each]})}\n\n".encode() for each in choices)
+
+
+WORD, END = {"text": "a", "finish_reason": None}, {"text": "", "finish_reason": "stop"}
+
+
+class Clock:
+    """Time that passes while a stream is waited for, and never else."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+class Parts(httpx2.SyncByteStream):
+    """The parts of an answer, each after some seconds."""
+
+    def __init__(self, clock: Clock, parts: list[tuple[float, bytes]]) -> None:
+        self._clock, self._parts = clock, parts
+
+    def __iter__(self):
+        for seconds, part in self._parts:
+            self._clock.now += seconds
+            yield part
+
+
+def ask_in(monkeypatch, parts: list[tuple[float, bytes]], status: int = 200) -> str:
+    """Return the text of an answer that comes in parts, asked for with a limit of 10 seconds."""
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    headers = {"content-type": "text/event-stream"}
+    transport = httpx2.MockTransport(
+        lambda request: httpx2.Response(status, headers=headers, stream=Parts(clock, parts))
+    )
+    monkeypatch.setattr(module.httpx2, "Client", partial(httpx2.Client, transport=transport))
+    return ServerClient("http://localhost:8000", timeout=10.0, retries=0).ask("/completions", BODY).text
+
+
+THOUGHTLESS = {"text": "", "finish_reason": None}
+SILENT = (
+    [(4, PING)] * 3,
+    [(4, b":")] * 3,  # a part need not be a line
+    [(4, sent(THOUGHTLESS))] * 3,
+    [(4, sent(WORD)), *[(4, PING)] * 3],
+    [(4, sent(END)), *[(4, PING)] * 3],  # all but the end of the stream
+)
+
+
+@all_of("silence", SILENT)
+def test_an_answer_that_does_not_go_on_fails_whatever_else_is_sent(monkeypatch, silence):
+    parts = [*silence, (0, b"\n\n"), (0, sent(WORD, END))]
+    with monkeypatch.context() as patch, pytest.raises(ServerError, match=r"took more than 10 s to answer$"):
+        ask_in(patch, parts)
+    with monkeypatch.context() as patch:  # without a look at each part all of them are waited for
+        patch.setattr(module, "_Watched", lambda stream, look: stream)
+        assert ask_in(patch, parts).endswith("a")
+
+
+def test_a_refusal_that_is_dripped_fails_too(monkeypatch):
+    with pytest.raises(ServerError, match=r"took more than 10 s to answer$"):
+        ask_in(monkeypatch, [(4, b" ")] * 4, status=503)
+
+
+def test_a_slow_answer_that_goes_on_is_kept(monkeypatch):
+    with monkeypatch.context() as patch:
+        assert ask_in(patch, [*[(4, PING), (4, sent(WORD))] * 5, (4, sent(END))]) == "aaaaa"
+    with monkeypatch.context() as patch:  # what is there is not thrown away for being late
+        assert ask_in(patch, [(4, PING), (4, PING), (4, PING + sent(WORD)), (9, sent(END))]) == "a"
+
+
+def test_a_timeout_is_at_most_a_day():
+    ServerClient("http://localhost:8000", timeout=86400).close()
+    for timeout in (float("inf"), 1e12, float("nan"), 0.0, -1.0):
+        with pytest.raises(ValueError, match=r"timeout must be in \(0, 86400\], but is "):
+            ServerClient("http://localhost:8000", timeout=timeout)
 
 
 def test_places_without_a_server_are_named(monkeypatch):

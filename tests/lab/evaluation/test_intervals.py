@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -176,6 +177,28 @@ def test_the_bootstrap_covers_a_ratio_of_sums_which_are_the_same_in_parts_and_at
     whole = resampled_sums(steps[:50, :3], resamples=2000)
     monkeypatch.setattr("cactus_decoding.lab.evaluation.intervals._MAX_WEIGHTS", 50 * 300)
     np.testing.assert_allclose(resampled_sums(steps[:50, :3], resamples=2000), whole, rtol=1e-12)
+
+
+@all_of("problems, of_times, of_ratios", [(6, 82, 83), (12, 88, 89), (20, 90, 91), (50, 93, 93)])
+def test_intervals_of_few_times_cover_as_rarely_as_the_page_says(problems, of_times, of_ratios):
+    """The shares are those of 40,000 experiments.
+
+    They are rounded, by up to half a point. Another 2,000 differ by more than 3 points beside that with probability
+    5e-4 at 82 %, and less above.
+    """
+    rng = np.random.default_rng(5)
+    times = rng.lognormal(0, 0.6, (problems, EXPERIMENTS))
+    others = times * rng.lognormal(-(0.35**2) / 2, 0.35, times.shape)  # as long on average
+    means = resampled_sums(times) / problems
+    ratios = resampled_sums(others) / resampled_sums(times)
+    for resampled, truth, share in ((means, math.exp(0.6**2 / 2), of_times), (ratios, 1.0, of_ratios)):
+        ends = np.percentile(resampled, (2.5, 97.5), axis=0)
+        assert abs(100 * covered(*ends, truth) - share) <= 3.5
+        assert problems > 20 or not holds(covered(*ends, truth))
+        narrow = np.percentile(resampled, (10, 90), axis=0)  # other intervals do not cover as the page says
+        assert abs(100 * covered(*narrow, truth) - share) > 3.5
+    page = (Path(__file__).parents[3] / "docs/evaluation.md").read_text()
+    assert f"| {problems} | {of_times} % | {of_ratios} % |" in page
 
 
 def test_the_bootstrap_spans_the_middle_unless_there_is_too_little_to_tell():

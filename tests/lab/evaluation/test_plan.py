@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from contextlib import contextmanager
 
 import pytest
@@ -84,6 +85,8 @@ def test_what_does_not_go_together_is_refused_before_models_are_loaded(tmp_path)
          "joint"),
         ({"server": "http://127.0.0.1:9", "workers": 2, "engine": "vllm"}, "leave out --engine, --workers"),
         ({"server": "http://127.0.0.1:9", "lengths": [2, 3]}, "a server has one draft length"),
+        ({"server": "http://127.0.0.1:9", "drafts": ["a", "b", "a"]}, "a server has one draft, .* 2 are given: a, b"),
+        ({"server": "http://127.0.0.1:9", "timeout": math.inf}, r"timeout must be in \(0, 86400\], but is inf"),
         ({"tasks": [task], "out": data}, "is an input"),
         ({"tasks": [task, task.replace("data.jsonl", "./data.jsonl")]}, "two tasks are named 'jsonl:data'"),
     ):  # fmt: skip

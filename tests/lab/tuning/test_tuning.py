@@ -17,7 +17,7 @@ from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.tuning import profile as module
 from cactus_decoding.lab.tuning.answers import TunedAnswer
 from cactus_decoding.lab.tuning.profile import Profile, default_place, file_key
-from cactus_decoding.lab.tuning.tuning import Forecast, best_of, forecasts, pays, speedup_sentence
+from cactus_decoding.lab.tuning.tuning import WORTH, Forecast, best_of, forecasts, pays, speedup_sentence
 
 NAN = float("nan")
 TIMES = PassTimes(((1, 1.0), (2, 1.5), (4, 2.0), (8, 3.0)))
@@ -97,8 +97,14 @@ def test_a_rule_is_recommended_for_itself_and_look_up_for_any() -> None:
 
 
 @all_of("interval, proposals, paying, said", [
-    (Interval(1.03, NAN, NAN), 1, False, "Do not speculate here: at best 3 % faster (small with 1 proposal)"),
-    (Interval(0.8, NAN, NAN), 1, False, "Do not speculate here: at best 25 % slower (small with 1 proposal)"),
+    (Interval(1.03, 1.02, 1.04), 1, False, "Do not speculate here: at best 3 % faster (small with 1 proposal)"),
+    (Interval(0.8, 0.7, 0.9), 1, False, "Do not speculate here: at best 25 % slower (small with 1 proposal)"),
+    (Interval(2.2, NAN, NAN), 1, False,
+     "It cannot be told whether to speculate here: small with 1 proposal: 2.20 times as fast as none, but an interval "
+     "takes 6 answers"),
+    (Interval(0.8, NAN, NAN), 1, False, "It cannot be told"),
+    (Interval(1.2, 1.0, 1.5), 1, False, "It cannot be told"),
+    (Interval(1.2, 1.01, 1.5), 1, True, "small with 1 proposal: 1.20 times"),
     (Interval(1.2, 0.9, 1.5), 1, False,
      "It cannot be told whether to speculate here: small with 1 proposal: 1.20 times"),
     (Interval(0.98, 0.9, 1.06), 1, False, "It cannot be told"),
@@ -110,6 +116,31 @@ def test_what_hardly_pays_is_said_not_to(interval: Interval, proposals: int, pay
     told = Forecast("small", "lossless", proposals, 1.0, 1.5, interval)
     assert pays(told) is paying
     assert speedup_sentence(told).startswith(said)
+
+
+def spread(count: int) -> Forecast:
+    """Return the forecast of a draft that is right all along every third answer, and never in the others."""
+    answers = [answered(*range(12), kept=1.0 if place % 3 == 0 else 0.0) for place in range(count)]
+    times = PassTimes(((1, 1.0), (8, 1.1)), draft=0.01)
+    return by_setting(forecasts(answers, times, {"small": times}))["small", 7]
+
+
+def test_a_gain_on_one_prompt_of_three_is_no_reason_to_speculate_and_alike_gains_on_six_are() -> None:
+    few, more = spread(3), spread(6)
+    assert not few.speedup.has_ends
+    assert few.speedup.value >= 1 + WORTH  # by itself it would be recommended
+    assert not pays(few)
+    assert speedup_sentence(few).endswith("but an interval takes 6 answers")
+    assert more.speedup.has_ends
+    assert more.speedup.low < 1
+    assert not pays(more)
+    for count, paying in ((5, False), (6, True)):  # a draft that gains the same everywhere
+        alike = by_setting(forecasts([answered(*range(12), kept=1.0)] * count, TIMES, COSTS))
+        assert pays(alike["small", 3]) is paying
+        assert pays(alike["suffix", 3]) is False  # nothing is copied: as fast as none
+        if count == 6:
+            assert alike["small", 3].speedup.low == alike["small", 3].speedup.value
+            assert speedup_sentence(alike["suffix", 3]).startswith("Do not speculate here: at best 0 % slower")
 
 
 @pytest.fixture

@@ -7,15 +7,16 @@ import os
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
 
-from cactus_decoding.core.checks import check_key
+from cactus_decoding.core.checks import check_key, check_number
 
 MAX_PAUSE = 30.0  # the longest time between two tries, in seconds
+MAX_TIMEOUT = 86400.0  # a day, in seconds: sockets take no infinite times
 _CONNECT_SECONDS = 10.0
 _TRY_AGAIN = (408, 409, 425, 429)
 _CUT = ("abort", "error")  # reasons to finish of answers that a server did not finish
@@ -52,11 +53,27 @@ class Reply:
     retries: int = 0  # how often the server failed before
 
 
+class _Watched(httpx2.SyncByteStream):
+    """A stream that is looked at after each part, when all that the part held has been read."""
+
+    def __init__(self, stream: httpx2.SyncByteStream, look: Callable[[], None]) -> None:
+        self._stream, self._look = stream, look
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._stream:
+            yield part
+            self._look()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 class ServerClient:
     """Asks one server, from as many threads as there are.
 
     A server that cannot be reached, fails or is too busy is asked again, after pauses that double up to `MAX_PAUSE`
-    seconds. A key is taken from OPENAI_API_KEY.
+    seconds. So is one that goes on with an answer by nothing for ``timeout`` seconds, up to `MAX_TIMEOUT`, whatever
+    else it sends: comments and events without text do not count. A key is taken from OPENAI_API_KEY.
     """
 
     def __init__(self, address: str, *, timeout: float = 600.0, retries: int = 10) -> None:
@@ -73,6 +90,7 @@ class ServerClient:
             raise ValueError("a server's address may hold no key: give it as OPENAI_API_KEY in the environment")
         key = os.environ.get("OPENAI_API_KEY")
         check_key("OPENAI_API_KEY", key or "")
+        timeout = check_number("timeout", timeout, 0.0, MAX_TIMEOUT, low_open=True)
         self._timeout, self._retries, self._stopped = timeout, retries, threading.Event()
         self._client = httpx2.Client(
             base_url=f"{self.address}/v1",
@@ -119,15 +137,22 @@ class ServerClient:
     def _stream(self, path: str, body: Mapping[str, Any]) -> Reply:
         began, first, parts, reason = time.perf_counter(), None, list[str](), None
         extra: dict[str, Any] = {}
+        went_on = began
+
+        def look() -> None:
+            if self._stopped.is_set():
+                raise StoppedError
+            if time.perf_counter() - went_on > self._timeout:
+                raise httpx2.ReadTimeout("")
+
         with self._client.sse(path, method="POST", json=body) as source:
+            stream = source.response.stream
+            assert isinstance(stream, httpx2.SyncByteStream)  # that of a client without async
+            source.response.stream = _Watched(stream, look)
             if source.response.status_code != 200:
                 raise _failure_of(source.response)
             for event in source:
-                now = time.perf_counter() - began
-                if self._stopped.is_set():
-                    raise StoppedError
-                if now > self._timeout:
-                    raise httpx2.ReadTimeout("")
+                now = time.perf_counter()
                 if event.data == "[DONE]":
                     break
                 chunk = _chunk(event.data)
@@ -136,8 +161,9 @@ class ServerClient:
                     text, thought = _texts(choice)
                     parts.append(text)
                     reason = choice.get("finish_reason") or reason
-                    if first is None and (text or thought or reason):
-                        first = now
+                    if text or thought or choice.get("finish_reason"):
+                        went_on = now
+                        first = now - began if first is None else first
         if reason is None or reason in _CUT:
             raise _FailedError("left an answer unfinished")
         seconds = time.perf_counter() - began

@@ -143,6 +143,10 @@ def plan_evaluation(
         check_reads(run_by, target)
     elif len(lengths) > 1:
         raise ValueError("a server has one draft length: --num-speculative-tokens may say which, and no other")
+    elif len(drafts := _unique(drafts)) > 1:
+        raise ValueError(
+            f"a server has one draft, and --draft may name it, but {len(drafts)} are given: {', '.join(drafts)}"
+        )
     protected = _protected(settings, protect)
     requests = requests_of(run_by, settings, rules=rules, lengths=lengths, seeds=seeds, protect=protected)
     load: Callable[[str], Engine]

@@ -20,12 +20,12 @@ from cactus_decoding.core.files.writing import plain_json
 from cactus_decoding.core.pair import Pair
 from cactus_decoding.core.request import Request
 from cactus_decoding.core.types import AcceptanceRule
-from cactus_decoding.lab.evaluation.intervals import Interval, Numbers, ratio_of_sums
+from cactus_decoding.lab.evaluation.intervals import FEWEST_PROBLEMS, Interval, Numbers, ratio_of_sums
 from cactus_decoding.lab.evaluation.score import steps_taken
 from cactus_decoding.lab.tuning.answers import TIMED_WIDTHS, TunedAnswer, record_answers, use_fastest_threads
 
 WORTH = 0.05  # the least speedup that counts: smaller ones are within what answers and machines differ by
-FEWEST_ANSWERS, FEWEST_TOKENS = 3, 100  # of less nothing can be told
+FEWEST_ANSWERS, FEWEST_TOKENS = FEWEST_PROBLEMS, 100  # of less nothing can be told: fewer answers have no interval
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,17 @@ def _forecast(
     draft: str, rule: str, k: int, tokens: Numbers, steps: Numbers, seconds: Numbers, plain: Numbers
 ) -> Forecast:
     per_second, per_step = tokens.sum() / seconds.sum(), tokens.sum() / steps.sum()
-    return Forecast(draft, rule, k, per_second, per_step, speedup=ratio_of_sums(plain, seconds))
+    return Forecast(draft, rule, k, per_second, per_step, speedup=_over_prompts(plain, seconds))
+
+
+def _over_prompts(plain: Numbers, seconds: Numbers) -> Interval:
+    """Return how many times as fast answers get, with an interval if there are enough of them, also if all are alike.
+
+    Resampling says nothing of values that are all alike, but what holds of each of so many answers is their range.
+    """
+    found = ratio_of_sums(plain, seconds)
+    alike = len(plain) >= FEWEST_PROBLEMS and not found.has_ends
+    return Interval(found.value, found.value, found.value) if alike else found
 
 
 def best_of(found: Sequence[Forecast], rule: str) -> Forecast:
@@ -110,6 +120,8 @@ def speedup_sentence(best: Forecast) -> str:
     value, low, high = best.speedup
     ends = f" (95 % interval over prompts: {low:.2f} to {high:.2f})" if best.speedup.has_ends else ""
     told = f"{best}: {value:.2f} times as fast as none{ends}"
+    if not best.speedup.has_ends:
+        return f"It cannot be told whether to speculate here: {told}, but an interval takes {FEWEST_PROBLEMS} answers"
     if low <= 1 and high >= 1 + WORTH:
         return f"It cannot be told whether to speculate here: {told}"
     if not pays(best):
@@ -119,7 +131,8 @@ def speedup_sentence(best: Forecast) -> str:
 
 
 def pays(best: Forecast) -> bool:
-    return best.speedup.value >= 1 + WORTH and not best.speedup.low <= 1
+    """Whether a gain counts and has an interval, over enough answers, that lies above 1."""
+    return best.speedup.value >= 1 + WORTH and best.speedup.low > 1
 
 
 PASSES_SHARE = 0.25  # the share of the time for timing passes; the rest is for answers
@@ -155,7 +168,10 @@ class Tuned:
         busy = self.times.guessed
         if len(self.answers) < FEWEST_ANSWERS or self.num_tokens < FEWEST_TOKENS:
             where = "an idle machine; this one is busy" if busy else "an idle machine"
-            return f"Too little was measured to tell: {self.measured}; give it more time with --minutes, on {where}"
+            return (
+                f"Too little was measured to tell: {self.measured}, but it takes {FEWEST_ANSWERS} answers with "
+                f"{FEWEST_TOKENS} tokens; give it more time with --minutes, on {where}"
+            )
         if busy:
             return (
                 "The machine is too busy to tell: equal passes took times that differ much; try again when it is idle"

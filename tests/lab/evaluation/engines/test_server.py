@@ -12,7 +12,7 @@ from support.tables import all_of
 
 from cactus_decoding.core.request import Request
 from cactus_decoding.engines.openai import client as client_module
-from cactus_decoding.engines.openai.client import Reply, ServerClient
+from cactus_decoding.engines.openai.client import RefusedError, Reply, ServerClient
 from cactus_decoding.lab.evaluation.engines.engine import AuditedCosts
 from cactus_decoding.lab.evaluation.engines.server import ServerEngine, counts_of
 from cactus_decoding.lab.evaluation.runs.results import journal_of, read_results
@@ -212,6 +212,10 @@ def test_a_refused_question_is_named_and_the_others_are_kept(refused, tmp_path):
     (answering, None, ("--workers", "2"), "leave out --workers"),
     (answering, None, ("--token-ids",), "leave out --token-ids"),
     (answering, None, ("--num-speculative-tokens", "2,4"), "a server has one draft length"),
+    (answering, None, ("--draft", "a", "--draft", "b"),
+     "a server has one draft, and --draft may name it, but 2 are given: a, b"),
+    *((answering, None, ("--timeout", given), f"--timeout must be at most 86400, but is {given}")
+      for given in ("inf", "1e12", "nan")),
     (answering, None, ("--tree", "static=2.2"), "a server reads chains of proposals only"),
     (answering, None, ("--no-chat", "--system", "Be brief."), "--system is the system message of a chat"),
     (answering, None, ("--server", "http://no-such-host.invalid"), "http://no-such-host.invalid cannot be reached"),
@@ -279,3 +283,21 @@ def test_a_server_that_takes_four_stops_is_sent_four_and_the_text_is_cut_at_the_
         answers = [engine.answer("Question:", request) for _ in range(2)]
     assert sent[:3] == [["and", "b", "c", "d", "three"], *[["b", "c", "d", "three"]] * 2]
     assert [(answer.text, answer.finish_reason) for answer in answers] == [("onetwo", "stop")] * 2
+
+
+def test_a_refused_prompt_says_nothing_of_stops() -> None:
+    """Stops were taken to be refused with it, so that all later answers were cut here and came later."""
+    sent = []
+
+    def script(path, body):
+        sent.append(len(body["stop"]))
+        return (400, {"error": {"message": "too long"}}) if body["prompt"] == "long" else events("one two")
+
+    request = Request.from_dict({"stop": ["a", "b", "c", "d", "two"], "seed": 0})
+    with scripted(script) as address:
+        engine = ServerEngine(ServerClient(address, retries=0))
+        with pytest.raises(RefusedError, match="too long"):
+            engine.answer("long", request)
+        assert sent == [5, 4]
+        engine.answer("short", request)
+    assert sent == [5, 4, 5]

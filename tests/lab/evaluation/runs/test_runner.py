@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -18,10 +19,10 @@ from support.result_files import config_of
 
 from cactus_decoding import load_pair, stream
 from cactus_decoding.core.metrics import Metrics
-from cactus_decoding.lab.evaluation.engines.engine import Answer, Problem
+from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem
 from cactus_decoding.lab.evaluation.run_config import seed_of
 from cactus_decoding.lab.evaluation.runs.results import read_results
-from cactus_decoding.lab.evaluation.runs.workers import check_parallelizable, longest_seconds
+from cactus_decoding.lab.evaluation.runs.workers import Workers, check_parallelizable, longest_seconds
 from cactus_decoding.lab.evaluation.tasks.harness import HarnessTask
 from cactus_decoding.lab.evaluation.tasks.task import Task
 from cactus_decoding.zoo.word_problems import word_problems
@@ -176,6 +177,31 @@ def test_interrupted_all_end_and_the_same_command_goes_on(tmp_path):
     code, error = end_of(process(*given, "--workers", "2"))
     assert code == 0, error
     assert len(without_times(out)[0]["answers"]["id"]) == 24
+
+
+def killed(draft: str) -> Engine:
+    """End as a process ends for which there is no memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def mistaken(draft: str) -> Engine:
+    raise ValueError(f"{draft} cannot be read")
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_named_and_a_mistake_in_one_is_not_taken_for_its_end():
+    run, tasks = config_of(problems=2), {"word_problems": Task("word_problems", (Problem("1", "a"), Problem("2", "b")))}
+    for load, said in (
+        (killed, r"^a worker ended before .* out of memory.* give fewer --workers; .* the same command goes on$"),
+        (mistaken, "^bundled:worded cannot be read$"),
+    ):
+        workers = Workers(1, 1, load, [run], tasks)
+        try:
+            with pytest.raises(ValueError, match=said):
+                list(workers.answers({run: [0, 1]}))
+        finally:
+            workers.close()
 
 
 class Clock:

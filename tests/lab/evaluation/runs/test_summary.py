@@ -6,10 +6,12 @@ import math
 
 import pytest
 from support.result_files import config_of, made, several
+from support.tables import all_of
 
 from cactus_decoding.lab.evaluation.run_config import RunConfig
 from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import METRICS, NAMES, pass_at, summarise
+from cactus_decoding.lab.reporting.report import with_interval
 
 CONFIG = config_of(task="sums", target="t", draft="d", num_speculative_tokens=4, problems=4)
 
@@ -52,6 +54,18 @@ RULE = changed(CONFIG, rule="cactus:delta=1.0")
 def summary(results, config):
     (found,) = [each for each in summarise(results) if each.config == config]
     return found
+
+
+@all_of("logs, value, shown", [
+    ([0.0, math.inf], math.inf, "∞"), ([1e3, 0.0], math.inf, "∞"), ([700.0, 0.0], math.exp(700), "1.0e+304"),
+    ([0.0, math.log(8)], 8.0, "8.0"),
+])  # fmt: skip
+def test_an_infinite_likelihood_ratio_is_shown_as_one_and_a_large_one_is_not(logs, value, shown):
+    answers = result(RULE, seconds=1.0, max_log_ratio=[*logs, 0.0, 0.0])
+    interval = summary([*LOSSLESS, answers], RULE).metrics["max_likelihood_ratio"]
+    assert interval.value == pytest.approx(value)
+    assert not interval.has_ends
+    assert with_interval(interval, 1) == shown
 
 
 def test_every_metric_by_hand():

@@ -168,8 +168,10 @@ class ServerEngine:
         except RefusedError:
             if few or len(stop) <= OPENAI_STOPS:
                 raise
-            self._takes_few_stops = True
-            return self._ask(path, body, stop)
+        left_out = stop[:-OPENAI_STOPS]
+        reply = self._client.ask(path, body | {"stop": list(stop[-OPENAI_STOPS:])})
+        self._takes_few_stops = True  # only now: the prompt may have been what was refused
+        return reply, left_out
 
     def close(self) -> None:
         self._client.close()

@@ -242,7 +242,8 @@ def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict
     if group.audited:
         largest = max(float(result.column("max_log_ratio").max()) for result in group.results)
         if not math.isnan(largest):  # a maximum: it has no interval
-            metrics["max_likelihood_ratio"] = Interval(math.exp(min(largest, 700)), math.nan, math.nan)
+            with np.errstate(over="ignore"):  # what no float holds is infinite, as what is infinite
+                metrics["max_likelihood_ratio"] = Interval(float(np.exp(largest)), math.nan, math.nan)
     return metrics
 
 

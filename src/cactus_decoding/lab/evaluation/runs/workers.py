@@ -7,6 +7,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 
@@ -58,17 +60,35 @@ class Workers:
                 process.join()
 
     def answers(self, missing: Mapping[RunConfig, Sequence[int]]) -> Iterator[Answered]:
-        """Yield answers to the problems at some places, in order; one process answers a problem under every run."""
+        """Yield answers to the problems at some places, in order; one process answers a problem under every run.
+
+        Raises `ValueError` if a process ends before it has answered.
+        """
         asked: dict[int, Future[dict[int, Answer]]] = {}
         for place in sorted({place for places in missing.values() for place in places}):
             runs = [self._places[config] for config, places in missing.items() if place in places]
-            asked[place] = self._pool.submit(_answer, runs, place)
-        for place, answers in asked.items():
+            with _ended_workers_named():
+                asked[place] = self._pool.submit(_answer, runs, place)
+        for place, future in asked.items():
+            with _ended_workers_named():
+                answers = future.result()
             for config, places in missing.items():
                 if place in places:
                     task = self._tasks[config.task]
-                    answer, problem = answers.result()[self._places[config]], task.problems[place]
+                    answer, problem = answers[self._places[config]], task.problems[place]
                     yield config, place, problem, answer, task.is_right(problem, answer.text)
+
+
+@contextmanager
+def _ended_workers_named() -> Iterator[None]:
+    """Raise `ValueError` where a process of the pool was killed or ended by itself."""
+    try:
+        yield
+    except BrokenProcessPool:
+        raise ValueError(
+            "a worker ended before it had answered; the machine may have run out of memory, as each worker loads "
+            "models of its own: give fewer --workers; the answers so far are kept, and the same command goes on"
+        ) from None
 
 
 _load: Callable[[str], Engine]
