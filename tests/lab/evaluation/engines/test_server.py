@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 
 import pytest
 from support.llama_server import serving
+from support.result_files import config_of
 from support.scripted_server import events, scripted
 from support.tables import all_of
 
@@ -17,6 +19,7 @@ from cactus_decoding.lab.evaluation.engines.engine import AuditedCosts
 from cactus_decoding.lab.evaluation.engines.server import ServerEngine, counts_of
 from cactus_decoding.lab.evaluation.runs.results import journal_of, read_results
 from cactus_decoding.lab.evaluation.runs.summary import summarise
+from cactus_decoding.lab.evaluation.runs.workers import in_turns
 from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 
 pytestmark = pytest.mark.usefixtures("settings_of_the_libraries")
@@ -179,6 +182,38 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(run, tmp_path):
         assert run(*given)[0] == 0
     assert len(asked) == 6 - len(kept)
     assert [result.answers["id"] for result in read_results(out)] == [["test-0-0", "test-0-1", "test-0-2"]] * 2
+
+
+def who_pays(asked):
+    """Return how often each rule is the first to ask a prompt, and so waits for a server that keeps it to read it."""
+    first = {prompt: rule for prompt, rule in reversed(asked)}
+    return Counter(first.values())
+
+
+def test_rules_take_turns_paying_for_the_reading_of_a_prompt_that_a_server_keeps(succeed, tmp_path):
+    asked = []
+
+    def script(path, body):
+        if body["max_tokens"] > 1:
+            asked.append((body["prompt"], body["acceptance_rule"]))
+        return honest(path, body)
+
+    with scripted(script) as address:
+        succeed("eval", "--server", address, "--concurrency", "1", "--problems", "6", "--no-chat", "--rule", "lossless",
+                "--rule", "clamped:width=1", "--output", str(tmp_path / "results.jsonl"))  # fmt: skip
+    assert len(set(asked)) == len(asked) == 12
+    assert who_pays(asked) == {"lossless": 3, "clamped:width=1.0": 3}
+    in_the_order_of_the_rules = sorted(asked, key=lambda each: (each[0], each[1] != "lossless"))
+    assert who_pays(in_the_order_of_the_rules) == {"lossless": 6}
+
+
+def test_questions_are_asked_problem_after_problem_where_some_are_answered_already():
+    one, two, three = (config_of(seed=seed) for seed in range(3))
+    assert in_turns({one: [0, 1, 3], two: [1, 3], three: [0, 1, 3]}) == [
+        (one, 0), (three, 0), (two, 1), (three, 1), (one, 1), (one, 3), (two, 3), (three, 3),
+    ]  # fmt: skip
+    assert in_turns({one: [0, 1]}) == [(one, 0), (one, 1)]
+    assert in_turns({}) == []
 
 
 def test_a_refused_question_is_named_and_the_others_are_kept(refused, tmp_path):

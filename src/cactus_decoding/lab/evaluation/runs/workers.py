@@ -163,6 +163,14 @@ MAX_REFUSED = 10
 _Question = tuple[RunConfig, int]
 
 
+def in_turns(missing: Mapping[RunConfig, Sequence[int]]) -> list[_Question]:
+    """Return every question, problem after problem; the run that is asked first is another one for each problem."""
+    runs = [*missing]
+    numbered = [(place, number) for number, places in enumerate(missing.values()) for place in places]
+    numbered.sort(key=lambda each: (each[0], (each[1] - each[0]) % len(runs)))
+    return [(runs[number], place) for place, number in numbered]
+
+
 class AtOnce:
     """Keeps a number of requests under way.
 
@@ -190,7 +198,8 @@ class AtOnce:
     def answers(self, missing: Mapping[RunConfig, Sequence[int]]) -> Iterator[Answered]:
         """Yield answers to the problems at some places, as they come; problem after problem is asked under every run.
 
-        The tasks that are asked as a whole get no verdict here.
+        Runs take turns being first, because a server that keeps prompts reads one for the first question only. The
+        tasks that are asked as a whole get no verdict here.
 
         Raises:
             ServerError: as soon as the server does not answer a question.
@@ -200,9 +209,9 @@ class AtOnce:
 
         questions: SimpleQueue[_Question] = SimpleQueue()
         found: SimpleQueue[tuple[_Question, Answer | Exception]] = SimpleQueue()
-        ordered = sorted((place, number) for number, places in enumerate(missing.values()) for place in places)
-        for place, number in ordered:
-            questions.put(([*missing][number], place))
+        ordered = in_turns(missing)
+        for question in ordered:
+            questions.put(question)
         recorded = {config: _recorded(self._tasks[config.task], config) for config in missing}
 
         def work() -> None:
