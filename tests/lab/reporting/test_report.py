@@ -25,6 +25,7 @@ from cactus_decoding.lab.reporting.report import (
     escape,
     length_warnings,
     make_report,
+    mark_of,
     read_all,
     report_to_html,
     to_markdown,
@@ -72,6 +73,31 @@ def test_the_verdict_says_what_the_fastest_rule_costs(time, difference, said):
     rows = [replace(row, metrics={**row.metrics, **changed}, baseline=time and row.baseline) for row in MEASURED]
     assert said in verdict(rows)
     assert verdict([each for each in rows if each.config.rule == "lossless"]).endswith("no relaxed rule was measured.")
+
+
+@all_of("alone, first, claim", [
+    (0.5, "Answering without a draft is faster: clamped:width=1.0 ×4 takes ", None),
+    (0.8, "Answering without a draft may be as fast: clamped:width=1.0 ×4 takes 1.00 (", None),
+    (2.0, "clamped:width=1.0 ×4 was fastest: an answer took 0.80 (", "was fastest"),
+    (None, "clamped:width=1.0 ×4 was fastest: an answer took 0.80 (", "was fastest"),
+])  # fmt: skip
+def test_nothing_is_called_fastest_where_answering_without_a_draft_is_faster_or_may_be(alone, first, claim):
+    runs = [made("lossless", 4), made("clamped:width=1.0", 4, seconds=0.8)]
+    rows = summarise([*runs, *([] if alone is None else [made("lossless", 0, seconds=alone)])])
+    said = verdict(rows)
+    assert said.startswith(first)
+    assert "took 0.80 (" in said
+    assert ("fastest" in said) == (claim is not None)
+    named = "best lossless with a draft" if alone in (0.5, 0.8) else "best lossless"
+    assert mark_of(rows[0]) == named
+    assert f"the time of lossless ×4, the {named.replace('lossless', 'lossless setting')}." in said
+
+
+def test_of_several_settings_the_verdict_says_that_the_fastest_was_chosen_by_these_problems():
+    runs = [made("lossless", 4), *(made(f"clamped:width={width}", 4, seconds=1 - width / 10) for width in (1.0, 2.0))]
+    chosen = "It was chosen among 2 relaxed settings on the same problems."
+    assert chosen in verdict(summarise(runs))
+    assert "chosen among" not in verdict(summarise(runs[:2]))
 
 
 def lengthened(result, factor: float, cut: int, seconds: float):

@@ -242,6 +242,7 @@ def columns_of(
 def verdict(summaries: Sequence[RunSummary]) -> str:
     """Say which relaxed setting of a pair saves most time beside the best lossless one, and what it costs.
 
+    Where the target alone is faster than that, this is said first.
     Where some runs are coupled and others are not, each kind has a lossless run and a verdict of its own.
     """
     relaxed = [each for each in summaries if each.config.rule != "lossless"]
@@ -264,21 +265,35 @@ def _verdict(relaxed: Sequence[RunSummary]) -> str:
     assert best.baseline is not None
     baseline = clean(best.baseline.config.label)
     name = clean(best.config.label)
-    taken = f"{with_interval(time, 2)} of the time of {baseline}, the best lossless setting"
+    without = best.metrics["seconds_ratio_to_target_alone"]
+    which = "best lossless setting" + (" with a draft" if without is not None and without.value > time.value else "")
+    taken = f"{with_interval(time, 2)} of the time of {baseline}, the {which}"
+    first = _said_of_alone(name, without)
+    chosen = f" It was chosen among {len(timed)} relaxed settings on the same problems." if len(timed) > 1 else ""
     if not time.has_ends:
-        said = f"{name} took {taken}; there are too few problems to tell more."
+        said = f"{first}{name} took {taken}; there are too few problems to tell more.{chosen}"
     elif time.high < 1:
-        said = f"{name} was fastest: an answer took {taken}."
+        said = f"{first}{name} {'took' if first else 'was fastest: an answer took'} {taken}.{chosen}"
     elif time.low > 1:
-        return f"No relaxed rule was faster than lossless: the best, {name}, took {taken}."
+        return f"{first}No relaxed rule was faster than lossless: the best, {name}, took {taken}."
     else:
-        said = f"No relaxed rule was faster than lossless beyond chance: the best, {name}, took {taken}."
+        said = f"{first}No relaxed rule was faster than lossless beyond chance: the best, {name}, took {taken}."
     if not _known(best, "score_difference"):
         return f"{said} The task has no score, so what that costs is not known."
     points = Interval(*(100 * each for each in best.known("score_difference")))
     sure = " more than chance explains" if points.high < 0 else " which chance may explain" if points.low <= 0 else ""
     said += f" Its score differs from lossless by {with_interval(points, 1)} points"
     return f"{said},{sure}." if sure else f"{said}."
+
+
+def _said_of_alone(name: str, ratio: Interval | None) -> str:
+    """Say where answering without a draft is faster than a setting, or may be; nothing where that is slower."""
+    if ratio is None or not ratio.has_ends or ratio.high < 1:
+        return ""
+    return (
+        f"Answering without a draft {'is faster' if ratio.low > 1 else 'may be as fast'}: {name} takes "
+        f"{with_interval(ratio, 2)} times as long. "
+    )
 
 
 def length_warnings(summaries: Sequence[RunSummary]) -> list[str]:
@@ -328,12 +343,18 @@ def marked_label(summary: RunSummary) -> str:
 
 
 def mark_of(summary: RunSummary) -> str:
-    """Return what a run is a baseline for: lossless at its best draft length, or at its best chain and tree."""
+    """Return what a run is a baseline for: lossless at its best draft length, or at its best chain and tree.
+
+    Where the target alone is faster, that is the best one with a draft.
+    """
     if summary.group is summary.best_tree:
         return "best lossless tree"
     if summary.group is not summary.baseline:
         return ""
-    return "best lossless" if summary.best_tree is None else "best lossless chain"
+    if summary.best_tree is not None:
+        return "best lossless chain"
+    alone = summary.metrics["seconds_ratio_to_target_alone"]
+    return "best lossless with a draft" if alone is not None and alone.value > 1 else "best lossless"
 
 
 def compared_with(summaries: Sequence[RunSummary]) -> list[str]:
