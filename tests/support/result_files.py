@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +80,11 @@ def several(**changes) -> list[RunResult]:
         made("clamped:width=1.0", 4, seconds=0.9, accepted=0.6, nats=0.01, **changes),
         made("clamped:width=0.1", 4, seconds=1.1, accepted=0.5, nats=0.001, **changes),
     ]
+
+
+def from_where(result: RunResult, **provenance) -> RunResult:
+    """Return a run of another provenance, as far as it is given."""
+    return replace(result, provenance={**result.provenance, **provenance})
 
 
 def write(path: Path, results: list[RunResult]) -> Path:

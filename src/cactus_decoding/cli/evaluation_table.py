@@ -17,6 +17,7 @@ from cactus_decoding.lab.reporting.report import (
     length_warnings,
     mark_of,
     short_number,
+    timing_warnings,
     verified_by,
 )
 
@@ -139,5 +140,5 @@ def show_results(results: Sequence[RunResult], configs: Sequence[RunConfig], eve
     shown = [summary for summary in summarise(results) if summary.config in wanted]
     console = Console(highlight=False)
     console.print(*table(shown, every_metric=every_metric), sep="\n\n")
-    for warning in length_warnings(shown):
+    for warning in (*length_warnings(shown), *timing_warnings(shown)):
         console.print(escape(warning))

@@ -35,6 +35,7 @@ from cactus_decoding.lab.evaluation.run_config import (
     requests_of,
     ways_to_verify,
 )
+from cactus_decoding.lab.evaluation.runs.alike import check_comparable
 from cactus_decoding.lab.evaluation.runs.results import RunResult, journal_of, opened, read_results
 from cactus_decoding.lab.evaluation.runs.runner import answer_runs, pending, rescored
 from cactus_decoding.lab.evaluation.tasks.sources import check_may_run, file_of, parse_task, parse_tasks
@@ -62,6 +63,7 @@ class Plan:
         out: the result file, which may hold some of the runs already; None keeps nothing.
         arguments: what asked for the runs; a part of the provenance of each.
         server: what a server was found to do, also for the provenance; None for models of this process.
+        engine_args: vLLM's further arguments, also for the provenance.
         interleaved: whether each problem is answered under every run before the next.
         token_ids: whether each answer's tokens are kept beside its text.
         workers: how many processes answer at once; None answers in this one.
@@ -75,6 +77,7 @@ class Plan:
     out: Path | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict)
     server: Mapping[str, Any] | None = None
+    engine_args: str | None = None
     interleaved: bool = True
     token_ids: bool = False
     workers: int | None = None
@@ -170,6 +173,7 @@ def plan_evaluation(
         out,
         {**(arguments or {}), "rules": rules, "chosen_seeds": seeds},
         None if served is None else served.found(),
+        engine_args,
         interleaved,
         token_ids,
         workers,
@@ -194,7 +198,9 @@ def run_plan(
     with opened(plan.out) as file:
         todo, done = pending(plan.configs, file.results), count(1)
         longest = None if estimate is None else partial(estimate, num_answers(todo))
-        made_by = provenance(plan.arguments) | ({} if plan.server is None else {"server": dict(plan.server)})
+        made_by = provenance(plan.arguments) | {"running": {"engine_args": plan.engine_args}}
+        if plan.server is not None:
+            made_by = provenance(plan.arguments) | {"server": dict(plan.server)}
         try:
             with nullcontext(_unseen) if progress is None else progress(todo) as report:
                 answer_runs(
@@ -254,6 +260,7 @@ def rescore_file(
         held = {result.config for result in file.results}
         if any(result.config in held for result in scored):
             raise ValueError(f"{out} holds results of the same runs already: give --output another file")
+        check_comparable([*file.results, *scored])
         for result in scored:
             file.append(result)
     return scored

@@ -14,7 +14,7 @@ from cactus_decoding.core.files.jsonl import number_of
 from cactus_decoding.core.files.writing import page_templates
 from cactus_decoding.lab.evaluation.intervals import Interval
 from cactus_decoding.lab.evaluation.runs.results import RunResult, read_results
-from cactus_decoding.lab.evaluation.runs.summary import PASS_AT, RunSummary, summarise
+from cactus_decoding.lab.evaluation.runs.summary import PASS_AT, RunSummary, summarise, timed_apart
 from cactus_decoding.lab.reporting import charts
 from cactus_decoding.lab.reporting.pictures import clean, parts_of
 
@@ -76,7 +76,7 @@ class Section:
     title: str
     pairs: Mapping[str, Sequence[RunSummary]]  # by pair of models
     pictures: Sequence[Picture]
-    warnings: Sequence[str]  # of answers that are longer
+    warnings: Sequence[str]  # of answers that are longer, and of times that cannot be compared
     notes: Sequence[str]  # how runs were verified; what is missing, and why
 
 
@@ -146,7 +146,7 @@ def _section(summaries: Sequence[RunSummary]) -> Section:
         pairs.setdefault(pair, []).append(summary)
     pictures: list[Picture] = []
     notes = [said] if (said := verified_by(summaries)) else []
-    warnings = length_warnings(summaries)
+    warnings = [*length_warnings(summaries), *timing_warnings(summaries)]
     for name, ours in pairs.items():
         pictures += _pictures(name, ours, notes)
     if len(pairs) > 1:
@@ -258,6 +258,7 @@ def _verdict(relaxed: Sequence[RunSummary]) -> str:
     if not timed:
         measured = any(each.baseline is not None for each in relaxed)
         why = "times were not measured" if measured else "lossless was not measured, so nothing is compared"
+        why = "times were not taken in the same way as those of lossless" if timing_warnings(relaxed) else why
         why = why if relaxed else "no relaxed rule was measured"
         return f"There is no verdict: {why}."
     best = min(timed, key=lambda each: each.known("seconds_ratio").value)
@@ -315,6 +316,17 @@ def length_warnings(summaries: Sequence[RunSummary]) -> list[str]:
                 f"Longer answers: those of {clean(each.config.label)} are {' and '.join(longer)} those of "
                 f"{clean(each.baseline.config.label)}. Go by the time per answer, not by tokens per second."
             )
+    return said
+
+
+def timing_warnings(summaries: Sequence[RunSummary]) -> list[str]:
+    """Return a sentence for each setting that was timed otherwise than what it is compared with."""
+    said = []
+    for each in summaries:
+        if each.baseline is not None and (different := timed_apart(each.group, each.baseline)):
+            pair = f"{clean(each.config.label)} and {clean(each.baseline.config.label)}"
+            named = " and ".join(name.replace("_", " ") for name in different)
+            said.append(f"Times are not compared: those of {pair} were taken with different {named}.")
     return said
 
 

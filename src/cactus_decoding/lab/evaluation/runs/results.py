@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -146,7 +146,7 @@ AnswerEntry = dict[str, Any]
 
 
 class Journal:
-    """Answers of unfinished runs. An answer counts only for the same run, problems and commit."""
+    """Answers of unfinished runs. An answer counts only under the same key: that of `journal_name`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -164,6 +164,10 @@ class Journal:
             entry | {name: number_of(entry[name]) for name in AUDITED if name in entry}
             for entry in self._entries.get(of, [])
         ]
+
+    def num_others(self, of: Collection[str]) -> int:
+        """Return how many answers are under none of some keys."""
+        return sum(len(entries) for name, entries in self._entries.items() if name not in of)
 
     def add(self, of: str, entry: AnswerEntry) -> None:
         self._entries.setdefault(of, []).append(entry)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +15,7 @@ from cactus_decoding.core.files.provenance import commit, with_engines
 from cactus_decoding.core.request import Request
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine, Problem, Prompt
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
+from cactus_decoding.lab.evaluation.runs.alike import check_read_alike, model_files, timed_on
 from cactus_decoding.lab.evaluation.runs.results import (
     AUDITED,
     COUNTS,
@@ -24,6 +28,8 @@ from cactus_decoding.lab.evaluation.runs.results import (
 from cactus_decoding.lab.evaluation.runs.workers import Answered, AtOnce, Workers, check_parallelizable, longest_seconds
 from cactus_decoding.lab.evaluation.tasks.task import Task
 
+logger = logging.getLogger(__name__)
+
 
 def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[RunConfig]:
     finished = {result.config for result in results}
@@ -31,7 +37,7 @@ def pending(configs: Sequence[RunConfig], results: Sequence[RunResult]) -> list[
 
 
 def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult], *, chat: bool = False) -> None:
-    """Raise `ValueError` if a file holds answers to other problems under the name of one of the tasks.
+    """Raise `ValueError` if a file holds answers to other problems, or read in another way, under a task's name.
 
     Prompts of a ``chat`` are only compared with prompts of a chat.
     """
@@ -47,6 +53,9 @@ def check_same_problems(tasks: Mapping[str, Task], results: Sequence[RunResult],
             if asked not in digests:
                 digests[asked] = task.digest_of(config.problems)
             same = result.provenance.get("problems") == digests[asked]
+        # a reference is read like an answer, so it may be all that differs
+        if same or result.provenance.get("prompts") == task.digest_of(config.problems, prompts_only=True):
+            check_read_alike(config.task, result.provenance, {"reading": task.reading})
         if not same:
             raise ValueError(
                 f"the file holds answers to other problems under the name of task {config.task!r} "
@@ -73,11 +82,11 @@ def answer_runs(
 
     Everything that can be checked is checked before the first answer: requests, problems, prompts, models. ``load`` is
     called once for each draft that has something to do, and the runs of a draft must be adjacent. Provenance gets
-    versions of the engines, the date and a hash of the problems. Interleaved, the runs of a task, draft and seed are
-    answered side by side, so that their wall times can be compared. With ``token_ids`` each answer's tokens are kept
-    beside its text. ``workers`` processes of ``threads`` each answer problems in parallel; ``load`` must pickle for
-    them. With ``concurrency`` so many threads ask one engine, a server. ``estimate`` is called with the most seconds
-    that all runs should take.
+    versions of the engines, the date, a hash of the problems, how answers are read, and the workers. Interleaved, the
+    runs of a task, draft and seed are answered side by side, so that their wall times can be compared. With
+    ``token_ids`` each answer's tokens are kept beside its text. ``workers`` processes of ``threads`` each answer
+    problems in parallel; ``load`` must pickle for them. With ``concurrency`` so many threads ask one engine, a server.
+    ``estimate`` is called with the most seconds that all runs should take.
     """
     check_same_problems(tasks, file.results, chat=any(config.chat is not None for config in configs))
     todo = pending(configs, file.results)
@@ -85,6 +94,9 @@ def answer_runs(
     for draft in dict.fromkeys(config.draft for config in todo):
         engines[draft] = load(draft)
     provenance = with_engines(provenance)
+    if concurrency is None:
+        provenance["running"] = {**provenance.get("running", {}), **_running(workers, threads)}
+    names = {config: journal_name(config, tasks, provenance) for config in todo}
     checked = set()
     for config in todo:
         engines[config.draft].check(config.request)
@@ -104,10 +116,16 @@ def answer_runs(
         pool = Workers(workers, threads, load, todo, tasks)
         engines.clear()  # theirs are the ones that answer
     journal = Journal(journal_of(file.path))
+    if todo and (left := journal.num_others(names.values())):
+        logger.info(
+            "%d answers of interrupted runs are not used: they are of other runs, or another version, machine, number "
+            "of threads or workers, task or model files",
+            left,
+        )
     try:
         for draft, groups in groupby(_groups(todo, interleaved), key=lambda group: group[0].draft):
             for group in groups:
-                _answer(group, tasks, at_once or pool or engines, file, provenance, journal, report, token_ids)
+                _answer(group, tasks, at_once or pool or engines, file, provenance, journal, names, report, token_ids)
             if pool is None:
                 engines[draft].close()  # memory may not hold two engines
         if at_once is not None:
@@ -119,7 +137,7 @@ def answer_runs(
         for engine in engines.values():
             engine.close()
         unfinished = pending(todo, file.results)
-        journal.finish(journal_name(config, tasks, provenance) for config in todo if config not in unfinished)
+        journal.finish(names[config] for config in todo if config not in unfinished)
 
 
 def _groups(configs: Sequence[RunConfig], interleaved: bool) -> list[list[RunConfig]]:
@@ -135,9 +153,25 @@ def _side_by_side(config: RunConfig) -> tuple[object, ...]:
     return config.draft, config.task, config.seed, length
 
 
+def _running(workers: int | None, threads: int) -> dict[str, int | None]:
+    return {"workers": workers} | ({} if workers is None else {"threads": threads})
+
+
 def journal_name(config: RunConfig, tasks: Mapping[str, Task], provenance: Mapping[str, Any]) -> str:
-    """Return the journal's key of a run's answers; it changes with the problems and with the code."""
-    return f"{provenance.get('commit')} {tasks[config.task].digest_of(config.problems)} {config.key}"
+    """Return the journal's key of a run's answers.
+
+    It changes with the problems and how answers are read, with the code and versions, with what times depend on, and
+    with the files of local models.
+    """
+    task = tasks[config.task]
+    circumstances = {
+        "reading": task.reading,
+        "versions": provenance.get("versions"),
+        "timed_on": timed_on(provenance),
+        "models": [model_files(name) for name in (config.target, config.draft)],
+    }
+    digest = hashlib.sha256(json.dumps(circumstances, sort_keys=True).encode()).hexdigest()[:16]
+    return f"{provenance.get('commit')} {task.digest_of(config.problems)} {digest} {config.key}"
 
 
 def _answer(
@@ -147,11 +181,11 @@ def _answer(
     file: ResultFile,
     provenance: Mapping[str, Any],
     journal: Journal,
+    names: Mapping[RunConfig, str],
     report: Callable[[str], None],
     token_ids: bool,
 ) -> None:
     """Answer runs side by side, one problem of each in turn, so that whatever slows the machine slows them all."""
-    names = {config: journal_name(config, tasks, provenance) for config in configs}
     entries = {config: _kept(tasks[config.task], journal.entries(names[config])) for config in configs}
     missing = {
         config: [place for place in range(config.problems) if place not in entries[config]] for config in configs
@@ -209,9 +243,10 @@ def _result(
     return result
 
 
-def problem_provenance(task: Task, config: RunConfig) -> dict[str, str]:
-    """Return the provenance of a run's problems, and the date."""
+def problem_provenance(task: Task, config: RunConfig) -> dict[str, Any]:
+    """Return the provenance of a run's problems, how answers are read, and the date."""
     return {
+        "reading": task.reading,
         "problems": task.digest_of(config.problems),
         "prompts": task.digest_of(config.problems, prompts_only=True),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -273,5 +308,8 @@ def rescored(results: Sequence[RunResult], tasks: Mapping[str, Task], source: st
             raise ValueError(f"{named} answers other problems than task {config.task!r} asks")
         right = _judged(task, result)
         rescoring = {"from": source, "commit": commit(), "date": said["date"]}
-        provenance = {**result.provenance, "problems": said["problems"], "rescored": rescoring}
+        reading = {**(result.provenance.get("reading") or {}), "by": said["reading"]["by"]}
+        provenance = {
+            **result.provenance, "problems": said["problems"], "reading": reading, "rescored": rescoring,
+        }  # fmt: skip
         yield RunResult(config, {**result.answers, "right": right}, provenance)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from types import MappingProxyType
 
 import numpy as np
@@ -20,6 +21,7 @@ from cactus_decoding.lab.evaluation.intervals import (
     resampled_sums,
 )
 from cactus_decoding.lab.evaluation.run_config import RunConfig
+from cactus_decoding.lab.evaluation.runs.alike import check_comparable, timed_on, unlike
 from cactus_decoding.lab.evaluation.runs.results import AUDITED, COUNTS, RunResult
 
 Sums = Mapping[str, Numbers]
@@ -64,8 +66,9 @@ class RunSummary:
     """A group of runs and its metrics.
 
     The baseline is lossless at its own best draft length, of chains if there are any; ``best_tree`` is lossless at its
-    own best tree. Coupled runs have coupled baselines, and others have others, if the file has both. Both are None if
-    the file has no such run, and a metric is None if the file lacks what it needs.
+    own best tree. Coupled runs have coupled baselines, and others have others, if the file has both; so have runs that
+    were timed on different machines or with other threads or workers. Both are None if the file has no such run, and a
+    metric is None if the file lacks what it needs, or if times that were not taken alike would be compared.
     """
 
     group: RunGroup
@@ -140,7 +143,12 @@ NAMES = ("score", "score_difference", *METRICS, "max_likelihood_ratio", "truncat
 
 
 def grouped(results: Iterable[RunResult]) -> list[RunGroup]:
-    """Return the runs of a file grouped over seeds, in the order of their first one."""
+    """Return the runs of a file grouped over seeds, in the order of their first one.
+
+    Raises `ValueError` for runs of a task with other problems, or whose answers were read in another way.
+    """
+    results = list(results)
+    check_comparable(results)
     gathered: dict[RunConfig, dict[int, RunResult]] = {}
     for result in results:
         shared = gathered.setdefault(result.config.asking(seed=0), {})
@@ -168,6 +176,20 @@ def drawn_alike(group: RunGroup, others: Sequence[RunGroup]) -> list[RunGroup]:
     return [other for other in others if other.config.coupled == group.config.coupled] or list(others)
 
 
+def timed_apart(one: RunGroup, other: RunGroup) -> list[str]:
+    """Return what differs of the machines, threads and workers that two groups were timed with; of the same seeds."""
+    seeds = [[result.config.seed for result in each.results] for each in (one, other)]
+    pairs = (
+        zip(one.results, other.results, strict=True) if seeds[0] == seeds[1] else product(one.results, other.results)
+    )
+    return sorted({name for a, b in pairs for name in unlike(timed_on(a.provenance), timed_on(b.provenance))})
+
+
+def timed_alike(group: RunGroup, others: Sequence[RunGroup]) -> list[RunGroup]:
+    """Return the runs whose times can be compared with the group's; all if there are none."""
+    return [other for other in others if not timed_apart(group, other)] or list(others)
+
+
 def best_lossless(lossless: Sequence[RunGroup]) -> RunGroup | None:
     """Return lossless at the draft length (and verification) with the least wall time per answer.
 
@@ -193,8 +215,8 @@ def summarise(results: Iterable[RunResult]) -> list[RunSummary]:
     for group in found:
         lossless = lossless_beside(group, found)
         without = drawn_alike(group, [other for other in lossless if other.config.num_speculative_tokens == 0])
-        alone = without[0] if without else None
-        lossless = drawn_alike(group, lossless)
+        alone = next(iter(timed_alike(group, without)), None)
+        lossless = timed_alike(group, drawn_alike(group, lossless))
         baseline, best_tree = best_lossless(lossless), best_lossless_tree(lossless)
         same_length = _same_length(group, lossless)
         references = {"baseline": baseline, "best_tree": best_tree, "lossless": same_length, "alone": alone}
@@ -214,7 +236,8 @@ def _metrics(group: RunGroup, references: Mapping[str, RunGroup | None]) -> dict
         del columns["right"]
     for prefix, other in references.items():
         if other is not None:
-            columns |= {f"{prefix}.{name}": column for name, column in other.columns.items()}
+            left_out = ("seconds",) if timed_apart(group, other) else ()
+            columns |= {f"{prefix}.{name}": each for name, each in other.columns.items() if name not in left_out}
     names = list(columns)
     table = np.stack([columns[name] for name in names], axis=1)
     totals = dict(zip(names, table.sum(0), strict=True))

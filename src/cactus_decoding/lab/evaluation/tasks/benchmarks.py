@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from warnings import catch_warnings
 
 from cactus_decoding.core.checks import check_choice, check_integer
@@ -149,6 +149,7 @@ class TestPart(NamedTuple):
 class Programs:
     """Judges answers by running them; ``parts`` are those of each problem."""
 
+    name: ClassVar[str] = "tests"
     chat: bool
     parts: dict[str, TestPart] = field(default_factory=dict)
 
@@ -206,6 +207,10 @@ class Checkers:
 
     metric: str
     documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.metric
 
     def check(self) -> None:
         """Raise `ValueError` if the harness is not installed, or cannot judge a problem."""

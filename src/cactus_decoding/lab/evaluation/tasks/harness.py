@@ -27,6 +27,10 @@ class HarnessTask(Task):
 
     manager: Any = None
 
+    @property
+    def _read_by(self) -> str:
+        return "lm_eval"
+
     def answer(
         self, engine: Engine, config: RunConfig, start: int = 0
     ) -> Iterator[tuple[Problem, Answer, bool | None]]:

@@ -276,6 +276,24 @@ def check_math() -> None:
         import math_verify  # noqa: F401
 
 
+def extractor_name(extract: Extractor) -> str:
+    """Return an extractor's name, of a regex with its pattern; of one of your own, where it is defined.
+
+    >>> extractor_name(last_number), extractor_name(extractor("regex", "is ([0-9]+)"))
+    ('last_number', 'regex:is ([0-9]+)')
+    """
+    if isinstance(extract, partial) and extract.func is last_match:
+        return f"regex:{extract.args[0]}"
+    named = (name for name, each in EXTRACTORS.items() if each is extract)
+    return next(named, None) or definition_name(extract)
+
+
+def definition_name(value: object) -> str:
+    """Return where a function, or else a value's class, is defined."""
+    defined = value if hasattr(value, "__qualname__") else type(value)
+    return f"{defined.__module__}.{defined.__qualname__}"  # type: ignore[attr-defined]
+
+
 def extractor(name: str, pattern: str = "") -> Extractor:
     if name != "regex":
         if name not in EXTRACTORS:

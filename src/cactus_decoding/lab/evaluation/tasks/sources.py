@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from cactus_decoding.core.checks import check_choice, check_integer
 from cactus_decoding.core.files.home import expanded
@@ -67,6 +67,8 @@ class WordProblems:
 @dataclass(frozen=True)
 class Mathematics:
     """Judges whether a text's answer has the value of the problem's, by math-verify where it is no plain number."""
+
+    name: ClassVar[str] = "math"
 
     def check(self) -> None:
         check_math()

@@ -12,7 +12,7 @@ from typing import Any
 from cactus_decoding.lab.evaluation.chat import Chat
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Conversation, Engine, Problem, Prompt, prompt_text
 from cactus_decoding.lab.evaluation.run_config import RunConfig, seed_of
-from cactus_decoding.lab.evaluation.tasks.reading import WITH_BOXES, check_math
+from cactus_decoding.lab.evaluation.tasks.reading import WITH_BOXES, check_math, definition_name, extractor_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,8 +20,8 @@ class Task:
     """Problems in order, and how their answers are read.
 
     ``extract`` turns an answer's text into what is compared with `Problem.answer`; None where nothing is scored.
-    ``stop`` ends an answer. If ``judge`` is given, it decides whether an answer is right, and nothing is extracted;
-    ``runs_code`` says that it does so by running what a model wrote.
+    ``stop`` ends an answer. If ``judge`` is given, it decides whether an answer is right, and nothing is extracted; its
+    ``name`` says how. ``runs_code`` says that it does so by running what a model wrote.
     """
 
     name: str
@@ -38,6 +38,17 @@ class Task:
             given = [{"id": each["id"], "prompt": each["prompt"]} for each in given]
         text = json.dumps(given, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Return how answers are read (``by``) and what ends them (``stop``): runs of the same task must share both."""
+        return {"by": self._read_by, "stop": list(self.stop)}
+
+    @property
+    def _read_by(self) -> str:
+        if self.judge is not None:
+            return getattr(self.judge, "name", definition_name(self.judge))
+        return "none" if self.extract is None else extractor_name(self.extract)
 
     def is_right(self, problem: Problem, text: str) -> bool | None:
         """Whether an answer is right; None where nothing is scored."""
