@@ -38,6 +38,7 @@ def test_what_is_planned_is_answered_and_what_a_file_holds_is_not_answered_again
     assert answers(results) == answers(read_results(out))
     said = results[0].provenance["arguments"]
     assert said == {"asked": "this", "rules": ["lossless", "clamped:width=1.0"], "chosen_seeds": [0]}
+    assert results[0].provenance["running"] == {"engine_args": None, "workers": None}
     seen.clear()
     before = out.read_bytes()
     assert answers(run_plan(plan, progress)) == answers(results)

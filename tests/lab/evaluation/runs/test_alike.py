@@ -9,6 +9,7 @@ import pytest
 from support.result_files import from_where, made, write
 from support.tables import all_of
 
+from cactus_decoding.cli.evaluation_table import show_results
 from cactus_decoding.core.metrics import Metrics
 from cactus_decoding.lab.evaluation.engines.engine import Answer, Engine
 from cactus_decoding.lab.evaluation.plan import rescore_file
@@ -67,7 +68,7 @@ def test_a_file_takes_no_answers_that_are_read_or_ended_in_another_way(asked, tm
     with pytest.raises(ValueError, match=f"answers of task 'jsonl:sums' that .*{said}"):
         asked(reading, rule="clamped:width=1")
     assert len(asked(rule="clamped:width=1")) == 2
-    (tmp_path / "results.jsonl").unlink()  # the next case begins anew
+    (tmp_path / "results.jsonl").unlink()
 
 
 def test_a_file_that_does_not_say_how_answers_were_read_is_added_to(asked, tmp_path):
@@ -99,7 +100,7 @@ def first_word(text: str) -> str:
 
 def test_each_way_to_read_has_a_name_of_its_own(tmp_path):
     sums, rules = tmp_path / "sums.jsonl", tmp_path / "rules.jsonl"
-    sums.write_text(json.dumps({"prompt": "p", "answer": "12"}) + "\n")
+    sums.write_text(json.dumps({"prompt": "p", "answer": "B"}) + "\n")
     rules.write_text(
         json.dumps({"prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}) + "\n"
     )
@@ -178,7 +179,7 @@ def machine(threads: int, **more) -> dict:
     return {"machine": {"processor": "a", "threads": threads}, **more}
 
 
-def test_times_of_another_machine_or_other_threads_are_not_compared():
+def test_times_of_another_machine_or_other_threads_are_not_compared(capsys):
     lossless, relaxed = made("lossless", 4), made("clamped:width=1.0", 4, seconds=0.5)
     one = from_where(lossless, **machine(1))
     for provenance, named in (
@@ -197,8 +198,11 @@ def test_times_of_another_machine_or_other_threads_are_not_compared():
             f"Times are not compared: those of clamped:width=1.0 ×4 and lossless ×4 were taken with different {named}."
         ]  # fmt: skip
         assert timing_warnings(rows) == said
-        page = to_markdown(make_report([("a.jsonl", [result for row in rows for result in row.group.results])]))
+        results = [result for row in rows for result in row.group.results]
+        page = to_markdown(make_report([("a.jsonl", results)]))
         assert ("Times are not compared" in page) == bool(said)
+        show_results(results, [result.config for result in results], False)
+        assert ("Times are not compared" in capsys.readouterr().out) == bool(said)
         unlike_lossless = "There is no verdict: times were not taken in the same way as those of lossless."
         assert (verdict(rows) == unlike_lossless) == bool(said)
 

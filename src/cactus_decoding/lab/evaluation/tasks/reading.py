@@ -291,7 +291,7 @@ def extractor_name(extract: Extractor) -> str:
 def definition_name(value: object) -> str:
     """Return where a function, or else a value's class, is defined."""
     defined = value if hasattr(value, "__qualname__") else type(value)
-    return f"{defined.__module__}.{defined.__qualname__}"  # type: ignore[attr-defined]
+    return f"{defined.__module__}.{defined.__qualname__}"
 
 
 def extractor(name: str, pattern: str = "") -> Extractor:
