@@ -21,11 +21,7 @@ if str(ROOT) not in sys.path:  # scripts are run from their own folder
 
 from studies.stored import read_results
 
-FILES = {
-    "AMD": ROOT / "docs" / "results" / "vllm_real_pair.json",
-    "Intel": ROOT / "docs" / "results" / "vllm_real_pair_slow_memory.json",
-}
-"""The same pair on two machines, each by the maker of its processor."""
+FILE = ROOT / "docs" / "results" / "vllm_real_pair.json"
 SCORES = {
     "GSM8K": ROOT / "docs" / "results" / "vllm_scores_gsm8k.jsonl",
     "HumanEval": ROOT / "docs" / "results" / "vllm_scores_humaneval.jsonl",
@@ -36,37 +32,21 @@ NO_DRAFT, LOSSLESS = "no draft", "lossless"
 SAMPLINGS = {"plain": "temperature 1", "paper": "the Cactus paper's"}
 LOOPS = {"vllm": "vLLM", "transformers": "this package's loop"}
 Row = Mapping[str, Any]
-Summaries = Mapping[str, Mapping[str, Any]]
-"""By machine."""
-LOADS = (1, 8)
+Summary = Mapping[str, Any]
 
 
-def in_short(found: Summaries) -> str:
-    """Return each rule at its best number of proposals over no draft, with a column for each machine and load."""
-    best = _rows(found, "best", loop="vllm")
-    columns = [(machine, load) for machine in found for load in LOADS]
+def in_short(found: Summary) -> str:
+    """Return each rule at its best number of proposals over no draft, with a column for each load."""
+    best = [row for row in found["best"] if row["loop"] == "vllm"]
+    loads = sorted({row["at_once"] for row in best})
 
     def cells(rule: str, sampling: str) -> list[str]:
-        rows = {(machine, row["at_once"]): row
-                for machine, row in best if (row["rule"], row["sampling"]) == (rule, sampling)}  # fmt: skip
-        return [_over(rows[column]) if column in rows else "" for column in columns]
+        rows = {row["at_once"]: row for row in best if (row["rule"], row["sampling"]) == (rule, sampling)}
+        return [_over(rows[load]) if load in rows else "" for load in loads]
 
-    head = ["sampling", "decoding", *(f"{machine}, {load} at once" for machine, load in columns)]
-    ways = dict.fromkeys((row["sampling"], row["rule"]) for _, row in best)
+    head = ["sampling", "decoding", *(f"{load} at once" for load in loads)]
+    ways = dict.fromkeys((row["sampling"], row["rule"]) for row in best)
     return table(head, [[SAMPLINGS[name], rule, *cells(rule, name)] for name, rule in ways], names=2)
-
-
-def _rows(found: Summaries, part: str, **only: Any) -> list[tuple[str, Row]]:
-    """Return rows with their machine, in the order in which they are shown."""
-    samplings, loops = [*SAMPLINGS], [*LOOPS]
-    return [
-        (machine, row)
-        for machine, summary in found.items()
-        for row in sorted(summary[part], key=lambda row: (
-            loops.index(row["loop"]), samplings.index(row["sampling"]), row["at_once"]
-        ))
-        if all(row[name] == value for name, value in only.items())
-    ]  # fmt: skip
 
 
 def _over(row: Row) -> str:
@@ -83,45 +63,50 @@ def _drafted(row: Row) -> str:
     return f"{row['proposals']} {row['drafting']}" if row["proposals"] else ""
 
 
-def at_best(found: Summaries) -> str:
+def at_best(found: Summary) -> str:
     """Return each rule at its best number of proposals, with everything that is known of it."""
-    head = ["machine", "loop", "sampling", "at once", "decoding", "proposals", "tokens/s", "÷ no draft", "÷ lossless",
+    head = ["loop", "sampling", "at once", "decoding", "proposals", "tokens/s", "÷ no draft", "÷ lossless",
             "tokens per step", "seconds per answer", "÷ lossless's", "tokens per answer", "cut"]  # fmt: skip
     rows = [
         [
-            machine, LOOPS[row["loop"]], SAMPLINGS[row["sampling"]], row["at_once"], row["rule"], _drafted(row),
+            LOOPS[row["loop"]], SAMPLINGS[row["sampling"]], row["at_once"], row["rule"], _drafted(row),
             _ends(row, "tokens_per_second", 1), _ends(row, "over_no_draft"), _ends(row, "over_lossless"),
             f"{row['tokens_per_step'][0]:.2f}" if row["tokens_per_step"] else "",
             _ends(row, "seconds_per_answer", 1), _ends(row, "time_over_lossless"),
             f"{row['tokens_per_answer'][0]:.0f}", f"{100 * row['cut']:.0f} %",
         ]
-        for machine, row in _rows(found, "best")
+        for row in _in_order(found["best"])
     ]  # fmt: skip
-    return table(head, rows, names=3)
+    return table(head, rows, names=2)
 
 
-def by_number(found: Summaries) -> str:
+def by_number(found: Summary) -> str:
     """Return tokens per second over no draft, with a column for each number of proposals."""
-    cells = [each for each in _rows(found, "cells") if each[1]["rule"] != NO_DRAFT]
-    counts = sorted({row["proposals"] for _, row in cells})
+    cells = [row for row in found["cells"] if row["rule"] != NO_DRAFT]
+    counts = sorted({row["proposals"] for row in cells})
     ways: dict[tuple[Any, ...], dict[int, Row]] = {}
-    for machine, row in cells:
-        way = (machine, *(row[name] for name in ("loop", "sampling", "at_once", "drafting", "rule")))
+    for row in _in_order(cells):
+        way = row["loop"], row["sampling"], row["at_once"], row["drafting"], row["rule"]
         ways.setdefault(way, {})[row["proposals"]] = row
 
     def shown(rows: Mapping[int, Row]) -> Iterable[str]:
         known = (rows.get(count, {}).get("over_no_draft") for count in counts)
         return ["" if each is None or each[0] is None else f"{each[0]:.2f}" for each in known]
 
-    head = ["machine", "loop", "sampling", "drafts", "decoding", "at once", *counts]
+    head = ["loop", "sampling", "drafts", "decoding", "at once", *counts]
     return table(
         head,
         [
-            [machine, LOOPS[loop], SAMPLINGS[sampling], drafting, rule, load, *shown(rows)]
-            for (machine, loop, sampling, load, drafting, rule), rows in ways.items()
+            [LOOPS[loop], SAMPLINGS[sampling], drafting, rule, load, *shown(rows)]
+            for (loop, sampling, load, drafting, rule), rows in ways.items()
         ],
-        names=5,
+        names=4,
     )
+
+
+def _in_order(rows: Iterable[Row]) -> list[Row]:
+    samplings, loops = [*SAMPLINGS], [*LOOPS]
+    return sorted(rows, key=lambda row: (loops.index(row["loop"]), samplings.index(row["sampling"]), row["at_once"]))
 
 
 def scores() -> str:
@@ -148,10 +133,9 @@ def _known(interval: Interval | None, digits: int, scale: float) -> str:
     return "" if interval is None else interval.shown(digits, scale=scale)
 
 
-def _measured(made: Callable[[Summaries], str]) -> Callable[[], str]:
+def _measured(made: Callable[[Summary], str]) -> Callable[[], str]:
     def shown() -> str:
-        found = {name: json.loads(file.read_text())["summary"]["all"] for name, file in FILES.items() if file.exists()}
-        return made(found) if found else NOT_MEASURED
+        return made(json.loads(FILE.read_text())["summary"]["all"]) if FILE.exists() else NOT_MEASURED
 
     return shown
 

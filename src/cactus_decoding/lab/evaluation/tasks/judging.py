@@ -105,14 +105,23 @@ def _worked_out(asked: dict[str, Any]) -> dict[str, Any]:
     return {"value": str(value)} if isinstance(value, sympy.Rational) else {}
 
 
+def _imported(asked: dict[str, Any]) -> None:
+    """Import what works expressions out, which may take longer than an expression may."""
+    if "latex" in asked or "answer" in asked:
+        signal.setitimer(signal.ITIMER_PROF, JUDGING_SECONDS)
+        import math_verify  # noqa: F401
+        import sympy  # noqa: F401
+
+
 def _work() -> None:
     """Answer lines of JSON from stdin: first an empty object, and then what is to be judged."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what is imported may print
     for number, line in enumerate(sys.stdin.buffer):
         asked = json.loads(line)
-        signal.setitimer(signal.ITIMER_PROF, asked.get("seconds", 0))  # of processor time, then this process ends
         try:
+            _imported(asked)
+            signal.setitimer(signal.ITIMER_PROF, asked.get("seconds", 0))  # of processor time, then this process ends
             reply = _judged(asked) if number else {}
         except Exception as error:  # such as of JSON that nests too deeply
             reply = {"error": f"{type(error).__name__}: {error}"}
