@@ -198,9 +198,8 @@ def run_plan(
     with opened(plan.out) as file:
         todo, done = pending(plan.configs, file.results), count(1)
         longest = None if estimate is None else partial(estimate, num_answers(todo))
-        made_by = provenance(plan.arguments) | {"running": {"engine_args": plan.engine_args}}
-        if plan.server is not None:
-            made_by = provenance(plan.arguments) | {"server": dict(plan.server)}
+        where = {"running": {"engine_args": plan.engine_args}} if plan.server is None else {"server": dict(plan.server)}
+        made_by = provenance(plan.arguments) | where
         try:
             with nullcontext(_unseen) if progress is None else progress(todo) as report:
                 answer_runs(
