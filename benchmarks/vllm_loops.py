@@ -16,6 +16,7 @@ from draft_lengths import RULES
 
 from cactus_decoding import Request
 from cactus_decoding.core.rules import Lossless
+from cactus_decoding.engines.vllm.schedule import give_up
 
 LOOPS = ("vllm", "transformers")
 SAMPLINGS: dict[str, dict[str, float]] = {
@@ -118,9 +119,7 @@ def kept_busy(
                 if own is not None:
                     left -= 1
                     yield own, output, time.perf_counter() - begun
-    engine.abort_request([*running])
-    while engine.has_unfinished_requests():
-        engine.step()
+    give_up(engine, running)
 
 
 def _vllm(given: Namespace, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> tuple[Answers, dict[str, Any]]:

@@ -22,7 +22,7 @@ from pairing import benchmark
 
 from cactus_decoding import zoo
 from cactus_decoding.engines.vllm import offline
-from cactus_decoding.engines.vllm.schedule import QUESTIONS
+from cactus_decoding.engines.vllm.schedule import QUESTIONS, give_up
 
 NOTHING: dict[str, Any] = {}
 ASKED: dict[str, dict[str, Any]] = {
@@ -57,9 +57,7 @@ def step_seconds(engine: Any, asked: Mapping[str, Any], given: Namespace, names:
     for _ in range(given.steps):
         engine.step()
     seconds = (time.perf_counter() - begun) / given.steps
-    engine.abort_request(running)
-    while engine.has_unfinished_requests():
-        engine.step()
+    give_up(engine, running)
     return seconds
 
 

@@ -11,7 +11,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -129,10 +129,15 @@ def tokens_per_second(
                 running.remove(output.request_id)
                 running.add(add())
     seconds = time.perf_counter() - begin
-    engine.abort_request([*running])
+    give_up(engine, running)
+    return made / seconds
+
+
+def give_up(engine: Any, requests: Iterable[str]) -> None:
+    """Abort requests by their names, and let the engine finish what it had begun."""
+    engine.abort_request([*requests])
     while engine.has_unfinished_requests():
         engine.step()
-    return made / seconds
 
 
 def measure(engine: Any, prompts: Sequence[str], sampling: Mapping[str, Any], numbers: Sequence[int]) -> Rates:

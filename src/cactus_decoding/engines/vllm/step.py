@@ -233,13 +233,12 @@ class RelaxedStep:
             return self._greedily(rule, rows, token_ids)
         if isinstance(rule, LiftRule) or (self._draft is None and rule.drafted_only):
             return relax_tokens(rule, self._logits[rows, token_ids], self._totals[rows])
-        elements = MAX_CACHED if self._logits.device.type == "cpu" else MAX_ELEMENTS
-        size = max(1, elements // self._width)
+        size = self._rows_at_once
         parts = [self._by_row(rule, *part) for part in zip(rows.split(size), token_ids.split(size), strict=True)]
         return parts[0] if len(parts) == 1 else RelaxedLogits(*map(torch.cat, zip(*parts, strict=True)))
 
     def _greedily(self, rule: GreedyRule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
-        logits, size = self._logits[:, : self._width], max(1, MAX_ELEMENTS // self._width)
+        logits, size = self._logits[:, : self._width], self._rows_at_once
         bound = self._bound(rule, rows, logits)
         parts = [
             relax_greedily(one, logits[rows[part]], token_ids[part]) for one, own in bound for part in own.split(size)
@@ -264,6 +263,11 @@ class RelaxedStep:
     def _width(self) -> int:
         """How many tokens the sampler looks at."""
         return self._logits.shape[1] if self._draft is None else self._draft.width
+
+    @property
+    def _rows_at_once(self) -> int:
+        elements = MAX_CACHED if self._logits.device.type == "cpu" else MAX_ELEMENTS
+        return max(1, elements // self._width)
 
     def _by_row(self, rule: Rule, rows: Tensor, token_ids: Tensor) -> RelaxedLogits:
         if self._draft is not None:

@@ -161,17 +161,19 @@ class ServerEngine:
 
     def _ask(self, path: str, body: dict[str, Any], stop: tuple[str, ...]) -> tuple[Reply, tuple[str, ...]]:
         """Return the reply, and the first stops, which were not sent if the server takes no more than OpenAI's does."""
-        few = self._takes_few_stops
-        left_out = stop[:-OPENAI_STOPS] if few else ()
-        try:
+
+        def asked(left_out: tuple[str, ...]) -> tuple[Reply, tuple[str, ...]]:
             return self._client.ask(path, body | {"stop": list(stop[len(left_out) :])}), left_out
+
+        few, too_many = self._takes_few_stops, stop[:-OPENAI_STOPS]
+        try:
+            return asked(too_many if few else ())
         except RefusedError:
-            if few or len(stop) <= OPENAI_STOPS:
+            if few or not too_many:
                 raise
-        left_out = stop[:-OPENAI_STOPS]
-        reply = self._client.ask(path, body | {"stop": list(stop[-OPENAI_STOPS:])})
+        answered = asked(too_many)
         self._takes_few_stops = True  # only now: the prompt may have been what was refused
-        return reply, left_out
+        return answered
 
     def close(self) -> None:
         self._client.close()
