@@ -35,6 +35,7 @@ from cactus_decoding.engines.vllm.server import (
     free_memory_share,
     measured_rates,
     memory_arguments,
+    precision_arguments,
     server_command,
     speculative_config,
 )
@@ -55,20 +56,21 @@ def speeds(options: Sequence[str], clients: int, tokens: int) -> list[float]:
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     further = shlex.split(given.vllm)
     memory = memory_arguments(further, free_memory_share())
+    precision = precision_arguments(given.target, further)
 
     def command(number: Any) -> list[str]:
         speculation = speculative_config(given.draft, number, given.draft_sampling)
-        return server_command(given.target, speculation, None, 0.0, [*memory, *further])
+        return server_command(given.target, speculation, None, 0.0, [*memory, *precision, *further])
 
     rates = None
     if given.schedule is None:
         rates = measured_rates(command(CANDIDATES[-1]))
         if isinstance(rates, int):
             mistaken("the measurement failed: the log above says why")
-        print(rates_text(rates))
+        print(rates_text(rates), flush=True)
     schedule = choose(rates) if rates is not None else parse_schedule(given.schedule)
     by_size = f"by batch size ({spelled(schedule)})"
-    print(by_size)
+    print(by_size, flush=True)
     plain = command(1)
     place = plain.index("--speculative-config")
     ways = {
@@ -94,7 +96,8 @@ def measure(given: Namespace) -> Iterator[dict[str, Any]]:
             if way != NONE
         }
         for way, by in ratios.items():
-            print(f"round {number + 1}, {way}, 1 to {given.clients} requests: " + "  ".join(f"{x:.3f}" for x in by))
+            which = f"round {number + 1}, {way}, 1 to {given.clients} requests"
+            print(f"{which}: " + "  ".join(f"{x:.3f}" for x in by), flush=True)
         yield {"schedule": spelled(schedule), "rates": rates, "rounds": rounds, "median_ratio_to_no_draft": ratios}
 
 

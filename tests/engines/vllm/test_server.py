@@ -137,8 +137,12 @@ def test_a_server_that_does_not_listen_is_ended_with_all_that_it_started(number:
 
 
 def test_the_memory_that_is_free_is_asked_for_where_the_user_does_not_say() -> None:
-    assert memory_arguments(["--port", "9"], 0.6) == ["--gpu-memory-utilization", "0.55"]
+    assert memory_arguments(["--port", "9"], 0.6) == ["--gpu-memory-utilization", "0.60"]
     assert memory_arguments([], 0.001) == ["--gpu-memory-utilization", "0.01"]
+    assert memory_arguments([], 0.92) == []
+    small, start = 17.1, 1.8  # GiB: a node, and what vLLM's processes took of it before its worker looked
+    share = server.share_left(round(0.976 * small * 2**30), round(small * 2**30))
+    assert float(memory_arguments([], share)[1]) < 0.976 - start / small
     for given in (["--gpu-memory-utilization", "0.9"], ["--gpu_memory_utilization=0.9"], ["--kv-cache-memory-bytes=9"]):
         assert memory_arguments(given, 0.6) == []
 

@@ -33,8 +33,10 @@ SECONDS_TO_END = 5.0  # seconds in which vLLM may end by itself; an engine that 
 METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _MEMORY = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--kv-cache-memory"
 """Options that set how much memory vLLM takes; on the CPU the first one is a share of a node's, despite its name."""
-_USUAL_SHARE, _RESERVE = 0.92, 0.05
-"""The share that vLLM's CPU engine takes by default, and the share left to others and to its own start."""
+_USUAL_SHARE = 0.92
+"""The share that vLLM's CPU engine takes by default."""
+_OTHERS_SHARE, _START = 0.05, 2.5 * 2**30
+"""What is left to others and to the engine's own start, the greater of the two: a share of a node, and bytes."""
 
 
 def check_vllm() -> None:
@@ -77,9 +79,9 @@ def speculative_config(
 def memory_arguments(engine_arguments: Sequence[str], free: float | None) -> list[str]:
     """Return options that ask for the free memory, where the user gave none and vLLM would ask for more."""
     said = any("--" + each.partition("=")[0].lstrip("-").replace("_", "-") in _MEMORY for each in engine_arguments)
-    if said or free is None or free >= _USUAL_SHARE + _RESERVE:
+    if said or free is None or free >= _USUAL_SHARE:
         return []
-    return [_MEMORY[0], f"{max(free - _RESERVE, 0.01):.2f}"]
+    return [_MEMORY[0], f"{max(free, 0.01):.2f}"]
 
 
 def precision_arguments(target: str | None, engine_arguments: Sequence[str]) -> list[str]:
@@ -102,14 +104,24 @@ def prefers_float32(target: str | None) -> bool:
 
 
 def free_memory_share() -> float | None:
-    """Return the share of memory that is free on the fullest node, as vLLM's CPU engine sees it; None on a GPU."""
+    """Return the share of the fullest node's memory that vLLM's worker will find free on a CPU; None on a GPU."""
     if find_spec("vllm") is None or not _is_cpu_build():
         return None
     from vllm.utils.cpu_resource_utils import get_memory_node_info
 
     nodes = [int(each.name.removeprefix("node")) for each in Path("/sys/devices/system/node").glob("node[0-9]*")]
     infos = [get_memory_node_info(node) for node in nodes or [0]]
-    return min(float(info.available_memory / info.total_memory) for info in infos if info.total_memory)
+    return min(share_left(info.available_memory, info.total_memory) for info in infos if info.total_memory)
+
+
+def share_left(available: int, total: int) -> float:
+    """Return the share of a node's memory that is left when vLLM's processes have started, of which each takes some.
+
+    Example:
+        >>> print(f"{share_left(16 * 2**30, 16 * 2**30):.2f} {share_left(256 * 2**30, 256 * 2**30):.2f}")
+        0.84 0.95
+    """
+    return available / total - max(_OTHERS_SHARE, _START / total)
 
 
 def _is_cpu_build() -> bool:
