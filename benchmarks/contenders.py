@@ -205,6 +205,7 @@ def load_vllm(name: str, target: str, draft: str, proposals: int) -> Answer:
     }  # fmt: skip
     engine = LLM(
         target, dtype="float32", max_num_seqs=1, generation_config="vllm", enable_prefix_caching=False,
+        kv_cache_memory_bytes=1 << 29,  # rather than nearly all memory, which the other contenders share
         speculative_config=speculative if name == "vllm-speculative" else None,
     )  # fmt: skip
 

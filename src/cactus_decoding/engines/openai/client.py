@@ -129,7 +129,7 @@ class ServerClient:
                     raise
                 said = self._failure(error)
                 if failed < tries:
-                    pause = min(2.0**failed / 2, MAX_PAUSE) * random.uniform(0.75, 1.25)
+                    pause = min(2.0 ** min(failed, 30) / 2, MAX_PAUSE) * random.uniform(0.75, 1.25)
                     self._stopped.wait(max(pause, getattr(error, "pause", 0.0)))
         again = f", also when asked {tries} more times" if tries else ""
         raise ServerError(f"{self.address} {said}{again}")

@@ -40,6 +40,8 @@ CUTS = (Cut(), Cut(0.6), Cut(1.4, top_k=6), Cut(1.0, top_p=0.85), Cut(0.8, top_k
 VOCABULARY, DRAFTED = 10, 2
 REQUESTS = 2_500
 """Of each rule; the first cut has four times as many, which tell every rule from the lossless one."""
+STEPS = 50
+"""Steps that so many requests are: a batch stays, and proposals are drawn anew."""
 ONE_IN_A_MILLION = 4.8917
 """The normal law has two tails of 1e-6 in all beyond this."""
 
@@ -59,16 +61,19 @@ def emitted(cut: Cut, one_hot: bool) -> dict[str | None, torch.Tensor]:
     """Return what the sampler made of the proposals of each rule's requests, ``[requests, 3]``, all in one batch."""
     logits, _, draft = problem(cut)
     torch.manual_seed(3)
-    requests = len(RULES) * REQUESTS * (4 if cut == Cut() else 1)
-    if one_hot:
-        drafted = likeliest_but_one(cut).expand(requests, DRAFTED)
-    else:
-        drafted = torch.multinomial(draft, requests * DRAFTED, replacement=True).view(requests, DRAFTED)
+    requests = len(RULES) * REQUESTS * (4 if cut == Cut() else 1) // STEPS
     logitsprocs, asked = processors(), [params(rule, cut.temperature) for rule in RULES]
     admit(logitsprocs, [asked[index % len(RULES)] for index in range(requests)])
-    rows = logits.expand(requests, DRAFTED + 1, VOCABULARY).clone()
-    probs = None if one_hot else draft.expand(requests, DRAFTED, VOCABULARY)
-    tokens = sample(rows, probs, drafted, metadata(logitsprocs, [cut] * requests))
+    rows = logits.expand(requests, DRAFTED + 1, VOCABULARY)
+    steps = []
+    for _ in range(STEPS):
+        if one_hot:
+            probs, drafted = None, likeliest_but_one(cut).expand(requests, DRAFTED)
+        else:
+            probs = draft.expand(requests, DRAFTED, VOCABULARY)
+            drafted = torch.multinomial(draft, requests * DRAFTED, replacement=True).view(requests, DRAFTED)
+        steps.append(sample(rows.clone(), probs, drafted, metadata(logitsprocs, [cut] * requests)))
+    tokens = torch.cat(steps)
     return {rule: tokens[index :: len(RULES)] for index, rule in enumerate(RULES)}
 
 
