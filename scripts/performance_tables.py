@@ -15,7 +15,7 @@ from results import parse
 
 from cactus_decoding.core.files.writing import write_atomically
 
-PAGES = [ROOT / "docs" / name for name in ("performance.md", "vllm.md", "studies/tables/proposals.md")]
+PAGES = [ROOT / "docs" / name for name in ("performance.md", "vllm.md", "laptop.md", "studies/tables/proposals.md")]
 OURS = "ours|lossless"
 PEERS = {
     "generate": "transformers' `generate`",

@@ -1,4 +1,4 @@
-"""The tables of docs/studies/tables/proposals.md: what proposals bring, and what `auto` makes of them."""
+"""What proposals bring, and what `auto` makes of them: docs/studies/tables/proposals.md, and in short docs/laptop.md."""
 
 from __future__ import annotations
 
@@ -112,4 +112,18 @@ def fixed() -> str:
     return table(["", *(way.replace("@", " ") for way in ways)], shown)
 
 
-TABLES: dict[str, Callable[[], str]] = {"auto": auto, "fixed": fixed}
+def expected() -> str:
+    """Return what owners of files may expect: the speed with `auto`, and with three proposals in each step."""
+    columns = {
+        "`auto`, any processor, one thread": ("never_slower_long", "draft@auto"),
+        "`auto`, this processor, two threads": ("never_slower_native", "draft@auto"),
+        "always 3 by the draft, any processor, one thread": ("never_slower", "draft@3"),
+    }
+    runs = [(Runs(file), way) for file, way in columns.values()]
+    kinds = [kind for kind in KINDS if all(kind in run.kinds for run, _ in runs)]
+    return table(
+        ["answers", *columns], [[KINDS[kind], *(run.speed(kind, way).shown(2) for run, way in runs)] for kind in kinds]
+    )
+
+
+TABLES: dict[str, Callable[[], str]] = {"auto": auto, "fixed": fixed, "expected": expected}
