@@ -1,4 +1,4 @@
-"""What proposals bring, and what `auto` makes of them: docs/studies/tables/proposals.md, and in short docs/laptop.md."""
+"""What proposals bring, and what `auto` makes of them: docs/studies/tables/proposals.md and docs/laptop.md."""
 
 from __future__ import annotations
 
