@@ -65,6 +65,8 @@ lint: $(DEV)
 # One thread a worker: the tensors are small, and threads that compete make tests slower and sums less reproducible.
 test test-all test-vllm: export OMP_NUM_THREADS = 1
 test test-all test-vllm: export TOKENIZERS_PARALLELISM = false
+# Tests start hundreds of processes: what one of them compiled serves the others, whatever the environment says.
+test test-all test-vllm: export PYTHONDONTWRITEBYTECODE :=
 # No test may reach for the network.
 test test-all test-vllm: export HF_HUB_OFFLINE = 1
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

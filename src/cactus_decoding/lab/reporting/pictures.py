@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from hashlib import sha256
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from cactus_decoding.lab.frontier.relaxations import FAMILIES
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_ID = re.compile(r'(?<=["#])(?P<kind>\w*?)[0-9a-f]{10}(?=[")])')
 GREY, BAND = "#595959", "#dddddd"
 SIZE = (7.0, 4.6)
 
@@ -123,4 +125,19 @@ def to_svg(figure: Figure) -> str:
     with warnings.catch_warnings(), matplotlib.rc_context({"svg.hashsalt": "cactus", "svg.fonttype": "path"}):
         warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in another script: a box stands for the letter
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return buffer.getvalue()
+    return with_equal_ids(buffer.getvalue())
+
+
+def with_equal_ids(svg: str) -> str:
+    """Return a picture whose names of clips and markers are the same on every processor, and not those of another one.
+
+    Matplotlib makes them of numbers with all their digits, whose last one differs by processor; what is drawn has six.
+    """
+    numbers: dict[str, int] = {}
+
+    def numbered(found: re.Match[str]) -> str:
+        return f"{found['kind']}{numbers.setdefault(found[0], len(numbers))}-"
+
+    plain = _ID.sub(numbered, svg)
+    picture = sha256(plain.encode()).hexdigest()[:10]
+    return _ID.sub(lambda found: numbered(found) + picture, svg)
