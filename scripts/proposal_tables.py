@@ -115,9 +115,9 @@ def fixed() -> str:
 def expected() -> str:
     """Return what owners of files may expect: the speed with `auto`, and with three proposals in each step."""
     columns = {
-        "`auto`, any processor, one thread": ("never_slower_long", "draft@auto"),
-        "`auto`, this processor, two threads": ("never_slower_native", "draft@auto"),
-        "always 3 by the draft, any processor, one thread": ("never_slower", "draft@3"),
+        "`auto`, one thread": ("never_slower_long", "draft@auto"),
+        "`auto`, two threads": ("never_slower_native", "draft@auto"),
+        "always 3, one thread": ("never_slower", "draft@3"),
     }
     runs = [(Runs(file), way) for file, way in columns.values()]
     kinds = [kind for kind in KINDS if all(kind in run.kinds for run, _ in runs)]
