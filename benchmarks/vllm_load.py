@@ -3,10 +3,11 @@
     python benchmarks/vllm_load.py --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --output results.json
 
 It needs an environment with vLLM, and a machine with nothing else to do. First it measures which numbers pay, as
-`cactus serve --num-speculative-tokens auto` does, unless --schedule says them. Then an engine without a draft, one with
---fixed proposals and one with the numbers by batch size take turns, --rounds times. Each answers the same questions
-with 1 to --clients requests at once, of --tokens tokens each; a finished one is replaced by the next. Engines start
-anew in each round, as two at once would disturb each other.
+`cactus serve --num-speculative-tokens auto` does, unless --schedule says them. Then an engine with these numbers stands
+beside one without a draft, and after it one with --fixed proposals. They take turns every few seconds, as a machine
+that others share is faster in one minute and slower in the next. Each answers the same questions with 1 to
+--clients requests at once, --tokens tokens for each request; a finished one is replaced by the next. Both engines must
+fit into memory. They run in a process each, without a server's own.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import statistics
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 from pairing import benchmark, mistaken
+from vllm_environment import set_environment
 
 from cactus_decoding.engines.vllm.schedule import (
     CANDIDATES,
@@ -41,21 +44,41 @@ from cactus_decoding.engines.vllm.server import (
 )
 
 NONE = "no draft"
+_STARTED: list[Any] = []
+"""What `start` returned in this process."""
 
 
-def speeds(options: Sequence[str], clients: int, tokens: int) -> list[float]:
-    """Return an engine's tokens per second with 1 to so many requests at once."""
-    engine, prompts, sampling = start(options)
-    try:
-        tokens_per_second(engine, prompts, clients, 4, sampling)  # warm-up
-        return [tokens_per_second(engine, prompts, size, tokens, sampling) for size in range(1, clients + 1)]
-    finally:
-        engine.engine_core.shutdown()  # else this process would wait for it
+def begin(options: Sequence[str], clients: int) -> None:
+    _STARTED[:] = start(options)
+    speed(clients, 4)  # warm-up
+
+
+def speed(size: int, tokens: int) -> float:
+    """Return the tokens per second of this process's engine with so many requests at once."""
+    engine, prompts, sampling = _STARTED
+    return tokens_per_second(engine, prompts, size, tokens, sampling)
+
+
+def end() -> None:
+    _STARTED[0].engine_core.shutdown()  # else the process would wait for it
+
+
+@contextmanager
+def engine(command: Sequence[str], clients: int) -> Iterator[ProcessPoolExecutor]:
+    """Start an engine with a server's options in a process of its own."""
+    options = command[command.index(SERVER_MODULE) + 1 :]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+        process.submit(begin, options, clients).result()
+        try:
+            yield process
+        finally:
+            process.submit(end).result()
 
 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    set_environment(given.threads)
     further = shlex.split(given.vllm)
-    memory = memory_arguments(further, free_memory_share())
+    memory = memory_arguments(further, (free_memory_share() or 0.9) / 2)
     precision = precision_arguments(given.target, further)
 
     def command(number: Any) -> list[str]:
@@ -73,32 +96,30 @@ def measure(given: Namespace) -> Iterator[dict[str, Any]]:
     print(by_size, flush=True)
     plain = command(1)
     place = plain.index("--speculative-config")
-    ways = {
-        NONE: plain[:place] + plain[place + 2 :],
-        f"{given.fixed} proposals": command(given.fixed),
-        by_size: command(schedule),
-    }
-    rounds: list[dict[str, list[float]]] = []
-    for number in range(given.rounds):
-        order = [*ways] if number % 2 == 0 else [*reversed(ways)]
-        found: dict[str, list[float]] = {}
-        for way in order:
-            options = ways[way][ways[way].index(SERVER_MODULE) + 1 :]
-            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                found[way] = pool.submit(speeds, options, given.clients, given.tokens).result()
-        rounds.append(found)
-        ratios = {
-            way: [
-                statistics.median(each[way][place] / each[NONE][place] for each in rounds)
-                for place in range(given.clients)
-            ]
-            for way in ways
-            if way != NONE
-        }
-        for way, by in ratios.items():
-            which = f"round {number + 1}, {way}, 1 to {given.clients} requests"
-            print(f"{which}: " + "  ".join(f"{x:.3f}" for x in by), flush=True)
-        yield {"schedule": spelled(schedule), "rates": rates, "rounds": rounds, "median_ratio_to_no_draft": ratios}
+    ways = {by_size: command(schedule), f"{given.fixed} proposals": command(given.fixed)}
+    sizes = range(1, given.clients + 1)
+    rounds: dict[str, list[list[list[float]]]] = {way: [] for way in ways}
+    with engine(plain[:place] + plain[place + 2 :], given.clients) as none:
+        for way, options in ways.items():
+            with engine(options, given.clients) as own:
+                for turn in range(given.rounds):
+                    order = (none, own) if turn % 2 == 0 else (own, none)  # neither is always first
+                    found = [[each.submit(speed, size, given.tokens).result() for each in order] for size in sizes]
+                    rounds[way].append([pair if turn % 2 == 0 else pair[::-1] for pair in found])
+                    shown = ratios(rounds[way])
+                    print(f"{way}, {turn + 1} rounds: " + "  ".join(f"{x:.2f}" for x, _, _ in shown), flush=True)
+                    yield {
+                        "schedule": spelled(schedule),
+                        "rates": rates,
+                        "rounds": rounds,
+                        "ratios_to_no_draft": {name: ratios(some) for name, some in rounds.items() if some},
+                    }
+
+
+def ratios(rounds: Sequence[Sequence[Sequence[float]]]) -> list[list[float]]:
+    """Return the median ratio for each number of requests, with the lowest and the highest of all rounds."""
+    by_size = [[own / none for none, own in pairs] for pairs in zip(*rounds, strict=True)]
+    return [[statistics.median(each), min(each), max(each)] for each in by_size]
 
 
 if __name__ == "__main__":
@@ -112,7 +133,8 @@ if __name__ == "__main__":
         fixed=(3, "proposals of the engine with a fixed number"),
         schedule=(None, "numbers by batch size, such as 1:3,5:0; measured, if left out"),
         clients=(8, "requests at once, at most"),
-        tokens=(64, "of an answer"),
-        rounds=(3, "of all engines"),
+        tokens=(24, "for each request, on average"),
+        rounds=(8, "of each pair of engines"),
+        threads=(2, "without a GPU"),
         vllm=("", "further options of vLLM, such as --vllm='--dtype bfloat16 --max-model-len 1024'"),
     )

@@ -10,7 +10,6 @@ does not matter how many are accepted. Each rule takes turns with requests that 
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from argparse import Namespace
@@ -18,7 +17,9 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
+import torch
 from pairing import benchmark
+from vllm_environment import set_environment
 
 from cactus_decoding import zoo
 from cactus_decoding.engines.vllm import offline
@@ -33,10 +34,6 @@ ASKED: dict[str, dict[str, Any]] = {
     "clamped 2, digits protected": {"acceptance_rule": "clamped:width=2", "protect": "digits"},
     "clamped 2 on a budget": {"acceptance_rule": "clamped:width=2", "budget": 100.0},
 }
-ENVIRONMENT = {
-    "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-}  # fmt: skip
 PAGE = 512  # tokens that a request may have
 
 
@@ -62,7 +59,7 @@ def step_seconds(engine: Any, asked: Mapping[str, Any], given: Namespace, names:
 
 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
-    os.environ.update({name: value for name, value in ENVIRONMENT.items() if name not in os.environ})
+    set_environment(torch.get_num_threads())
     import vllm
 
     target, draft = given.target or str(zoo.path("target")), given.draft or str(zoo.path("draft"))

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -25,6 +23,7 @@ from typing import IO, Any
 
 from draft_lengths import RULES
 from pairing import RESULTS, asked, mistaken, parse, write
+from vllm_environment import set_environment
 from vllm_loops import LOOPS, SAMPLINGS, Asked, Cell, Prompt, answer_cells
 from vllm_summary import NO_DRAFT, as_text, summaries
 
@@ -191,24 +190,6 @@ def columns(answers: Iterable[Line]) -> list[dict[str, Any]]:
     return [cell._asdict() | values for cell, values in found.items()]
 
 
-def environment_of(given: Namespace) -> dict[str, str]:
-    """Return what vLLM reads from the environment; on a machine with a GPU only which runner it takes."""
-    import torch
-
-    common = {"VLLM_USE_V2_MODEL_RUNNER": "0", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if torch.cuda.is_available():
-        return common
-    threads = str(given.threads)
-    # vLLM's CPU engine asks for Intel's OpenMP, which its set-up installs, and for TCMalloc, which the system may have
-    libraries = [Path(sys.prefix) / "lib" / "libiomp5.so", *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
-    preloaded = [*os.environ.get("LD_PRELOAD", "").split(":"), *(str(each) for each in libraries if each.exists())]
-    return common | {
-        "LD_PRELOAD": ":".join(dict.fromkeys(filter(None, preloaded))),
-        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads,
-    }  # fmt: skip
-
-
 def settings_of(given: Namespace, tasks: Iterable[str]) -> dict[str, Any]:
     """Return what all answers of a file have in common; models and tasks without where their files are."""
     names = {role: Path(getattr(given, role)).name if Path(getattr(given, role)).exists() else getattr(given, role)
@@ -222,9 +203,7 @@ def measure(given: Namespace, settings: Mapping[str, Any], prompts: Sequence[Pro
     """Start each engine that has something to answer; return those that failed."""
     failed = []
     spawn = multiprocessing.get_context("spawn")
-    for name, value in environment_of(given).items():
-        if name not in os.environ or name == "LD_PRELOAD" or name.endswith("_NUM_THREADS"):
-            os.environ[name] = value
+    set_environment(given.threads)
     for place, (name, cells) in enumerate(stages(given)):
         missing = Journal(journal_of(given.output), settings).missing(cells, prompts)
         if not missing or name in failed:

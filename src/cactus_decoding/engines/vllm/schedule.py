@@ -24,7 +24,7 @@ SIZES = (1, 2, 4, 8)  # requests at once
 CANDIDATES = (0, 1, 2, 3, 5)  # proposals per step
 MARGIN = 0.03
 """What proposals must gain, in parts of the speed without any: less could be the clock's mistake."""
-TOKENS, ROUNDS = 24, 3  # of each request while a number is measured, and how often it is
+TOKENS, ROUNDS = 24, 6  # of each request while a number is measured, and how often it is at most
 QUESTIONS = (
     "Why is the sky blue during the day and red in the evening?",
     "A pen costs 3 euros. Tom buys 4 and pays with 20 euros. Compute step by step what he gets back.",
@@ -53,7 +53,7 @@ def choose(rates: Rates, margin: float = MARGIN) -> Schedule:
     best = {}
     for size, speeds in sorted(rates.items()):
         fastest = max(speeds, key=speeds.__getitem__)
-        best[size] = fastest if speeds[fastest] > (1 + margin) * speeds[0] else 0
+        best[size] = fastest if gains(speeds, fastest, margin) else 0
     sizes = [*best]
     steps = {size: best[size] for size in sizes}
     steps |= {low + 1: min(best[low], best[high]) for low, high in pairwise(sizes) if low + 1 < high}
@@ -141,16 +141,27 @@ def give_up(engine: Any, requests: Iterable[str]) -> None:
 
 
 def measure(engine: Any, prompts: Sequence[str], sampling: Mapping[str, Any], numbers: Sequence[int]) -> Rates:
-    """Return tokens per second of an engine whose requests all want as many proposals verified; numbers take turns."""
+    """Return tokens per second of an engine whose requests all want as many proposals verified.
+
+    Numbers take turns. One that gained too little beside none in a round is left out of later ones.
+    """
     for number in numbers:
         tokens_per_second(engine, prompts, SIZES[-1], 4, sampling, number)  # warm-up
     rounds: dict[int, list[dict[int, float]]] = {size: [] for size in SIZES}
+    left = {size: [*numbers] for size in SIZES}
     for turn in range(ROUNDS):
         for size in SIZES:
-            order = numbers if turn % 2 == 0 else [*reversed(numbers)]
+            if turn and left[size] == [0]:
+                continue
+            order = left[size] if turn % 2 == 0 else [*reversed(left[size])]
             found = {number: tokens_per_second(engine, prompts, size, TOKENS, sampling, number) for number in order}
-            rounds[size].append({number: found[number] for number in numbers})
+            rounds[size].append({number: found[number] for number in left[size]})
+            left[size] = [number for number in left[size] if number == 0 or gains(found, number)]
     return {size: cautious(each) for size, each in rounds.items()}
+
+
+def gains(speeds: Mapping[int, float], number: int, margin: float = MARGIN) -> bool:
+    return speeds[number] > (1 + margin) * speeds[0]
 
 
 def cautious(rounds: Sequence[Mapping[int, float]]) -> dict[int, float]:
@@ -159,11 +170,12 @@ def cautious(rounds: Sequence[Mapping[int, float]]) -> dict[int, float]:
     A machine that others use is faster in one minute and slower in the next, and what gained once may gain nothing.
 
     Example:
-        >>> cautious([{0: 10.0, 3: 15.0}, {0: 5.0, 3: 5.5}, {0: 8.0, 3: 12.0}])
-        {0: 8.0, 3: 8.8}
+        >>> cautious([{0: 10.0, 2: 9.0, 3: 15.0}, {0: 5.0, 3: 5.5}, {0: 8.0, 3: 12.0}])
+        {0: 8.0, 2: 7.2, 3: 8.8}
     """
     none = statistics.median(each[0] for each in rounds)
-    return {number: round(none * min(each[number] / each[0] for each in rounds), 4) for number in rounds[0]}
+    least = {number: min(each[number] / each[0] for each in rounds if number in each) for number in rounds[0]}
+    return {number: round(none * ratio, 4) for number, ratio in least.items()}
 
 
 def start(options: Sequence[str]) -> tuple[Any, list[str], dict[str, Any]]:

@@ -195,6 +195,8 @@ def with_rules(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
         **kwargs: Any,
     ) -> Tensor:
         def sample(bonus: Tensor) -> Tensor:
+            if not len(draft_token_ids):  # vLLM would draw noise for every token of the vocabulary, and not use it
+                return bonus.to(torch.int32)
             return stock(
                 draft_token_ids, num_draft_tokens, max_spec_len, cu_num_draft_tokens, draft_probs, target_logits,
                 bonus, sampling_metadata, *args, **kwargs,

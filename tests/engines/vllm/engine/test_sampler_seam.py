@@ -57,6 +57,31 @@ def test_requests_without_a_rule_are_stock_to_the_last_bit(one_hot: bool) -> Non
     assert not torch.equal(given[~stock], expected[~stock])
 
 
+def test_a_step_without_proposals_gives_the_stock_tokens_and_recovers_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, _, drafted = step_rows()
+    cuts = [Cut(temperature=0.0 if index % 5 == 0 else 0.8) for index in range(REQUESTS)]
+    logitsprocs, recovered, stock = processors(), list[int](), rejection_sampler.sample_recovered_tokens
+    admit(logitsprocs, [params("clamped:width=2", cuts[index].temperature) for index in range(REQUESTS)])
+
+    def recording(*given: object) -> torch.Tensor:
+        tokens = stock(*given)
+        recovered.append(len(tokens))
+        return tokens
+
+    monkeypatch.setattr(rejection_sampler, "sample_recovered_tokens", recording)
+
+    def sampled() -> torch.Tensor:
+        return sample(logits[:, :1].clone(), None, drafted[:, :0], metadata(logitsprocs, cuts, seeds()))
+
+    given = sampled()
+    assert recovered == []
+    monkeypatch.setattr(rejection_sampler, "rejection_sample", stock_of(rejection_sampler, "rejection_sample"))
+    expected = sampled()
+    assert recovered == [0]  # for which vLLM drew noise as large as the vocabulary
+    assert torch.equal(given, expected)
+    assert given.dtype == expected.dtype
+
+
 @all_of("rule", ["cactus:delta=0", "ensemble:weight=0", "lenience:lenience=1", "clamped:width=0"])
 @pytest.mark.parametrize("one_hot", [True, False], ids=["one_hot", "probabilistic"])
 def test_a_rule_at_its_lossless_end_gives_the_stock_tokens(rule: str, one_hot: bool) -> None:
