@@ -69,6 +69,14 @@ def passes() -> list[dict[str, Any]]:
     ]
 
 
+def vllm_load() -> str:
+    """Return speeds over no draft by numbers of requests at once: the median of rounds, and the least and the most."""
+    ratios = read("vllm_load", "ratios_to_no_draft")
+    sizes = range(1, 1 + max(len(by) for by in ratios.values()))
+    return table(["requests at once", *ratios], [[size, *(with_ends(by[size - 1]) for by in ratios.values())]
+                                                 for size in sizes])  # fmt: skip
+
+
 def vllm_steps() -> list[dict[str, Any]]:
     """Return what a step of vLLM takes over one without a rule, on two pairs."""
     pairs = {"bundled": read("vllm_overhead_bundled", "added"), "real": read("vllm_overhead", "added")}
@@ -113,6 +121,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **vllm_tables.TABLES,
     **{name: lambda rows=rows, heads=heads: columns(rows(), heads) for name, (rows, heads) in COLUMNS.items()},
     "draft_lengths": draft_lengths,
+    "vllm_load": vllm_load,
 }
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.scripts import ROOT, run_script
 
-PAGES = ("performance", "laptop", "studies/tables/proposals")
+PAGES = ("performance", "vllm", "laptop", "studies/tables/proposals")
 
 
 @pytest.mark.parametrize("name", PAGES)
