@@ -24,6 +24,7 @@ from typing import Any
 from pairing import benchmark, mistaken
 from vllm_environment import set_environment
 
+from cactus_decoding.core.checks import check_integer
 from cactus_decoding.engines.vllm.schedule import (
     CANDIDATES,
     choose,
@@ -76,6 +77,12 @@ def engine(command: Sequence[str], clients: int) -> Iterator[ProcessPoolExecutor
 
 
 def measure(given: Namespace) -> Iterator[dict[str, Any]]:
+    try:
+        for name in ("fixed", "clients", "tokens", "rounds", "threads"):
+            check_integer(f"--{name}", getattr(given, name), 1)
+        asked = None if given.schedule is None else parse_schedule(given.schedule)
+    except (ValueError, TypeError) as error:
+        mistaken(f"vllm_load.py: {error}")
     set_environment(given.threads)
     further = shlex.split(given.vllm)
     memory = memory_arguments(further, (free_memory_share() or 0.9) / 2)
@@ -86,12 +93,12 @@ def measure(given: Namespace) -> Iterator[dict[str, Any]]:
         return server_command(given.target, speculation, None, 0.0, [*memory, *precision, *further])
 
     rates = None
-    if given.schedule is None:
+    if asked is None:
         rates = measured_rates(command(CANDIDATES[-1]))
         if isinstance(rates, int):
             mistaken("the measurement failed: the log above says why")
         print(rates_text(rates), flush=True)
-    schedule = choose(rates) if rates is not None else parse_schedule(given.schedule)
+    schedule = asked if rates is None else choose(rates)
     by_size = f"by batch size ({spelled(schedule)})"
     print(by_size, flush=True)
     plain = command(1)
