@@ -7,7 +7,7 @@
 A loop asks a question, runs the functions that the model calls, sends their results, and ends with an answer, after at
 most four turns, or with a call that the client cannot read. It needs the clients that it asks with, and nothing of this
 package: openai, litellm, langchain-openai, pydantic-ai-slim[openai] and instructor. An answer that is cut by the limit
-of tokens is counted apart.
+of tokens is counted apart. The result file is written after every loop, so the same command goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import json
 import logging
 import os
 import random
+import sys
 import threading
 import time
 import warnings
@@ -293,37 +294,62 @@ CLIENTS: dict[str, Callable[[Loops, str, int], None]] = {
 }  # fmt: skip
 
 
-def run(
-    address: str, clients: list[str], loops: int | None, agents: int, minutes: float | None, first: str
-) -> dict[str, dict[str, Any]]:
-    """Return counts by client; with ``agents``, so many loops go on at a time, in turn by each client."""
-    found = {name: Loops(address, first) for name in clients}
-    numbers, lock, end = itertools.count(), threading.Lock(), time.monotonic() + 60 * (minutes or 1e6)
+def run(given: argparse.Namespace, found: dict[str, Loops], number: int, save: Callable[[int], None]) -> None:
+    """Ask until every client has its loops, or the time is over; the clients take turns, from loop ``number`` on."""
+    numbers, lock, end = itertools.count(number), threading.Lock(), time.monotonic() + 60 * (given.minutes or 1e6)
+    begun = {name: found[name].counts["loops"] for name in given.clients}
+
+    def next_loop() -> int | None:
+        with lock:
+            while time.monotonic() < end and (given.loops is None or min(begun.values()) < given.loops):
+                number = next(numbers)
+                name = given.clients[number % len(given.clients)]
+                if given.loops is None or begun[name] < given.loops:
+                    begun[name] += 1
+                    return number
+        return None
 
     def agent() -> None:
-        while True:
-            with lock:
-                number = next(numbers)
-            if time.monotonic() > end or (loops is not None and number >= loops * len(clients)):
-                return
-            name = clients[number % len(clients)]
-            text = question(random.Random(number // len(clients)))
-            found[name].note("loops")
+        while (number := next_loop()) is not None:
+            name = given.clients[number % len(given.clients)]
+            text = question(random.Random(number // len(given.clients)))
             try:
                 CLIENTS[name](found[name], text, 100 * number)
             except Exception as error:
                 found[name].failed(f"{type(error).__name__}: {error}")
+            found[name].note("loops")
+            with lock:
+                save(number)
 
-    threads = [threading.Thread(target=agent) for _ in range(agents)]
+    # daemons, so that Ctrl-C ends the run: what is finished stands in the result file
+    threads = [threading.Thread(target=agent, daemon=True) for _ in range(given.agents)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    names = ("loops", "calls", "parsed", "failed", "cut", "completed", "turns over")
-    return {
-        name: {"version": version(name)} | {each: made.counts[each] for each in names} | {"wrong": made.wrong[:20]}
-        for name, made in found.items()
-    }
+
+
+NAMES = ("loops", "calls", "parsed", "failed", "cut", "completed", "turns over")
+
+
+def begin(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Loops]]:
+    """Return the result so far and what each client has come to, from the result file where there is one."""
+    found = {name: Loops(given.address, given.first) for name in given.clients}
+    settings = {
+        "model": given.model, "temperature": 1.0, "max_tokens": MAX_TOKENS, "turns": TURNS, "first": given.first,
+        "agents": given.agents, "versions": {name: version(name) for name in given.clients},
+    }  # fmt: skip
+    result = settings | {"seconds": 0, "next": 0}
+    if given.output is not None and given.output.exists():
+        result = json.loads(given.output.read_text())
+        other = {name: result.get(name) for name in settings if result.get(name) != settings[name]}
+        if other:
+            raise ValueError(f"{given.output} is of a run with {other}: give another --output, or the same settings")
+        for name, each in found.items():
+            before = result["clients"][name]
+            each.counts.update({count: before[count] for count in NAMES})
+            each.wrong.extend(before["wrong"])
+    return result, found
 
 
 def main() -> int:
@@ -335,24 +361,43 @@ def main() -> int:
     made.add_argument("--clients", nargs="+", choices=[*CLIENTS], default=[*CLIENTS])
     made.add_argument("--first", choices=("auto", "required"), default="auto", help="choice of tools in the first turn")
     made.add_argument("--model", help="what the server serves, for the result file")
-    made.add_argument("--output", type=Path, help="result file")
+    made.add_argument("--output", type=Path, help="result file; what it has is not asked again")
     given = made.parse_args()
     if given.loops is None and given.minutes is None:
         made.error("give --loops or --minutes")
+    if given.agents < 1:
+        made.error(f"--agents must be at least 1, but is {given.agents}")
+    try:
+        result, found = begin(given)
+    except (ValueError, KeyError, OSError) as error:
+        made.error(str(error))
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
-    began = time.perf_counter()
-    found = run(given.address, given.clients, given.loops, given.agents, given.minutes, given.first)
-    result = {
-        "model": given.model, "temperature": 1.0, "max_tokens": MAX_TOKENS, "turns": TURNS,
-        "first": given.first, "loops": given.loops,
-        "agents": given.agents, "seconds": round(time.perf_counter() - began), "clients": found,
-    }  # fmt: skip
+    before, began = result["seconds"], time.perf_counter()
+
+    def save(number: int) -> None:
+        """Bring the result up to date with loop ``number``, and write it where that is asked for."""
+        result["next"] = max(result["next"], number + 1)
+        result["seconds"] = before + round(time.perf_counter() - began)
+        result["clients"] = {
+            name: {each: loops.counts[each] for each in NAMES} | {"wrong": loops.wrong[:20]}
+            for name, loops in found.items()
+        }
+        count = sum(loops.counts["loops"] for loops in found.values())
+        print(f"\r{count} loops in {result['seconds']} s", end="", file=sys.stderr, flush=True)
+        if given.output is not None:
+            whole = given.output.with_name(given.output.name + ".new")
+            whole.write_text(json.dumps(result, indent=1) + "\n")
+            whole.replace(given.output)
+
+    try:
+        run(given, found, result["next"], save)
+    except KeyboardInterrupt:
+        print("\nstopped: the same command goes on from --output", file=sys.stderr)
+        return 130
     print(json.dumps(result, indent=1))
-    if given.output is not None:
-        given.output.write_text(json.dumps(result, indent=1) + "\n")
-    return 1 if any(each["failed"] for each in found.values()) else 0
+    return 1 if any(loops.counts["failed"] for loops in found.values()) else 0
 
 
 if __name__ == "__main__":
