@@ -25,6 +25,7 @@ PEERS = {
 }
 LENGTHS = {
     "real_pair_bfloat16": "1.5B and 0.5B, bfloat16",
+    "real_pair_bfloat16_again": "the same, a slower machine",
     "twins_bfloat16": "twins, bfloat16",
     "twins_float32": "twins, float32",
 }

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from pages import ROOT, table, with_ends
 
 from cactus_decoding.lab.evaluation.intervals import Interval
+from cactus_decoding.lab.evaluation.runs.results import RunResult
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
 
 if str(ROOT) not in sys.path:  # scripts are run from their own folder
@@ -23,10 +26,10 @@ from studies.stored import read_results
 
 FILE = ROOT / "docs" / "results" / "vllm_real_pair.json"
 SCORES = {
-    "GSM8K": ROOT / "docs" / "results" / "vllm_scores_gsm8k.jsonl",
-    "HumanEval": ROOT / "docs" / "results" / "vllm_scores_humaneval.jsonl",
+    "GSM8K": ("vllm_scores_gsm8k.jsonl", "vllm_scores_gsm8k_75_to_120.jsonl"),
+    "HumanEval": ("vllm_scores_humaneval.jsonl",),
 }
-"""Kept compressed."""
+"""Files in docs/results, kept compressed; several of a task hold one part of its problems each."""
 NOT_MEASURED = "*Not measured yet.*"
 NO_DRAFT, LOSSLESS = "no draft", "lossless"
 SAMPLINGS = {"plain": "temperature 1", "paper": "the Cactus paper's"}
@@ -111,11 +114,28 @@ def _in_order(rows: Iterable[Row]) -> list[Row]:
 
 def scores() -> str:
     """Return right answers, length and time of each setting beside lossless at its fastest."""
-    there = {task: path for task, path in SCORES.items() if path.with_name(f"{path.name}.gz").exists()}
-    rows = [[task, *_scored(each)] for task, path in there.items() for each in summarise(read_results(path))]
+    folder = ROOT / "docs" / "results"
+    parts = {task: [read_results(folder / name) for name in names] for task, names in SCORES.items()}
+    rows = [[task, *_scored(each)] for task, some in parts.items() for each in summarise(joined(some))]
     head = ["task", "sampling", "rule", "proposals", "right, %", "difference, points", "cut, %", "tokens per answer",
             "÷ lossless's", "seconds per answer", "÷ lossless's", "tokens per step"]  # fmt: skip
-    return table(head, rows, names=3) if rows else NOT_MEASURED
+    return table(head, rows, names=3)
+
+
+def joined(parts: Sequence[Sequence[RunResult]]) -> list[RunResult]:
+    """Return runs whose problems were asked in parts as one run each; provenance, and so the machine, is the first's.
+
+    Ratios of times pair the answers to a problem, which one machine gave. Parts of unlike runs raise `ValueError`.
+    """
+    found = []
+    for some in zip(*parts, strict=True):
+        first, problems = some[0], [each.config.problems for each in some]
+        if any(replace(each.config, problems=0) != replace(first.config, problems=0) for each in some):
+            raise ValueError(f"these parts are not of one run: {', '.join(each.config.key for each in some)}")
+        columns = {name: [*chain.from_iterable(each.answers[name] for each in some)] for name in first.answers}
+        columns["id"] = [str(number) for number in range(1, sum(problems) + 1)]
+        found.append(RunResult(replace(first.config, problems=sum(problems)), columns, first.provenance))
+    return found
 
 
 def _scored(found: RunSummary) -> list[str]:

@@ -20,11 +20,10 @@ def run_script(name: str, *arguments: object) -> subprocess.CompletedProcess[str
     return subprocess.run([sys.executable, *begun, *map(str, arguments)], capture_output=True, text=True, cwd=ROOT)
 
 
-def benchmark(name: str) -> ModuleType:
-    """Import a module of `benchmarks/`, whose files import each other as scripts of one folder do."""
-    folder = str(ROOT / "benchmarks")
-    if folder not in sys.path:
-        sys.path.append(folder)
+def benchmark(name: str, folder: str = "benchmarks") -> ModuleType:
+    """Import a module of a folder whose files import each other as scripts of one folder do."""
+    if (path := str(ROOT / folder)) not in sys.path:
+        sys.path.append(path)
     return importlib.import_module(name)
 
 
