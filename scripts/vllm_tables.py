@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from pages import ROOT, table, with_ends
@@ -25,12 +26,12 @@ if str(ROOT) not in sys.path:  # scripts are run from their own folder
 from studies.stored import read_results
 
 FILE = ROOT / "docs" / "results" / "vllm_real_pair.json"
+STEPS = ROOT / "docs" / "results" / "vllm_tokens_per_step.json"
 SCORES = {
     "GSM8K": ("vllm_scores_gsm8k.jsonl", "vllm_scores_gsm8k_75_to_120.jsonl"),
     "HumanEval": ("vllm_scores_humaneval.jsonl",),
 }
 """Files in docs/results, kept compressed; several of a task hold one part of its problems each."""
-NOT_MEASURED = "*Not measured yet.*"
 NO_DRAFT, LOSSLESS = "no draft", "lossless"
 SAMPLINGS = {"plain": "temperature 1", "paper": "the Cactus paper's"}
 LOOPS = {"vllm": "vLLM", "transformers": "this package's loop"}
@@ -107,6 +108,17 @@ def by_number(found: Summary) -> str:
     )
 
 
+def tokens_per_step(found: Summary) -> str:
+    """Return tokens per step by number of proposals, of drafts that are drawn and of likeliest ones."""
+    cells = {(row["rule"], row["drafting"], row["proposals"]): row for row in found["cells"] if row["proposals"]}
+    counts = sorted({count for *_, count in cells})
+    shown = [
+        [rule, drafting, *(_ends(cells.get((rule, drafting, count), {}), "tokens_per_step") for count in counts)]
+        for rule, drafting in dict.fromkeys((rule, drafting) for rule, drafting, _ in cells)
+    ]
+    return table(["decoding", "drafts", *counts], shown, names=2)
+
+
 def _in_order(rows: Iterable[Row]) -> list[Row]:
     samplings, loops = [*SAMPLINGS], [*LOOPS]
     return sorted(rows, key=lambda row: (loops.index(row["loop"]), samplings.index(row["sampling"]), row["at_once"]))
@@ -153,9 +165,9 @@ def _known(interval: Interval | None, digits: int, scale: float) -> str:
     return "" if interval is None else interval.shown(digits, scale=scale)
 
 
-def _measured(made: Callable[[Summary], str]) -> Callable[[], str]:
+def _measured(made: Callable[[Summary], str], file: Path = FILE) -> Callable[[], str]:
     def shown() -> str:
-        return made(json.loads(FILE.read_text())["summary"]["all"]) if FILE.exists() else NOT_MEASURED
+        return made(json.loads(file.read_text())["summary"]["all"])
 
     return shown
 
@@ -164,5 +176,6 @@ TABLES = {
     "vllm_pair": _measured(in_short),
     "vllm_pair_best": _measured(at_best),
     "vllm_pair_numbers": _measured(by_number),
+    "vllm_pair_steps": _measured(tokens_per_step, STEPS),
     "vllm_pair_scores": scores,
 }

@@ -27,16 +27,28 @@ def test_a_call_is_read_if_its_function_takes_it():
     assert [each["function"]["name"] for each in TOOLS] == [*MODELS]
 
 
+def run(*given: object) -> subprocess.CompletedProcess[str]:
+    """Run the script in a process of its own: clients leave connections open."""
+    command = [sys.executable, ROOT / "scripts" / "tool_loops.py", *map(str, given)]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ)
+
+
 @pytest.mark.slow
-def test_every_call_of_the_clients_that_tests_have_is_read(tmp_path):
-    """In a process of their own: they leave connections open."""
+def test_every_call_of_the_clients_that_tests_have_is_read_and_a_run_goes_on(tmp_path):
     target = write_bundled("target", tmp_path, "q8_0", TEMPLATE, 4096)
     found, clients = tmp_path / "loops.json", ("openai", "langchain-openai", "pydantic-ai-slim")
+    further = ("--first", "required", "--clients", *clients, "--output", found)
     with serving(f"{target}:context_size=4096", "--threads", "1", "--alias", "m", "--port", "0") as server:
         address = f"http://127.0.0.1:{server.port}/v1"
-        given = [address, "--loops", "1", "--first", "required", "--clients", *clients, "--output", str(found)]
-        subprocess.run([sys.executable, ROOT / "scripts" / "tool_loops.py", *given], check=True, env=os.environ)
-    told = json.loads(found.read_text())["clients"]
-    assert [*told] == [*clients]
-    assert sum(each["calls"] + each["cut"] for each in told.values()) >= 3
-    assert all((each["loops"], each["failed"], each["calls"]) == (1, 0, each["parsed"]) for each in told.values()), told
+        for loops in (1, 2):
+            ended = run(address, "--loops", loops, *further)
+            assert ended.returncode == 0, ended.stderr
+            told = json.loads(found.read_text())["clients"]
+            assert [*told] == [*clients]
+            assert all((each["loops"], each["failed"]) == (loops, 0) for each in told.values()), told
+            assert all(each["calls"] == each["parsed"] for each in told.values()), told
+            assert sum(each["calls"] + each["cut"] for each in told.values()) >= 3 * loops
+    before = found.read_bytes()
+    other = run(address, "--loops", 3, *further, "--model", "another")
+    assert (other.returncode, found.read_bytes()) == (2, before)
+    assert "give another --output" in other.stderr
