@@ -342,6 +342,8 @@ def begin(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Loops]]:
     result = settings | {"seconds": 0, "next": 0}
     if given.output is not None and given.output.exists():
         result = json.loads(given.output.read_text())
+        if not isinstance(result, dict) or "clients" not in result:
+            raise ValueError(f"{given.output} is no result of this script: give another --output")
         other = {name: result.get(name) for name in settings if result.get(name) != settings[name]}
         if other:
             raise ValueError(f"{given.output} is of a run with {other}: give another --output, or the same settings")
@@ -369,7 +371,7 @@ def main() -> int:
         made.error(f"--agents must be at least 1, but is {given.agents}")
     try:
         result, found = begin(given)
-    except (ValueError, KeyError, OSError) as error:
+    except (ValueError, OSError) as error:
         made.error(str(error))
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     logging.disable(logging.CRITICAL)

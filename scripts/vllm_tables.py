@@ -110,13 +110,15 @@ def by_number(found: Summary) -> str:
 
 def tokens_per_step(found: Summary) -> str:
     """Return tokens per step by number of proposals, of drafts that are drawn and of likeliest ones."""
-    cells = {(row["rule"], row["drafting"], row["proposals"]): row for row in found["cells"] if row["proposals"]}
-    counts = sorted({count for *_, count in cells})
-    shown = [
-        [rule, drafting, *(_ends(cells.get((rule, drafting, count), {}), "tokens_per_step") for count in counts)]
-        for rule, drafting in dict.fromkeys((rule, drafting) for rule, drafting, _ in cells)
-    ]
-    return table(["decoding", "drafts", *counts], shown, names=2)
+    rows = [row for row in found["cells"] if row["proposals"]]
+    ways: dict[tuple[str, str, str], dict[int, str]] = {}
+    for row in sorted(rows, key=lambda row: ([*SAMPLINGS].index(row["sampling"]), row["drafting"])):
+        way = row["sampling"], row["rule"], row["drafting"]
+        ways.setdefault(way, {})[row["proposals"]] = _ends(row, "tokens_per_step")
+    counts = sorted({row["proposals"] for row in rows})
+    head = ["sampling", "decoding", "drafts", *counts]
+    shown = [[SAMPLINGS[way[0]], *way[1:], *(cells.get(count, "") for count in counts)] for way, cells in ways.items()]
+    return table(head, shown, names=3)
 
 
 def _in_order(rows: Iterable[Row]) -> list[Row]:
