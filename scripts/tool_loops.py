@@ -343,10 +343,10 @@ def begin(given: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Loops]]:
     if given.output is not None and given.output.exists():
         result = json.loads(given.output.read_text())
         if not isinstance(result, dict) or "clients" not in result:
-            raise ValueError(f"{given.output} is no result of this script: give another --output")
+            raise ValueError("it is no result of this script: give another --output")
         other = {name: result.get(name) for name in settings if result.get(name) != settings[name]}
         if other:
-            raise ValueError(f"{given.output} is of a run with {other}: give another --output, or the same settings")
+            raise ValueError(f"it is of a run with {other}: give another --output, or the same settings")
         for name, each in found.items():
             before = result["clients"][name]
             each.counts.update({count: before[count] for count in NAMES})
@@ -372,7 +372,7 @@ def main() -> int:
     try:
         result, found = begin(given)
     except (ValueError, OSError) as error:
-        made.error(str(error))
+        made.error(f"{given.output}: {error}")
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
@@ -396,7 +396,7 @@ def main() -> int:
     try:
         run(given, found, result["next"], save)
     except KeyboardInterrupt:
-        print("\nstopped: the same command goes on from --output", file=sys.stderr)
+        print(f"\nstopped: {given.output or 'nothing'} has what is finished", file=sys.stderr)
         return 130
     print(json.dumps(result, indent=1))
     return 1 if any(loops.counts["failed"] for loops in found.values()) else 0

@@ -25,13 +25,13 @@ if str(ROOT) not in sys.path:  # scripts are run from their own folder
 
 from studies.stored import read_results
 
-FILE = ROOT / "docs" / "results" / "vllm_real_pair.json"
-STEPS = ROOT / "docs" / "results" / "vllm_tokens_per_step.json"
+RESULTS = ROOT / "docs" / "results"
+FILE, STEPS = RESULTS / "vllm_real_pair.json", RESULTS / "vllm_tokens_per_step.json"
 SCORES = {
     "GSM8K": ("vllm_scores_gsm8k.jsonl", "vllm_scores_gsm8k_75_to_120.jsonl"),
     "HumanEval": ("vllm_scores_humaneval.jsonl",),
 }
-"""Files in docs/results, kept compressed; several of a task hold one part of its problems each."""
+"""Files in `RESULTS`, kept compressed; several of a task hold one part of its problems each."""
 NO_DRAFT, LOSSLESS = "no draft", "lossless"
 SAMPLINGS = {"plain": "temperature 1", "paper": "the Cactus paper's"}
 LOOPS = {"vllm": "vLLM", "transformers": "this package's loop"}
@@ -128,8 +128,7 @@ def _in_order(rows: Iterable[Row]) -> list[Row]:
 
 def scores() -> str:
     """Return right answers, length and time of each setting beside lossless at its fastest."""
-    folder = ROOT / "docs" / "results"
-    parts = {task: [read_results(folder / name) for name in names] for task, names in SCORES.items()}
+    parts = {task: [read_results(RESULTS / name) for name in names] for task, names in SCORES.items()}
     rows = [[task, *_scored(each)] for task, some in parts.items() for each in summarise(joined(some))]
     head = ["task", "sampling", "rule", "proposals", "right, %", "difference, points", "cut, %", "tokens per answer",
             "÷ lossless's", "seconds per answer", "÷ lossless's", "tokens per step"]  # fmt: skip
