@@ -1,58 +1,42 @@
 """What relaxing costs and brings on a real pair: regenerates docs/studies/relaxing.md from stored results.
 
     python -m studies.relaxing.real      renders; seconds
-    python -m studies.relaxing.real --target T.gguf --draft D.gguf --task gsm8k:path=gsm8k_test.jsonl
 
-The second first answers 200 problems under some rules at equal speed, which takes a core some ten hours. It can be
-interrupted, and goes on where it was. The rows behind the first are those of `studies.real_pair` and of
-`studies.rules.frontier`.
+The rows behind it are those of `studies.real_pair` and of `studies.rules.frontier`. The answers at equal speed are
+those of `cactus eval --server` to a server of vLLM; the page has the commands.
 """
 
 from __future__ import annotations
 
 import math
-from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cactus_decoding import Request, parse_rule
-from cactus_decoding.cli import options
-from cactus_decoding.cli.display import counting
-from cactus_decoding.core.files.provenance import provenance
-from cactus_decoding.lab.evaluation.chat import Chat
-from cactus_decoding.lab.evaluation.engines.engine import Engine
-from cactus_decoding.lab.evaluation.engines.loading import load_engine
+from cactus_decoding import parse_rule
 from cactus_decoding.lab.evaluation.intervals import Interval
-from cactus_decoding.lab.evaluation.run_config import RunConfig
-from cactus_decoding.lab.evaluation.runs.runner import answer_runs, pending
 from cactus_decoding.lab.evaluation.runs.summary import RunSummary, summarise
-from cactus_decoding.lab.evaluation.tasks.sources import parse_task
 from cactus_decoding.lab.frontier.costs import CostProfile, Forecast, forecast, named, read_profiles
 from cactus_decoding.lab.reporting.pictures import style_of
 from cactus_decoding.lab.reporting.report import with_interval
 from scripts.pages import ROOT, columns, put, table
-from scripts.results import asked as asked_how
 from scripts.results import parse, read
 from studies.real_pair.page import LENGTHS, SAMPLINGS, SEVEN, TASKS
 from studies.rules.frontier import elsewhere
 from studies.shown import Axes, picture
-from studies.stored import opened, packed, read_results
+from studies.stored import read_results
 
 RESULTS = ROOT / "studies/real_pair/results/rows.json.gz"
 EQUAL = ROOT / "studies/rules/results/real_frontier.json.gz"
 TIMED = ROOT / "benchmarks/results/real_pair_bfloat16.json"
 COSTS = ROOT / "docs/results/costs_gb200.json"
-ANSWERS = Path(__file__).with_name("results") / "equal_speed.jsonl"
+ANSWERS = Path(__file__).with_name("results") / "equal_speed_vllm.jsonl"
 PAGE = "studies/relaxing.md"
 ANSWER_TOKENS = 300
-MATTER = ("clamped", "lenience", "cactus", "ensemble", "typical")
-"""Families that are answered with."""
 FORESEEN = (
     "lossless",
     "clamped:width=1.0",
@@ -69,20 +53,24 @@ Point = Mapping[str, Any]
 
 def shown(result: Mapping[str, Any]) -> dict[str, str]:
     """Return the tables and the picture."""
-    summaries = [run for path in stored_answers() for run in summarise(read_results(path))]
+    summaries, at_equal_speed = summaries_of(stored_answers()), summaries_of([ANSWERS])
     return {
         "equal speed": equal_speed(read(EQUAL)),
+        "answers at equal speed": lengths(at_equal_speed),
         "lengths": lengths(summaries),
         "forecast": forecasts(result),
         "forecast error": errors(result),
-        "pictures/relaxing/real-pair.svg": real_picture(result, summaries),
+        "pictures/relaxing/real-pair.svg": real_picture(result, [*at_equal_speed, *summaries]),
     }
 
 
 def stored_answers() -> list[Path]:
-    """Return the result files of answers; those at equal speed come last, if there are some."""
-    found = [path.with_suffix("") for path in sorted(RESULTS.parent.glob("answers_*.jsonl.gz"))]
-    return [*found, *([ANSWERS] if packed(ANSWERS).exists() else [])]
+    """Return the result files of answers of this package's own loop."""
+    return [path.with_suffix("") for path in sorted(RESULTS.parent.glob("answers_*.jsonl.gz"))]
+
+
+def summaries_of(paths: Sequence[Path]) -> list[RunSummary]:
+    return [run for path in paths for run in summarise(read_results(path))]
 
 
 def equal_speed(result: Mapping[str, Any]) -> str:
@@ -254,48 +242,8 @@ def real_picture(result: Mapping[str, Any], summaries: Sequence[RunSummary]) -> 
     return picture(partial(nats, "plain"), partial(nats, "paper"), scores, size=(15, 4.6))
 
 
-def configs(target: str, draft: str, task: str, problems: int, max_new_tokens: int) -> list[RunConfig]:
-    """Return lossless and rules at the acceptance of `EQUAL`, with three proposals each, at temperature 1."""
-    rules = {row["family"]: row["rule"] for row in read(EQUAL)["table"]}
-    requests = (
-        Request(rule, num_speculative_tokens=3, max_new_tokens=max_new_tokens)
-        for rule in ("lossless", *(rules[family] for family in MATTER))
-    )
-    names = Path(target).name, Path(draft).name
-    made = partial(RunConfig, task, *names, engine="llama-cpp", problems=problems, chat=Chat())
-    return [made(request=request) for request in requests]
-
-
-def answer(given: Namespace) -> None:
-    """Answer what the result file lacks; every finished answer is kept."""
-    task = parse_task(given.task, given.problems, chat=True)
-    asked = configs(given.target, given.draft, task.name, given.problems, given.max_new_tokens)
-
-    def load(draft: str) -> Engine:
-        return load_engine("llama-cpp", given.target, given.draft, audited=False)
-
-    with opened(given.answers) as file:
-        todo = pending(asked, file.results)
-        with counting("Answering", sum(config.problems for config in todo)) as progress:
-            done, about = count(1), provenance({"study": "relaxing.real"} | asked_how(given))
-            answer_runs(asked, {task.name: task}, load, file, about, lambda remark: progress(next(done), remark))
-
-
 def main() -> None:
-    """Answer if a target is given, then render."""
-    given = parse(
-        __doc__,
-        target=(None, "a GGUF file, to answer"),
-        draft=(None, "a GGUF file"),
-        task=("gsm8k:path=gsm8k_test.jsonl", "as for cactus eval"),
-        problems=(200, "to answer"),
-        max_new_tokens=512,
-        answers=(ANSWERS, "result file of the answers"),
-        page=ROOT / "docs" / PAGE,
-    )
-    options.prepare_process(1, small=True)
-    if given.target is not None:
-        answer(given)
+    given = parse(__doc__, page=ROOT / "docs" / PAGE)
     put(given.page, shown(read(RESULTS)))
 
 

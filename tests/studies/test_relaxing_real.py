@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
-from support.scripts import copied_page, run_script
 
 from cactus_decoding import parse_rule
-from cactus_decoding.lab.evaluation.runs.summary import summarise
 from cactus_decoding.lab.reporting.report import length_warnings
 from scripts.pages import ROOT
 from scripts.results import read
-from studies.relaxing.real import EQUAL, MATTER, PAGE, RESULTS, TIMED, configs, foreseen, lengths, stored_answers, times
-from studies.stored import read_results
+from studies.relaxing.real import (
+    ANSWERS,
+    EQUAL,
+    RESULTS,
+    TIMED,
+    foreseen,
+    lengths,
+    stored_answers,
+    summaries_of,
+    times,
+)
 
 
 def test_forecasts_of_what_was_timed_are_those_by_hand():
@@ -32,12 +36,11 @@ def test_forecasts_of_what_was_timed_are_those_by_hand():
 
 
 def test_rules_at_equal_speed_are_those_of_the_table():
-    made = configs("/models/t.gguf", "/models/d.gguf", "gsm8k", 200, 512)
-    names = [parse_rule(config.rule).name for config in made]
-    assert names == ["lossless", *MATTER]
-    assert {(config.target, config.num_speculative_tokens, config.problems) for config in made} == {("t.gguf", 3, 200)}
+    [lossless, *relaxed] = [run.config for run in summaries_of([ANSWERS])]
     listed = {str(parse_rule(row["rule"])) for row in read(EQUAL)["table"]}
-    assert {config.rule for config in made[1:]} <= listed
+    assert lossless.rule == "lossless"
+    assert {str(parse_rule(config.rule)) for config in relaxed} <= listed
+    assert {(config.num_speculative_tokens, config.problems) for config in (lossless, *relaxed)} == {(3, 200)}
 
 
 def test_the_advice_is_that_of_the_tables():
@@ -49,23 +52,9 @@ def test_the_advice_is_that_of_the_tables():
     best = sorted(table, key=table.__getitem__)[:3]
     assert best == ["clamped", "clamped_max_kl", "lenience"]
     assert (times(4.4), times(4.4e6)) == ("4×", "10⁷×")
-    runs = [run for path in stored_answers() for run in summarise(read_results(path))]
+    runs = summaries_of(stored_answers())
     assert "1.14 (1.05 to 1.24)" in lengths(runs)
     programs = [run for run in runs if run.config.rule != "lossless" and "humaneval" in run.config.task]
     assert len(programs) == 5
     assert all(run.known("steps_ratio").low < 1 < run.known("steps_ratio").high for run in programs)
     assert len(length_warnings(runs)) == 3
-
-
-@pytest.mark.slow
-def test_answers_at_equal_speed_go_on_where_they_were(gguf, tmp_path: Path):
-    task, answers = tmp_path / "problems.jsonl", tmp_path / "answers.jsonl"
-    task.write_text(json.dumps({"question": "Ann has 3 apples and buys 2 more. How many?", "answer": "#### 5"}) + "\n")
-    page = copied_page(ROOT / "docs" / PAGE, tmp_path)
-    given = ("--target", gguf("target"), "--draft", gguf("worded"), "--task", f"gsm8k:path={task}", "--problems", 1)
-    given += ("--max-new-tokens", 16, "--answers", answers, "--page", page)
-    for _ in range(2):
-        done = run_script("studies.relaxing.real", *given)
-        assert done.returncode == 0, done.stderr
-    assert len(read_results(answers)) == 1 + len(MATTER)
-    assert "Answering" not in done.stderr

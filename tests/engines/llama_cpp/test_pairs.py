@@ -4,6 +4,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from support.interruptions import lines_of
 from support.patience import PATIENCE
 
@@ -128,6 +129,69 @@ def test_a_conversation_comes_back_to_what_has_read_it_and_others_do_not_overwri
     with both.take(ids[2], never) as held, both.take(ids[2], never) as other:
         assert (held, other) == (first, second)
     assert [each.kept_prompts for each in seats(2, kept_prompts=0).pairs] == [0, 0]
+
+
+TEXT = [*range(100, 180)]  # tokens that no prompt begins with
+
+
+def begin(pair, text):
+    """Read a text as a response does; return how much of it target and draft had, and the target's last row."""
+    had, rows = [], []
+    for model in (pair.target, pair.drafter.model_cache):
+        model.recall(text)
+        had.append(model.read_on(text))
+        rows.append(model.append(text[had[-1] :], 1)[0])
+    return had, rows
+
+
+def test_a_text_is_read_on_behind_what_others_read_who_are_busy(seats):
+    """Their live text, and copies beside it; the rows are those of a text that is read whole."""
+    expected = begin(seats(2, kept_prompts=2).pairs[0], [*TEXT, 1, 2, 3])[1]
+    places, never = seats(2, kept_prompts=4), threading.Event()
+    for aside in (False, True):
+        for pair in places.pairs:
+            pair.forget()
+        with places.take(TEXT, never) as busy, places.take(TEXT, never) as other:
+            begin(busy, [*TEXT, 7, 8])
+            if aside:
+                begin(busy, [9] * 30)
+            had, rows = begin(other, [*TEXT, 1, 2, 3])
+            assert had == [len(TEXT)] * 2
+            for row, whole in zip(rows, expected, strict=True):
+                torch.testing.assert_close(row, whole, rtol=0, atol=1e-5)
+            # both go on by themselves
+            assert begin(busy, [*TEXT, 7, 8, 9])[0] == [len(TEXT) + 2] * 2
+            assert begin(other, [*TEXT, 1, 2, 3, 4])[0] == [len(TEXT) + 3] * 2
+
+
+def test_nothing_is_copied_from_others_where_it_may_not_be_or_does_not_pay(seats):
+    never = threading.Event()
+
+    def had_by_other(kept_prompts, shared=80, owners=(None, None)):
+        places = seats(2, kept_prompts=kept_prompts)
+        with places.take(TEXT, never, owners[0]) as busy, places.take(TEXT, never, owners[1]) as other:
+            begin(busy, TEXT)
+            return begin(other, [*TEXT[:shared], 1, 2, 3])[0]
+
+    assert had_by_other(2) == [len(TEXT)] * 2
+    assert had_by_other(0) == [0, 0]
+    assert had_by_other(2, shared=3) == [0, 0]
+    assert had_by_other(2, owners=(1, 2)) == [0, 0]
+    assert had_by_other(2, owners=(1, 1)) == [len(TEXT)] * 2
+
+
+def test_a_text_whose_end_is_just_being_forgotten_is_not_taken_for_whole(seats):
+    """The other thread has forgotten it in llama.cpp, and not said so yet."""
+    expected = begin(seats(2, kept_prompts=2).pairs[0], TEXT)[1]
+    places, never = seats(2, kept_prompts=2), threading.Event()
+    with places.take(TEXT, never) as busy, places.take(TEXT, never) as other:
+        begin(busy, TEXT)
+        for model in (busy.target, busy.drafter.model_cache):
+            model._text.forget_from(40)
+        had, rows = begin(other, TEXT)
+        assert had == [0, 0]
+        for row, whole in zip(rows, expected, strict=True):
+            torch.testing.assert_close(row, whole, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("parallel", "kept_prompts"), [(1, 3), (2, 4)])

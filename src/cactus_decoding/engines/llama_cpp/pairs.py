@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from weakref import ref
@@ -79,7 +80,21 @@ class PairPool:
             else:
                 proposer = drafter.twin()
             pairs.append(Pair(own[-1], proposer, pair.tokenizer, kept_prompts=kept))
-        return cls(pairs, passes)
+        pool = cls(pairs, passes)
+        if kept:
+            for number, own in enumerate(models):
+                for place, model in enumerate(own):
+                    model.lenders = partial(pool._lenders, models, number, place)
+        return pool
+
+    def _lenders(self, models: Sequence[tuple[LlamaCppModel, ...]], number: int, place: int) -> list[LlamaCppModel]:
+        """Return the models at a place of other pairs, which have read for the same owner."""
+        owners = [self._owners.get(id(pair)) for pair in self.pairs]
+        return [
+            each[place]
+            for other, (each, owner) in enumerate(zip(models, owners, strict=True))
+            if other != number and owner == owners[number]
+        ]
 
     @contextmanager
     def take(self, prompt_ids: list[int], cancelled: threading.Event, owner: int | None = None) -> Iterator[Pair]:

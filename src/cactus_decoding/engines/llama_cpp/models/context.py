@@ -72,6 +72,10 @@ class Context:
         """Forget all but the first tokens of a text; return whether that could be done."""
         return library.forget(self._memory, sequence, length)
 
+    def num_held(self, sequence: int) -> int:
+        """Return how many tokens of a text are cached."""
+        return library.num_held(self._memory, sequence)
+
     def save(self, sequence: int, *, partial: bool = False) -> np.ndarray[Any, Any]:
         return library.save_state(self.handle, sequence, partial)
 

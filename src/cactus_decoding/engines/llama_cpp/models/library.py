@@ -19,7 +19,8 @@ TRIED = ("0.3.34", "0.3.35", "0.3.36")  # versions of llama-cpp-python on which 
 FUNCTIONS = {
     "llama_backend_init": ":-", "llama_context_default_params": ":S", "llama_decode": "PS:i", "llama_free": "P:-",
     "llama_get_logits": "P:P", "llama_get_memory": "P:P", "llama_init_from_model": "PS:P", "llama_log_get": "PP:-",
-    "llama_log_set": "PP:-", "llama_memory_seq_cp": "Piiii:-", "llama_memory_seq_rm": "Piii:?",
+    "llama_log_set": "PP:-", "llama_memory_seq_cp": "Piiii:-", "llama_memory_seq_pos_max": "Pi:i",
+    "llama_memory_seq_rm": "Piii:?",
     "llama_model_default_params": ":S",
     "llama_model_free": "P:-", "llama_model_get_vocab": "P:P", "llama_model_has_decoder": "P:?",
     "llama_model_has_encoder": "P:?", "llama_model_is_diffusion": "P:?", "llama_model_is_hybrid": "P:?",
@@ -341,6 +342,11 @@ def set_threads(context: int, count: int) -> None:
 def forget(memory: int, sequence: int, start: int) -> bool:
     """Forget a text from a place on; say whether that can be done."""
     return bool(library().llama_memory_seq_rm(memory, sequence, start, -1))
+
+
+def num_held(memory: int, sequence: int) -> int:
+    """Return how many tokens of a text are in memory."""
+    return int(library().llama_memory_seq_pos_max(memory, sequence)) + 1
 
 
 def branch_off(memory: int, branch: int) -> None:

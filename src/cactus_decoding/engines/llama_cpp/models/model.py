@@ -6,14 +6,15 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.models.base import BaseCachedModel, Forward
+from cactus_decoding.core.models.base import BaseCachedModel, Forward, SavedText, num_shared
 from cactus_decoding.core.models.recurrent import RecurrentForward
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.library import offloads, states_go_back, system_information
@@ -24,6 +25,7 @@ from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
 _UNDONE = 8  # each is a copy of the state, of the size of which is all that a recurrent model keeps
 _BRANCHES = 16  # leaves of a tree, for each of which llama.cpp keeps the memory of a row of logits
 _PASS = 512  # tokens that llama.cpp computes at once anyway: between two passes a response can be cancelled
+_PAYS = 16  # tokens that somebody else has read, from which on a copy takes less time than to read them
 _CHAINS = "GGUF files are read as chains, because trees do not pay with llama.cpp on a CPU: trees cannot be read"
 
 
@@ -33,7 +35,7 @@ class LlamaCppModel(BaseCachedModel):
     Its logits are float32 on the CPU wherever its layers are. Without ``copies`` they are llama.cpp's own memory, which
     the next `append` overwrites and which is gone with the model: that is for a draft, whose rows become probabilities
     at once. A target's are copied, because they are handed on with the step's outcome. Without a ``text`` it is the
-    only one of a context by the settings.
+    only one of a context by the settings. ``lenders`` returns other texts of its context that it may copy from.
     """
 
     model: GgufWeights  # the opened file
@@ -52,6 +54,7 @@ class LlamaCppModel(BaseCachedModel):
             branches = _BRANCHES if copies and not model.recurrent else 0
             text = SequenceSlot(Context.make(model, self.settings, max_undo=self.max_undo, branches=branches))
         self._text = text
+        self.lenders: Callable[[], list[LlamaCppModel]] = list
         self.use_threads(self._text.context.threads)
 
     @classmethod
@@ -121,6 +124,32 @@ class LlamaCppModel(BaseCachedModel):
     def twin(self) -> LlamaCppModel:
         return LlamaCppModel(self.model, self.settings, copies=self.copies)
 
+    def recall(self, text: list[int]) -> None:
+        """Swap the cache as `BaseCachedModel.recall`, or for a copy of what others begin with, where that is longer."""
+        super().recall(text)
+        if self.model.recurrent or self._longest_lent(text) is None:
+            return
+        with self._text.alone():
+            if (lent := self._longest_lent(text)) is None:
+                return
+            shared, copied = lent
+            state = copied()
+            self._clear()
+            self._forward = self._choose_forward()
+            self._text.restore(state)
+            # another thread may have been about to say that some is forgotten
+            if self._text.num_held >= shared and self._text.forget_from(shared):
+                self._token_ids = text[:shared]
+
+    def _longest_lent(self, text: list[int]) -> tuple[int, Callable[[], np.ndarray[Any, Any]]] | None:
+        """Return how much others have read of a text, and what copies it; None where that is hardly more than here."""
+        lent = list[tuple[int, Callable[[], np.ndarray[Any, Any]]]]()
+        for other in self.lenders():
+            lent.append((num_shared(other._token_ids, text), other._text.save))
+            lent.extend((num_shared(each.token_ids, text), partial(_state_of, each)) for each in other.saved)
+        longest = max(lent, key=itemgetter(0), default=None)
+        return None if longest is None or longest[0] < num_shared(self._token_ids, text) + _PAYS else longest
+
     def _choose_forward(self) -> Forward:
         self._text.forget_from(0)
         forward = LlamaCppForward(self._text, copies=self.copies)
@@ -139,6 +168,11 @@ def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[BatchSche
         tuple(place(model, context, number) for model, context in zip(models, contexts, strict=True))
         for number in range(count)
     ]
+
+
+def _state_of(copy: SavedText) -> np.ndarray[Any, Any]:
+    state: np.ndarray[Any, Any] = copy.state
+    return state
 
 
 class LlamaCppForward:

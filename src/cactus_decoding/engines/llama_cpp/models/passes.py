@@ -166,11 +166,11 @@ class SequenceSlot:
         return self._passes is not None
 
     def use_threads(self, count: int) -> None:
-        with self._alone():
+        with self.alone():
             self.context.use_threads(count)
 
     def forget_from(self, length: int) -> bool:
-        with self._alone():
+        with self.alone():
             return self.context.forget_from(self._sequence, length)
 
     @property
@@ -178,12 +178,17 @@ class SequenceSlot:
         """How many tokens of it the last batch had that had any."""
         return self.context.last[self._sequence]
 
+    @property
+    def num_held(self) -> int:
+        with self.alone():
+            return self.context.num_held(self._sequence)
+
     def save(self, *, partial: bool = False) -> np.ndarray[Any, Any]:
-        with self._alone():
+        with self.alone():
             return self.context.save(self._sequence, partial=partial)
 
     def restore(self, saved: np.ndarray[Any, Any], *, partial: bool = False) -> None:
-        with self._alone():
+        with self.alone():
             self.context.restore(self._sequence, saved, partial=partial)
 
     def read(self, token_ids: np.ndarray[Any, Any], start: int, rows: int) -> Tensor:
@@ -204,5 +209,6 @@ class SequenceSlot:
         if self.cancelled is not None and self.cancelled.is_set():
             raise Cancelled
 
-    def _alone(self) -> AbstractContextManager[None]:
+    def alone(self) -> AbstractContextManager[None]:
+        """Let nobody read, save or forget a text of the context meanwhile."""
         return nullcontext() if self._passes is None else self._passes.alone()
