@@ -1,7 +1,9 @@
 """Requests that are answered at a time: each is what it is alone, and who is served by what has been read."""
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from weakref import ref
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from support.interruptions import lines_of
 from support.patience import PATIENCE
 
 from cactus_decoding.engines.llama_cpp import pairs as seats_module
+from cactus_decoding.engines.llama_cpp.models import model as model_module
 from cactus_decoding.engines.llama_cpp.models import passes
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.settings import parse_gguf
@@ -70,7 +73,7 @@ def test_each_is_answered_as_if_it_were_alone(seats, draft, monkeypatch):
 def test_an_interruption_at_any_line_loses_no_seat_and_stops_nobody_else(seats, every):
     """Of two that are read together one is interrupted; the other is answered, or hears of it."""
     both, bodies = seats(2, kept_prompts=2), [body | {"max_tokens": 3} for body in REQUESTS[:2]]
-    files = [passes.__file__, seats_module.__file__]
+    files = [passes.__file__, seats_module.__file__, model_module.__file__]
     expected = [answer(seats(1), body) for body in bodies]
 
     def other():
@@ -180,7 +183,7 @@ def test_nothing_is_copied_from_others_where_it_may_not_be_or_does_not_pay(seats
     assert had_by_other(2, owners=(1, 1)) == [len(TEXT)] * 2
 
 
-def test_a_text_whose_end_is_just_being_forgotten_is_not_taken_for_whole(seats):
+def test_of_a_text_whose_end_is_just_being_forgotten_the_rest_is_taken(seats):
     """The other thread has forgotten it in llama.cpp, and not said so yet."""
     expected = begin(seats(2, kept_prompts=2).pairs[0], TEXT)[1]
     places, never = seats(2, kept_prompts=2), threading.Event()
@@ -189,9 +192,68 @@ def test_a_text_whose_end_is_just_being_forgotten_is_not_taken_for_whole(seats):
         for model in (busy.target, busy.drafter.model_cache):
             model._text.forget_from(40)
         had, rows = begin(other, TEXT)
-        assert had == [0, 0]
+        assert had == [40, 40]
         for row, whole in zip(rows, expected, strict=True):
             torch.testing.assert_close(row, whole, rtol=0, atol=1e-5)
+
+
+def test_a_copy_that_fails_is_no_fault_of_the_request(seats, monkeypatch):
+    places, never = seats(2, kept_prompts=2), threading.Event()
+
+    def refuse(self, sequence, saved, *, partial=False):
+        raise RuntimeError("no")
+
+    with places.take(TEXT, never) as busy, places.take(TEXT, never) as other:
+        begin(busy, TEXT)
+        monkeypatch.setattr(Context, "restore", refuse)
+        assert begin(other, TEXT)[0] == [0, 0]
+
+
+def test_what_is_long_is_not_copied_for_little_nor_thrown_away_for_a_copy(seats):
+    """Of two that share as much the shorter is copied; a conversation that goes on elsewhere stays where it is."""
+    places, never = seats(3, kept_prompts=3), threading.Event()
+    first, second, third = places.pairs
+    with places.take(TEXT, never) as held:
+        begin(held, [*TEXT[:20], *[7] * 200])
+    with places.take(TEXT, never) as held:
+        assert held is second  # as what the first has read would be lost
+        assert begin(held, TEXT)[0] == [0, 0]  # and all of it be copied for 20 tokens
+    assert first.target.length == 220
+    other = [*TEXT, *[8] * 20]
+    with places.take(other, never) as held:
+        assert held is second  # of which nothing is lost
+        begin(held, other)
+    with places.take(TEXT, never) as held:
+        assert held is third
+        assert begin(held, [*TEXT[:60], 5])[0] == [60, 60]
+
+
+def test_pairs_are_freed_with_their_pool_without_a_search_for_cycles(seats):
+    gc.collect()
+    gc.disable()
+    try:
+        places = seats(2, kept_prompts=2)
+        gone = [ref(pair.target) for pair in places.pairs]
+        del places
+        assert [each() for each in gone] == [None, None]
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("draft", [None, "suffix"])
+def test_each_is_answered_as_if_it_were_alone_behind_the_same_beginning(seats, draft):
+    """What is copied while others are answered: the rows differ by their last bits, and no token of these does."""
+    tools = " ".join(each.prompt for each in EXAMPLES[1:4])
+    bodies = [
+        {"prompt": f"{tools} {EXAMPLES[number % 3].prompt}", "temperature": 0, "max_tokens": 12 + 5 * number}
+        for number in range(8)
+    ]
+    expected = [answer(seats(1, draft=draft), body) for body in bodies]
+    together = seats(4, kept_prompts=4, draft=draft)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(3):
+            assert [*pool.map(lambda body: answer(together, body), bodies)] == expected
+    assert max(pair.target.num_reused for pair in together.pairs) > 16
 
 
 @pytest.mark.parametrize(("parallel", "kept_prompts"), [(1, 3), (2, 4)])

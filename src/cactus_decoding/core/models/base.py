@@ -201,7 +201,17 @@ class BaseCachedModel(ABC):
             found = max(self.saved, key=lambda each: num_shared(each.token_ids, text))
             if num_shared(found.token_ids, text) <= shared:
                 found = None
-        saved = [each for each in self.saved if each is not found]
+        self._set_aside(shared, found)
+        if found is None:
+            return
+        self._clear()
+        self._forward = self._choose_forward()
+        self._forward.restore(found.state)
+        self._token_ids = found.token_ids
+
+    def _set_aside(self, shared: int, taken: SavedText | None = None) -> None:
+        """Save the cached text if most of it would be lost by keeping what is shared, in the place of a saved one."""
+        saved = [each for each in self.saved if each is not taken]
         chain = [*takewhile(lambda token: token >= 0, self._token_ids)]
         if len(chain) > 2 * shared and self.max_saved and self._forward is not None:
             self.rollback(len(chain))
@@ -210,12 +220,6 @@ class BaseCachedModel(ABC):
         self.saved = saved[max(len(saved) - self.max_saved, 0) :]
         if self.room is not None:
             self.room.trim()
-        if found is None:
-            return
-        self._clear()
-        self._forward = self._choose_forward()
-        self._forward.restore(found.state)
-        self._token_ids = found.token_ids
 
     def num_kept(self, text: list[int]) -> int:
         """Return how many tokens of a text's beginning need not be read again."""

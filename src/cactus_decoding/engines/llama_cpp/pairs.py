@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from cactus_decoding.core.models.tokenizers import compare_vocabularies
 from cactus_decoding.core.pair import Pair, Reservation
 from cactus_decoding.core.spelling import read_kept_prompts
 from cactus_decoding.core.types import Drafter
-from cactus_decoding.engines.llama_cpp.models.model import LlamaCppModel, side_by_side
+from cactus_decoding.engines.llama_cpp.models.model import PAYS, LlamaCppModel, side_by_side
 from cactus_decoding.engines.llama_cpp.models.passes import BatchScheduler, release_on_exit
 from cactus_decoding.engines.llama_cpp.models.settings import GgufFile, parse_gguf
 from cactus_decoding.engines.llama_cpp.models.tokenizer import GgufTokenizer
@@ -60,6 +60,7 @@ class PairPool:
         self._holders, self._lock = dict[int, ref[Reservation]](), threading.RLock()
         self._used, self._uses = dict.fromkeys(map(id, pairs), 0), count(1)
         self._owners: dict[int, int | None] = {}  # of what pairs have read
+        self._models: list[tuple[LlamaCppModel, ...]] = []  # of each pair, where one may copy what another one has read
 
     @classmethod
     def load(cls, file: GgufFile, draft: str | Path, parallel: int, kept_prompts: int | str) -> PairPool:
@@ -81,20 +82,12 @@ class PairPool:
                 proposer = drafter.twin()
             pairs.append(Pair(own[-1], proposer, pair.tokenizer, kept_prompts=kept))
         pool = cls(pairs, passes)
-        if kept:
+        if kept and not target.model.recurrent:
+            pool._models = models
             for number, own in enumerate(models):
                 for place, model in enumerate(own):
-                    model.lenders = partial(pool._lenders, models, number, place)
+                    model.lenders = partial(_lenders, ref(pool), number, place)
         return pool
-
-    def _lenders(self, models: Sequence[tuple[LlamaCppModel, ...]], number: int, place: int) -> list[LlamaCppModel]:
-        """Return the models at a place of other pairs, which have read for the same owner."""
-        owners = [self._owners.get(id(pair)) for pair in self.pairs]
-        return [
-            each[place]
-            for other, (each, owner) in enumerate(zip(models, owners, strict=True))
-            if other != number and owner == owners[number]
-        ]
 
     @contextmanager
     def take(self, prompt_ids: list[int], cancelled: threading.Event, owner: int | None = None) -> Iterator[Pair]:
@@ -103,7 +96,7 @@ class PairPool:
         with release_on_exit(*locks), Reservation() as held:
             with self._lock:
                 free = [pair for pair in self.pairs if not self._is_held(pair)]
-                mine = [_worth(pair, prompt_ids) * (self._owners.get(id(pair)) == owner) for pair in free]
+                mine = [self._worth(pair, prompt_ids) * (self._owners.get(id(pair)) == owner) for pair in free]
                 best = [pair for pair, worth in zip(free, mine, strict=True) if worth == max(mine)]
                 chosen = sorted(best, key=lambda pair: self._used[id(pair)])[0]
                 self._holders[id(chosen)], self._used[id(chosen)] = ref(held), next(self._uses)
@@ -115,12 +108,26 @@ class PairPool:
             with nullcontext() if self._passes is None else self._passes.response():
                 yield chosen
 
+    def _worth(self, pair: Pair, prompt_ids: list[int]) -> int:
+        """Return how many tokens need not be read; none where much of another text would be lost for them.
+
+        That is more than half of it, or anything, where another pair can have a copy of what it begins with.
+        """
+        target = pair.target
+        kept = target.num_kept_here(prompt_ids) if isinstance(target, LlamaCppModel) else target.num_kept(prompt_ids)
+        lost = target.length - kept
+        return 0 if lost > (PAYS if self._models else kept) else kept
+
     def _is_held(self, pair: Pair) -> bool:
         holder = self._holders[id(pair)]() if id(pair) in self._holders else None
         return holder is not None and holder.active
 
 
-def _worth(pair: Pair, prompt_ids: list[int]) -> int:
-    """Return how many tokens need not be read; none where most of another text would be lost for them."""
-    kept = pair.target.num_kept(prompt_ids)
-    return kept if 2 * kept >= pair.target.length else 0
+def _lenders(pool: ref[PairPool], number: int, place: int) -> list[LlamaCppModel]:
+    """Return the models at a place of other pairs that have read for the same owner as the pair of a number."""
+    alive = pool()
+    if alive is None:
+        return []
+    owners = [alive._owners.get(id(pair)) for pair in alive.pairs]
+    theirs = enumerate(zip(alive._models, owners, strict=True))
+    return [models[place] for other, (models, owner) in theirs if other != number and owner == owners[number]]

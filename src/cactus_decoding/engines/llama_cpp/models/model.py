@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from cactus_decoding.core.models.base import BaseCachedModel, Forward, SavedText, num_shared
+from cactus_decoding.core.models.base import BaseCachedModel, Forward, num_shared
 from cactus_decoding.core.models.recurrent import RecurrentForward
 from cactus_decoding.engines.llama_cpp.models.context import Context
 from cactus_decoding.engines.llama_cpp.models.library import offloads, states_go_back, system_information
@@ -25,7 +26,7 @@ from cactus_decoding.engines.llama_cpp.models.weights import GgufWeights
 _UNDONE = 8  # each is a copy of the state, of the size of which is all that a recurrent model keeps
 _BRANCHES = 16  # leaves of a tree, for each of which llama.cpp keeps the memory of a row of logits
 _PASS = 512  # tokens that llama.cpp computes at once anyway: between two passes a response can be cancelled
-_PAYS = 16  # tokens that somebody else has read, from which on a copy takes less time than to read them
+PAYS, _COPIED = 16, 8  # tokens from which on a copy takes less time than to read them, and how many are copied for one
 _CHAINS = "GGUF files are read as chains, because trees do not pay with llama.cpp on a CPU: trees cannot be read"
 
 
@@ -125,30 +126,44 @@ class LlamaCppModel(BaseCachedModel):
         return LlamaCppModel(self.model, self.settings, copies=self.copies)
 
     def recall(self, text: list[int]) -> None:
-        """Swap the cache as `BaseCachedModel.recall`, or for a copy of what others begin with, where that is longer."""
-        super().recall(text)
-        if self.model.recurrent or self._longest_lent(text) is None:
-            return
-        with self._text.alone():
-            if (lent := self._longest_lent(text)) is None:
-                return
-            shared, copied = lent
-            state = copied()
+        """Swap the cache for a saved text that shares more with this one, or for a copy of what another one shares."""
+        if self._best_lent(text) is None:
+            return super().recall(text)
+        self._set_aside(num_shared(self._token_ids, text))
+        # without room for it, or where llama.cpp refuses, the text is read
+        with self._text.alone(), suppress(MemoryError, RuntimeError):
+            if (lent := self._best_lent(text)) is None:
+                return None
+            state = lent.copied()
             self._clear()
             self._forward = self._choose_forward()
             self._text.restore(state)
-            # another thread may have been about to say that some is forgotten
-            if self._text.num_held >= shared and self._text.forget_from(shared):
+            # less than its thread said where that has just forgotten some
+            shared = min(lent.shared, self._text.num_held)
+            if self._text.forget_from(shared):
                 self._token_ids = text[:shared]
 
-    def _longest_lent(self, text: list[int]) -> tuple[int, Callable[[], np.ndarray[Any, Any]]] | None:
-        """Return how much others have read of a text, and what copies it; None where that is hardly more than here."""
-        lent = list[tuple[int, Callable[[], np.ndarray[Any, Any]]]]()
+    def num_kept(self, text: list[int]) -> int:
+        """Return how many tokens of a text's beginning need not be read again, here or by a copy."""
+        lent = self._best_lent(text)
+        return self.num_kept_here(text) if lent is None else lent.shared
+
+    def num_kept_here(self, text: list[int]) -> int:
+        return super().num_kept(text)
+
+    def _best_lent(self, text: list[int]) -> _Lent | None:
+        """Return which copy of another text spares most reading, the shortest of several; None where none pays."""
+        lent = list[_Lent]()
         for other in self.lenders():
-            lent.append((num_shared(other._token_ids, text), other._text.save))
-            lent.extend((num_shared(each.token_ids, text), partial(_state_of, each)) for each in other.saved)
-        longest = max(lent, key=itemgetter(0), default=None)
-        return None if longest is None or longest[0] < num_shared(self._token_ids, text) + _PAYS else longest
+            lent.append(_Lent(num_shared(other._token_ids, text), -other.length, other._text.save))
+            lent.extend(
+                _Lent(num_shared(each.token_ids, text), -len(each.token_ids), partial(getattr, each, "state"))
+                for each in other.saved
+            )
+        if not lent:
+            return None
+        best, here = max(lent, key=itemgetter(0, 1)), self.num_kept_here(text)
+        return best if best.shared - here >= max(PAYS, -best.shorter // _COPIED) else None
 
     def _choose_forward(self) -> Forward:
         self._text.forget_from(0)
@@ -170,9 +185,12 @@ def side_by_side(models: Sequence[LlamaCppModel], count: int) -> tuple[BatchSche
     ]
 
 
-def _state_of(copy: SavedText) -> np.ndarray[Any, Any]:
-    state: np.ndarray[Any, Any] = copy.state
-    return state
+class _Lent(NamedTuple):
+    """What another text shares with this one, the more the shorter it is, and what copies all of it."""
+
+    shared: int
+    shorter: int
+    copied: Callable[[], np.ndarray[Any, Any]]
 
 
 class LlamaCppForward:
