@@ -21,6 +21,7 @@ import random
 import sys
 import threading
 import time
+import urllib.request
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -294,14 +295,30 @@ CLIENTS: dict[str, Callable[[Loops, str, int], None]] = {
 }  # fmt: skip
 
 
-def run(given: argparse.Namespace, found: dict[str, Loops], number: int, save: Callable[[int], None]) -> None:
-    """Ask until every client has its loops, or the time is over; the clients take turns, from loop ``number`` on."""
+def answers(address: str) -> bool:
+    """Whether a server still answers."""
+    try:
+        with urllib.request.urlopen(f"{address}/models", timeout=60):
+            return True
+    except OSError:
+        return False
+
+
+def run(given: argparse.Namespace, found: dict[str, Loops], number: int, save: Callable[[int], None]) -> bool:
+    """Ask until every client has its loops, or the time is over; return whether the server answered to the end.
+
+    The clients take turns, from loop ``number`` on.
+    """
     numbers, lock, end = itertools.count(number), threading.Lock(), time.monotonic() + 60 * (given.minutes or 1e6)
-    begun = {name: found[name].counts["loops"] for name in given.clients}
+    begun, gone = {name: found[name].counts["loops"] for name in given.clients}, threading.Event()
 
     def next_loop() -> int | None:
         with lock:
-            while time.monotonic() < end and (given.loops is None or min(begun.values()) < given.loops):
+            while (
+                not gone.is_set()
+                and time.monotonic() < end
+                and (given.loops is None or min(begun.values()) < given.loops)
+            ):
                 number = next(numbers)
                 name = given.clients[number % len(given.clients)]
                 if given.loops is None or begun[name] < given.loops:
@@ -313,12 +330,16 @@ def run(given: argparse.Namespace, found: dict[str, Loops], number: int, save: C
         while (number := next_loop()) is not None:
             name = given.clients[number % len(given.clients)]
             text = question(random.Random(number // len(given.clients)))
+            loop = Loops(given.address, given.first)
             try:
-                CLIENTS[name](found[name], text, 100 * number)
+                CLIENTS[name](loop, text, 100 * number)
             except Exception as error:
-                found[name].failed(f"{type(error).__name__}: {error}")
-            found[name].note("loops")
+                loop.failed(f"{type(error).__name__}: {error}")
+            if loop.counts["failed"] and not answers(given.address):
+                return gone.set()  # what it failed by says nothing of calls
             with lock:
+                found[name].counts.update(loop.counts + Counter(loops=1))
+                found[name].wrong.extend(loop.wrong)
                 save(number)
 
     # daemons, so that Ctrl-C ends the run: what is finished stands in the result file
@@ -327,6 +348,7 @@ def run(given: argparse.Namespace, found: dict[str, Loops], number: int, save: C
         each.start()
     for each in threads:
         each.join()
+    return not gone.is_set()
 
 
 NAMES = ("loops", "calls", "parsed", "failed", "cut", "completed", "turns over")
@@ -394,7 +416,9 @@ def main() -> int:
             whole.replace(given.output)
 
     try:
-        run(given, found, result["next"], save)
+        if not run(given, found, result["next"], save):
+            print(f"\n{given.address} does not answer any more: the same command goes on when it does", file=sys.stderr)
+            return 1
     except KeyboardInterrupt:
         print(f"\nstopped: {given.output or 'nothing'} has what is finished", file=sys.stderr)
         return 130

@@ -49,6 +49,9 @@ def test_every_call_of_the_clients_that_tests_have_is_read_and_a_run_goes_on(tmp
             assert all(each["calls"] == each["parsed"] for each in told.values()), told
             assert sum(each["calls"] + each["cut"] for each in told.values()) >= 3 * loops
     before = found.read_bytes()
+    stopped = run(address, "--loops", 3, *further)
+    assert (stopped.returncode, found.read_bytes()) == (1, before)  # a server that is gone is no client's failure
+    assert "does not answer any more" in stopped.stderr
     other = run(address, "--loops", 3, *further, "--model", "another")
     assert (other.returncode, found.read_bytes()) == (2, before)
     assert "give another --output" in other.stderr

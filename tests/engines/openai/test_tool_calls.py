@@ -291,3 +291,22 @@ def test_formats_are_told_by_the_marks_of_templates():
     ):
         found = format_of(template)
         assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("written", "called"),
+    [
+        ('{"name": "add"}', None),
+        ('{"name": "now"}', "{}"),
+        ('{"name": "add", "id": 3}', None),
+        ('{"arguments": {"b": 1}, "name": "add"}', None),
+        ('{"arguments": {"a": 1}, "name": "add"}', '{"a": 1}'),
+        ('{"name": "add", "arguments": {"a": 1}}', '{"a": 1}'),
+    ],
+)
+def test_json_without_what_a_function_requires_is_text_where_a_constraint_keeps_calls(written, called):
+    known = {"add": {"properties": {"a": {}}, "required": ["a"]}, "now": {}}
+    said, calls = whole(written, known, unmarked="kept")
+    assert [each["arguments"] for each in calls] == ([] if called is None else [called])
+    assert said == (written if called is None else "")
+    assert joined([*written, ""], known, unmarked="kept") == (said, calls)

@@ -280,6 +280,8 @@ class CallReader:
                 arguments = value
             at = yield from self._after(end, _SPACE)
             if self._text[at] == "}" and name is not None:
+                if kept and not self._has_required(name, arguments):
+                    return False  # as in {"name": "add"}, of which the constraint holds nothing
                 return self._tell_whole(name, arguments, at + 1)
             if self._text[at] != ",":
                 return False
@@ -360,6 +362,11 @@ class CallReader:
         if mark in ("", _FENCE) or (form is not None and form.repeats and not first):
             return self._unmarked == "kept"
         return form is not None and mark == form.opening
+
+    def _has_required(self, name: str, arguments: str) -> bool:
+        schema = self._tools[name]
+        required = resolved(schema, schema).get("required", ())
+        return all(each in json.loads(_object_text(arguments) or "{}") for each in required)
 
     def _tell_whole(self, name: str, arguments: str, end: int) -> bool:
         """Tell a call that ends here if its arguments are an object; return whether they are."""
